@@ -137,7 +137,7 @@ class Alternative:
     expressions: tuple[str, ...] = field(init=False)
     """The texts of the selectors."""
     published: tuple[Comparison, ...] = field(init=False)
-    """The constraints that compare what devices publish, rather than what the request computes."""
+    """The constraints that compare published attributes, rather than attributes that the request computes."""
     offer: Hashable = field(init=False)
     """Equal for alternatives to which a node offers the same devices, regardless of allocations and constraints."""
 

@@ -1,4 +1,4 @@
-"""What the operator finds out of the control plane beside it: its release, and whether its controllers are at work.
+"""Find out about the control plane beside the operator: its release, and whether its controllers are at work.
 
 The release decides features and the kinds to watch. It is decided once in the life of the process, so that nothing
 changes while the API servers of a cluster are upgraded one after the other. What they answer later is listened to: the

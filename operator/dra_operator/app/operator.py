@@ -1,8 +1,8 @@
-"""The running operator: connection, cache, controllers, watches; started once, stopped once.
+"""The running operator with its connection, cache, controllers and watches. It starts once and stops once.
 
 A list of every kind is the sync barrier: decisions start when it is complete (CC-01). Watches begin where it ended.
-Under ``kopf run`` Kopf lists and watches instead, and the cache drops by resourceVersion what it has. When the server
-went back in time (``audit``), the whole is stopped and started, which builds a new cache.
+Under ``kopf run`` Kopf lists and watches instead, and the cache drops versions that it has. When the server went back
+in time (``audit``), everything is stopped and started with a new cache.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class Operator:
         return self._running.loader.served
 
     def take(self, change: Change) -> None:
-        """Put a change into the cache, and queue what it concerns; a late one, while the operator starts over, is lost.
+        """Put a change into the cache, and queue its keys. A late one is lost while the operator starts over.
 
         Kopf lists a kind when it begins, or when it fell too far behind, and does not say what was deleted until then.
         """
@@ -359,7 +359,7 @@ class _Parts:
 
 
 def times_of(settings: OperatorSettings) -> TimeSettings:
-    """Return what the controllers are given of the settings: workers, retries, limits of time."""
+    """Return the settings of the controllers: workers, retries, time limits."""
     retry, placement_retry = settings.retry, settings.placement_retry
     return TimeSettings(
         workers={

@@ -1,14 +1,14 @@
-"""The port for probes and metrics: what is checked, and how it is answered while the operator decides.
+"""The port for probes and metrics: the checks, and how they are answered while the operator decides.
 
 Ready: the cache is complete and up to date, and the operator may do its work. Every kind was listed, is watched, and
 its watch gives signs of life; no right is missing. A late look at the claims is a warning: it holds up only pods whose
 devices another scheduler allocates as well, and a tenant with many large claims may bring it about. Live: only faults
 that a new process can mend count. An API server that is away or refuses us makes the operator unready, but not dead.
 
-The port has a thread of its own. What the operator knows may only be read on its own loop, so a probe asks there and
+The port has a thread of its own. The operator's state may only be read on its own loop, so a probe asks there and
 waits ``PROBE_SECONDS`` for the answer. If the loop is busy, the last answer counts, and the loop itself is a check: one
-that has not turned for ``STUCK_SECONDS`` will not turn by itself, so the liveness probe fails, and says what the loop
-was deciding about. Figures are rendered at most once a second, for all who scrape.
+that has not turned for ``STUCK_SECONDS`` will not turn by itself, so the liveness probe fails and names the object
+of the loop's decision. Figures are rendered at most once a second, for all who scrape.
 
 A probe answers ``ok``, or one obstacle per line. As with Kubernetes' own components, ``?verbose`` lists every check by
 its name, and ``?exclude=NAME``, which may be repeated, leaves the obstacles of one out. ``dra_kube.door`` keeps those

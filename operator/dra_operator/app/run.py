@@ -202,7 +202,7 @@ class Supervisor:
                 await self._unless_stopped(self._until_done(self._start, KubeError))
 
     async def _wait(self) -> None:
-        """Wait until the operator has to stop, for whatever reason."""
+        """Wait until the operator has to stop, for any reason."""
         reasons = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait()]
         reasons += [self._aside.call(self.leader.lost())] if self.leader is not None else []
         tasks = [asyncio.ensure_future(reason) for reason in reasons]

@@ -1,4 +1,4 @@
-"""What the process tells of itself: log lines, its metrics, its requests to the API server.
+"""The logs and metrics of the process, and those about its requests to the API server.
 
 Log lines go to stderr, for people or as JSON objects, one each; how much is logged depends on the verbosity.
 Controllers have metrics of their own. Requests are counted under the names that client-go gives such metrics; at the
@@ -185,7 +185,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(verbosity: int, log_format: str) -> None:
-    """Log 0: what happens to pods and claims, and all warnings; 1: also the reasons; 2: also requests."""
+    """Log by verbosity: 0 for warnings and the fate of pods and claims, 1 for the reasons, 2 for requests."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # asked for per record, never shown
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, force=True)
     logging.getLogger().handlers[0].setFormatter(JsonLines() if log_format == "json" else TextLines())

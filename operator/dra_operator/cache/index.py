@@ -1,7 +1,7 @@
 """Look-ups that are kept up to date instead of scans: a value, and the keys of the objects that have it.
 
-An index files an object under values that follow from the object alone, so a new version can be filed without asking
-what the old one was. ``PodGroups`` is a look-up of the same kind with two sides: the pods of a group, and those among
+An index files an object under values that follow from the object alone, so a new version can be filed without the
+old one. ``PodGroups`` is a look-up of the same kind with two sides: the pods of a group, and those among
 them that rely on a claim that is reserved for the group. It is empty where the gate GenericWorkload is off.
 """
 

@@ -310,7 +310,7 @@ class ClusterState(Stores):
 
         When that one gives it back, kube-scheduler takes it for free. So ours is of no use then, though it is alone.
 
-        An allocation of ours that is on its way counts as written: a version without it, which has the finalizer, say,
+        An allocation of ours that is on its way counts as written: a version without it (with the finalizer, say)
         ends no contest, and the watch may show it before its write is answered.
         """
         uid, devices = claim.metadata.uid, self.allocated_devices.clashes(claim)

@@ -189,7 +189,7 @@ def _checked(where: str, item: object) -> JSON:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the value without fields that are null, which mean the same as absent ones to the API server."""
+    """Return the value without fields that are null: to the API server they mean the same as absent ones."""
     if isinstance(value, dict):
         return {
             name: inner if name in ("parameters", "data") else without_nulls(inner)

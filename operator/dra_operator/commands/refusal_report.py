@@ -1,4 +1,4 @@
-"""Says in words why a node refuses a claim: which requests, which devices, which selectors, who holds them."""
+"""Say in words why a node refuses a claim: the requests, devices and selectors concerned, and the holders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What all controllers work with: the cluster as it is known, the means to write, the queues, and clocks.
 
-``Control`` makes it once. Each controller takes what it needs from it, so that one more clock or writer is no new
+``Control`` makes it once. Each controller takes its part from it, so that one more clock or writer is no new
 parameter of ten classes.
 """
 
@@ -19,7 +19,7 @@ from dra_operator.kube import ClaimWriter, EventRecorder, PodGroupWriter, PodWri
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerContext:
-    """``ours``: which controllers are this operator's, now. ``pauses`` are of what is undone again and again.
+    """``ours``: which controllers are this operator's, now. ``pauses`` slow down work that is undone again and again.
 
     ``clock`` gives seconds and is never set, ``now`` is the time of day.
     """
@@ -41,5 +41,5 @@ class ControllerContext:
         self.queues.add(hints)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have the key looked at after so many seconds at the latest."""
+        """Queue the key after at most this many seconds."""
         self.queues.add_after(key, seconds)

@@ -88,7 +88,7 @@ def _stamp(now: Callable[[], datetime]) -> str:
 
 
 def _keys_of(obj: Object) -> tuple[Key, ...]:
-    """Return what is asked about the object by its own name, an immediate claim's placeholder pod included."""
+    """Return the keys of the object by its own name, with the key of an immediate claim's placeholder pod."""
     match obj:
         case Pod():
             return (Key("templates", obj.key), Key("placement", obj.key), Key("eviction", obj.key))
@@ -134,8 +134,8 @@ class ControlOptions:
 
     ``check_invariants`` is asked after every handled key whether to verify the cache, and to log what is wrong.
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
-    ``preemption``: how pods are preempted; None: no pod is. ``placement`` says which of the nodes that fit is best;
-    None: the first one. ``mix`` and ``drivers`` outlive the process.
+    ``preemption`` is how pods are preempted, or None if they are not. ``placement`` says which of the nodes that fit
+    is best, or None for the first one. ``mix`` and ``drivers`` outlive the process.
     """
 
     times: TimeSettings = TimeSettings()  # noqa: RUF009 - frozen
@@ -209,7 +209,7 @@ class Control:
         evictor = PodEvictor(context, rules, EvictionMetrics(registry))
         pools = PoolReporter(context, PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry))
 
-        # What is counted at each scrape, and what is told when work is late or the cache is wrong.
+        # Figures of each scrape, and warnings of late work and of a wrong cache.
         self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
         _register_gauges(registry, cluster, queues, self._news)
         self._late_work = LateWork(queues.all(), self._shows_reason, clock)
@@ -236,7 +236,7 @@ class Control:
     ) -> ControllerContext:
         """Make what all controllers work with.
 
-        Answers to writes come in by the same door as what is watched, so that nothing waits for the watch.
+        Answers to writes come in by the same door as watch events, so that nothing waits for the watch.
         """
         stamp = partial(_stamp, now)
         allocated_at = stamp if self.cluster.features.binding_conditions else lambda: None

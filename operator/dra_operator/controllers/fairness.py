@@ -42,7 +42,7 @@ from dra_operator.cache import Key
 WORKERS_PER_FREE_ONE: Final = 2
 PAID_BACK_SHARE: Final = 0.25
 MOST_DECISION_SECONDS: Final = 3.0
-"""Seconds of decisions that a namespace owes at most."""
+"""A namespace owes at most this many seconds of decisions."""
 FREE_SECONDS: Final = 0.25
 """Seconds of looks in one round that a namespace does not pay for."""
 MOST_REST_SECONDS: Final = 10.0
@@ -58,14 +58,14 @@ _Entry = tuple[float, _Place, str]
 
 
 class Loop(Protocol):
-    """The event loop, as far as it has the time."""
+    """The clock and the timers of the event loop."""
 
     def time(self) -> float:
         """Seconds of a clock that is never set."""
         ...
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back after so many seconds."""
+        """Call back after ``delay`` seconds."""
         ...
 
 
@@ -77,8 +77,8 @@ def may_have_another(held: int, free: float) -> bool:
 class Fairness:
     """``push`` a key that is ready, ``pop`` the first one for a worker, ``leave`` when the worker is done with it.
 
-    A key stands in line once at most. ``workers``: how many keys are worked on at the same time; ``math.inf`` for no
-    limit. ``begin_round`` hands out the keys of a round, and answers with those that are in line by that.
+    A key is in line at most once. ``workers`` is how many keys are worked on at the same time, or ``math.inf`` for no
+    limit. ``begin_round`` hands out the keys of a round, and returns the keys that it has put in line.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Fairness:
     # --- the time of decisions ---
 
     def charge(self, key: Key, seconds: float) -> None:
-        """Note that a decision about the key took time, which its namespace owes the others."""
+        """Add the time of a decision about the key to its namespace's debt."""
         namespace, now = key.namespace, self._loop.time()
         due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
         self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)

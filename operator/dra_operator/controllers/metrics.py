@@ -1,4 +1,4 @@
-"""What the controllers count, and figures that are counted at each scrape (claim-controller.md 9, scheduling.md 2).
+"""Counters of the controllers, and gauges computed at each scrape (claim-controller.md 9, scheduling.md 2).
 
 Gauges are computed when they are scraped, so that they cost nothing in between. The labels are bounded: controllers and
 reasons are words of ours, and of the drivers only the largest are named. 1.37 renamed three metrics. They have both
@@ -166,7 +166,7 @@ class ClaimMetrics:
         )
 
     def created(self, owner: type[Pod | PodGroup], *, success: bool, admin_access: bool) -> None:
-        """Count a claim for an owner of this kind, whatever it is made from (K37-MET-03)."""
+        """Count a claim for an owner of this kind, from a template or for extended resources (K37-MET-03)."""
         group = "" if owner is Pod else SCHEDULING_GROUP
         self._creates.labels(_outcome(success), _text(admin_access), group, owner.__name__).inc()
 

@@ -15,15 +15,15 @@ queue nothing ends that early: the failure of one pod often wakes others, whose 
 queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
 gone: its successor of the same name has not failed yet.
 
-The back-off (claim-controller.md section 2) has two rules, of which the longer wait counts: each key doubles its own
-wait with every failure in a row, and the keys of a namespace draw from one bucket, so that ten thousand keys that fail
-for the first time do not overload a broken API server. The namespaces share the retries evenly: ten thousand keys of
+The back-off (claim-controller.md section 2) has two rules, and the longer wait counts. Each key doubles its own wait
+with every failure in a row. The keys of a namespace draw from one bucket, so that ten thousand keys that fail for the
+first time do not overload a broken API server. The namespaces share the retries evenly: ten thousand keys of
 one of them do not delay the one key of another. A server that refuses is asked ever more seldom. One that did not
 answer, or was busy, may answer by now, and pods wait for it: such a failure is followed by a wait of at most
 ``PASSING_SECONDS``. Attempts to place pods have waits of their own: a thousand pods with a broken selector must neither
 use up the bucket of the claims that others wait for, nor be planned again a thousand times a second.
 
-*Wide* adds are those of many keys at once: they are handed out in rounds (``fairness``). Keys that are handed out
+*Wide* adds concern many keys at once: they are handed out in rounds (``fairness``). Keys that are handed out
 anyway are not in the next round as well.
 
 A key to which only *weak* adds led is handed out all the same, but ``is_weak`` says so, and its timer stays: the look
@@ -94,7 +94,7 @@ class KeyBackoff:
 class WorkQueue:
     """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop.
 
-    ``workers``: how many keys are worked on at the same time; the namespaces share them (``fairness``).
+    ``workers`` is how many keys are worked on at the same time. The namespaces share them (``fairness``).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class WorkQueue:
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
         self._weak: set[Key] = set()
-        """Those of them, and of the keys that workers have, which only weak adds want."""
+        """Keys in line, or with a worker, that only weak adds want."""
         self._postponed: set[Key] = set()
         self._working: dict[Key, float] = {}
         """The keys that workers have, and since when; the oldest is the first."""
@@ -133,7 +133,7 @@ class WorkQueue:
     def add(self, *keys: Key, weak: bool = False, wide: bool = False) -> None:
         """Hand out the keys as soon as a worker is free and they are not held.
 
-        ``weak``: what came free may be taken again when it is their turn. ``wide``: they are some of many, which are
+        ``weak``: the freed devices may be taken again when it is their turn. ``wide``: they are some of many, and are
         looked at in rounds.
         """
         for key in keys:
@@ -142,7 +142,7 @@ class WorkQueue:
                 continue
             if not weak:
                 self._fairness.unwant(key)
-            # One worker per key: what comes while it is worked on is looked at when the worker is done.
+            # One worker per key: an add that comes meanwhile waits until the worker is done.
             if key in self._working or key in self._postponed:
                 _want(self._again, key, weak=weak)
             elif key in self._held and self._firm:
@@ -235,7 +235,7 @@ class WorkQueue:
         self._notice()
 
     def charge(self, key: Key, seconds: float) -> None:
-        """Charge the key's namespace for its time, which all share."""
+        """Charge the key's namespace for this part of the common time."""
         self._fairness.charge(key, seconds)
 
     def forget(self, key: Key) -> None:
@@ -310,7 +310,7 @@ class WorkQueue:
             self._fairness.leave(key)
 
     def _hold(self, key: Key, seconds: float, weak: bool | None) -> None:
-        """Keep the key for so many seconds. ``weak``: how it is wanted afterwards, or None if it is not."""
+        """Hold the key for ``seconds``. ``weak``: how it is wanted afterwards, or None if it is not."""
         if key in self._timers:
             self._cancel_timer(key)
             weak = False

@@ -119,7 +119,7 @@ class RuleReporter:
 
 
 async def _in_parts(work: Generator[None, None, T]) -> T:
-    """Return what the work returns. Others run whenever it yields."""
+    """Return the result of the work. Other tasks run when it yields."""
     pieces = InPieces(work)
     for _ in pieces:
         await asyncio.sleep(0)

@@ -107,7 +107,7 @@ class Failures:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, and those that caused it."""
+    """Yield the error, and the errors that caused it."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -293,11 +293,11 @@ class Dispatcher:
             self._queue.looked_at(key, time.perf_counter() - began)
             self._finish(key, begun, error)
             return
-        # Charged before the key goes back: its namespace has its next turn by what it owes now.
+        # Charged before the key goes back: the debt decides about its namespace's next turn.
         is_much = self._queue.looked_at(key, time.perf_counter() - began)
         self._charge(key, begun, decided.spent, is_much)
         if isinstance(decided, Postponed):
-            # No write is under way for it, so it must not keep a worker from those that have some.
+            # No write is under way for it, so it must not keep a worker from keys with writes.
             self._slots.release()
             self._postponed[key] = begun._replace(charged=decided.spent)
             if decided.note is not None:

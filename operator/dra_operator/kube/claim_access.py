@@ -1,7 +1,7 @@
 """Reading claims and changing them: what all writes to claims have in common.
 
 Every answer of the server goes to ``seen`` or ``gone`` at once (the assume cache), so that nothing waits for the watch.
-The functions say what a write expects of a claim and what it changes in it: on the raw object, so that unknown fields
+The functions state the expectations and the changes of a write, on the raw object, so that unknown fields
 are preserved. They raise ClaimChanged when the claim is not what the plan was made for.
 """
 

@@ -1,4 +1,4 @@
-"""Writes ResourceClaims: generate, allocate, reserve, protect; what claims lose is in ``releases``.
+"""Write ResourceClaims: generate, allocate, reserve, protect (``releases`` has the opposite).
 
 Reservations of many pods on one claim are written together. A claim that hundreds of pods share gets hundreds of new
 consumers at once. Written one by one they would conflict all the time: each write changes the list that the next one

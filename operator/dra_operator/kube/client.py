@@ -2,7 +2,7 @@
 
 ``Client`` is the protocol that ``dra_kube.Api`` and a fake in tests implement. ``rewrite`` is the only way in which the
 operator updates an object that it does not own alone: it reads the object as a raw dict, so that unknown fields are
-preserved, changes it, and writes it back. ``edit`` decides by that object, not by the cache, which may be outdated.
+preserved, changes it, and writes it back. ``edit`` decides by that object, since the cache may be outdated.
 After a conflict the object is read again, a few times; then the queue retries. An object that the server has just sent
 (``Fresh``) saves the first read.
 

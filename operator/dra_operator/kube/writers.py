@@ -1,4 +1,4 @@
-"""Writes the status of other kinds: rules, pool requests, PodGroups; and volumes, so that they are bound.
+"""Write the status of rules, pool requests and PodGroups, and start the binding of volumes.
 
 Each writer decides on the object as the server has it at that moment, so a repetition finds its own write done and
 writes nothing. Writes to volumes are never taken back: the PV controller completes what was begun, whatever becomes of

@@ -63,7 +63,7 @@ class Table(Generic[T]):
     none: str = "No resources found"
     """What a person is told when there are no items."""
     kind: str = "Item"
-    """Of an item in JSON, beside ``apiVersion``."""
+    """``kind`` of an item in JSON, beside ``apiVersion``."""
     labels: Callable[[T], Mapping[str, str] | None] | None = None
     """What ``--show-labels`` shows, or None if the items have no labels."""
 

@@ -58,7 +58,7 @@ def add_selector_argument(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_output_argument(parser: argparse.ArgumentParser, *more: str, is_table: bool = False) -> None:
-    """The format of the answer; ``more``: formats that only this command has; ``is_table``: the answer is a list."""
+    """Add ``--output``. ``more`` are formats that only this command has. ``is_table``: the answer is a list."""
     formats = Formats((*FORMATS, *more))
     parser.add_argument(
         "-o", "--output", type=output_format, choices=formats, metavar="FORMAT", help=f"one of: {', '.join(formats)}"
@@ -95,7 +95,7 @@ def add_watch_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_operator_arguments(parser: argparse.ArgumentParser, *, decides: bool = True) -> None:
-    """Settings of the operator. Without ``decides`` those that do not change the answer are taken, and not shown."""
+    """Add the operator's settings. Without ``decides``, help leaves out settings that do not change the answer."""
     operator = parser.add_argument_group("settings of the operator, where its Lease does not name them")
 
     def shown(text: str) -> str:
@@ -167,7 +167,7 @@ def json_path(text: str) -> str:
 
 
 def plain_name(*kinds: str) -> Callable[[str], str]:
-    """Return a type for names, which drops a kind before it: ``-o name`` prints ``node/NAME``."""
+    """Return an argument type that drops a kind before the name: ``-o name`` prints ``node/NAME``."""
 
     def name(text: str) -> str:
         kind, slash, rest = text.partition("/")

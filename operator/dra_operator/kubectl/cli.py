@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command_first(words: list[str]) -> list[str]:
-    """Put the command before options like ``-n ml``, which kubectl takes in any place."""
+    """Put the command before options like ``-n ml``: kubectl takes them in any place."""
     place = 0
     while place < len(words) and words[place].startswith("-"):
         place += 2 if words[place] in _WITH_VALUE else 1

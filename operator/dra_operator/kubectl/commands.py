@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .observed import Observed
 
 STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
-"""Of devices, as ``facts.DeviceFact`` has them."""
+"""States of devices, as in ``facts.DeviceFact``."""
 WHY_KINDS: Final = (
     *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
     "replicationcontroller",

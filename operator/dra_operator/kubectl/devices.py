@@ -1,4 +1,4 @@
-"""``kubectl dra devices``: each device with its state and holder; ``kubectl dra who``: the holders of some."""
+"""``kubectl dra devices``, each device with its state and holder, and ``kubectl dra who``, the holders of some."""
 
 from __future__ import annotations
 

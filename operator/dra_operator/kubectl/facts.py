@@ -1,4 +1,4 @@
-"""Each published device: where it is, who has it since when, what is left of it, and to which scheduler it belongs."""
+"""Facts about each published device: place, holders and since when, remaining capacity, scheduler."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _MADE_BY: Final = {"deployment": ("ReplicaSet", r"-[a-z0-9]+"), "cronjob": ("Job
 
 
 def makes_pods(kind: str, name: str, owner_kind: str, owner: str) -> bool:
-    """Return whether the owner of pods is the workload or, of a Deployment and CronJob, what it makes.
+    """Return whether the owner of pods is the workload, or a ReplicaSet or Job that the workload makes.
 
     ReplicaSets and Jobs are not read, so that their names tell whose they are. ``kind`` is in lower case.
     """

@@ -1,10 +1,10 @@
 """``kubectl dra fit``: whether the pods of manifests would fit before they exist, where, and how many.
 
-The pods are Pods and those of Deployments, ReplicaSets, StatefulSets, Jobs and Kueue's Workloads. What else the files
-hold of the kinds that decide about pods, such as their claims, templates and classes, is taken as if it were in the
+The files hold Pods, or Deployments, ReplicaSets, StatefulSets, Jobs and Kueue's Workloads that make them. Other objects
+that decide about pods, such as their claims, templates and classes, are taken as if they were in the
 cluster. Nodes and their ResourceSlices come from files of their own.
 
-Of a Workload all pods start at the same time, on nodes of the flavors that Kueue assigned, or none does.
+All pods of a Workload start at the same time, on nodes of the flavors that Kueue assigned, or none does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JSON = dict[str, Any]
 Items = Iterable[tuple[str, JSON]]
 """Objects, and where each is."""
 WORKLOADS: Final = {"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch"}
-"""With their API groups: Volcano has a Job as well."""
+"""API groups by kind: Volcano has a Job as well."""
 KUEUE: Final = {"Workload": kueue.GROUP, "ResourceFlavor": kueue.GROUP}
 LEFT_OUT: Final = {"DaemonSet": "apps", "CronJob": "batch"}
 
@@ -143,7 +143,7 @@ def _of_workload(where: str, item: JSON) -> WantedPods:
 
 
 def _flavors(manifests: Items) -> dict[str, kueue.ResourceFlavor]:
-    """By name. Raises BadInput."""
+    """Return the flavors by name. Raises BadInput."""
     found = (
         _kueue_object(where, item, kueue.ResourceFlavor)
         for where, item in manifests

@@ -45,7 +45,7 @@ class _Every:
 
 
 class _Deep:
-    """``..``: the value, and all values below it; like client-go without numbers, booleans and what is empty."""
+    """``..``: the value and all values below it, without numbers, booleans and empty values, like client-go."""
 
     def of(self, value: Any) -> Iterator[Any]:
         if isinstance(value, dict | list | str) and value:
@@ -127,7 +127,7 @@ class Path:
         return path
 
     def of(self, value: Any) -> Iterable[Any]:
-        """Return what the path leads to from a value of JSON; nothing where a name does not exist."""
+        """Return the values at the path below a value of JSON. A name that does not exist gives none."""
         found: list[Any] = [value]
         for step in self.steps:
             found = [inner for one in found for inner in step.of(one)]

@@ -80,7 +80,7 @@ WHOLE_OBJECT_BYTES: Final = 64 << 10
 
 
 def kept(obj: T) -> T:
-    """Return the object, or what the operator keeps of it if it is large."""
+    """Return the object, or the parts that the operator keeps if it is large."""
     if len(encode(obj)) <= WHOLE_OBJECT_BYTES:
         return obj
     from dra_operator.cache import without_bulk

@@ -45,7 +45,7 @@ def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn:
 
 GAP: Final = "   "
 API_VERSION: Final = "dra.kopf.dev/v1"
-"""Of the items of tables, in JSON and YAML."""
+"""``apiVersion`` of the items of tables, in JSON and YAML."""
 SHORTEST_CELL_LETTERS: Final = 8
 _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -53,7 +53,7 @@ _DIGITS: Final = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an answer is printed: what the options say, and what the terminal can show."""
+    """How an answer is printed, by the options and the terminal's abilities."""
 
     output: str | None = None
     """The value of ``-o``, or None for a table or text."""
@@ -66,7 +66,7 @@ class Style:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Style:
-        """Return what the options ask for, on the terminal that standard output is, if it is one."""
+        """Return the style by the options, and by the terminal if standard output is one."""
         output, is_terminal = getattr(options, "output", None), sys.stdout.isatty()
         path = getattr(options, "sort_by", None)
         return cls(

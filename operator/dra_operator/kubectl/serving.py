@@ -1,4 +1,4 @@
-"""What the servers of ``ui`` and ``fit --serve`` share: the newest view of a cluster, and an end by Ctrl-C or SIGTERM.
+"""Common parts of the servers of ``ui`` and ``fit --serve``: the newest view of a cluster, and Ctrl-C and SIGTERM.
 
 A question starts the next read if it is time; without questions nothing is read. Reads and questions are worked on in
 threads. Questions that try changes on the view and take them back are answered one at a time, in a ``QuestionLine``. A

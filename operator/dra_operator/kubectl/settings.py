@@ -114,7 +114,7 @@ class _UnknownController(Exception):
 
 
 def _controllers(text: str) -> OwnControllers | None:
-    """Those that a setting names; None for ``auto``. Raises _UnknownController."""
+    """Return the controllers that a setting names, or None for ``auto``. Raises _UnknownController."""
     if text == "auto":
         return None
     from dra_operator.controllers.settings import OwnControllers, UnknownController, controllers_of

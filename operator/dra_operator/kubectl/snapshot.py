@@ -1,4 +1,4 @@
-"""Where a command's view of the cluster comes from: the API server, or the file of ``--from``; and ``snapshot``.
+"""``kubectl dra snapshot``, and the sources of a command's view: the API server, or the file of ``--from``.
 
 A snapshot is a ``List`` of the objects, which ``dra-operator simulate -f`` reads as well. ``--from`` also takes what
 ``kubectl get -o yaml`` printed, a file of several documents, or a directory of such files.

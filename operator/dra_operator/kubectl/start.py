@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C is behind an error: Python wraps what comes while a class is made."""
+    """Return whether Ctrl-C is behind an error: Python wraps exceptions that come while a class is made."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -71,7 +71,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     devices = devices_of(shelves(seen, settings))
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
-        from .free import Members, best_offer  # asks the allocator, which takes long to load
+        from .free import Members, best_offer  # asks the allocator: it takes long to load
         from .pipeline import pipeline
 
         made = pipeline(seen, settings)

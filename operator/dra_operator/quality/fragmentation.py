@@ -9,11 +9,11 @@ after the other. Its scores are cut to whole numbers, and whether two states are
 Numpy keeps the order if the states lie beside each other in memory, as ``take`` puts them; an index would put the kinds
 beside each other, and add them pairwise.
 
-**V** (``Room``). V1 is the mean over all kinds with GPUs of two losses: the loss that F counts, and the idle GPUs less
-those that pods of the kind alone could still take, CPU included. The more GPUs are asked for by pods of several, the
-more the first counts: such pods need devices that are whole, on any node. V is the mean of V1 now and of V1 one arrival
-later, for the commonest kinds; where all pods take shares it is V1, since one more share tells little of what is to
-come.
+**V** (``Room``). V1 is the mean over all kinds with GPUs of two losses: the loss that F counts, and the idle GPUs
+beyond the GPUs that pods of the kind alone could still take, CPU included. The more GPUs are asked for by pods of
+several, the more the first counts: such pods need devices that are whole, on any node. V is the mean of V1 now and of
+V1 one arrival later, for the commonest kinds. Where all pods take shares it is V1, since one more share tells little
+of the future.
 
 **Prices.** A kind of nodes costs a kind of pods, so that scarce models are kept for the pods that name them. A linear
 program fills the cluster with the known mix, at somewhat more demand than there is room, so that as many GPUs as

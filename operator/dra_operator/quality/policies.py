@@ -1,7 +1,7 @@
 """Policies: which of the nodes that have room a pod gets, and which GPU there.
 
 A policy gives each node a score, says which of the best nodes is taken, and on which device a share goes. Most are
-those of the study, whose figures they repeat; ``EmptiestPolicy`` is the default, ``FragPolicy`` our own.
+policies of the study and repeat its figures; ``EmptiestPolicy`` is the default, ``FragPolicy`` our own.
 """
 
 from __future__ import annotations

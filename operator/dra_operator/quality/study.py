@@ -1,6 +1,6 @@
 """Many runs: policies times seeds on one trace, and the figures that they give together.
 
-A curve has what is allocated and what is lost, over the demand that has arrived. Demand counts in whole percent of the
+A curve has allocated and lost GPUs over the demand that has arrived. Demand counts in whole percent of the
 cluster's GPUs. The figures of a percent are means over the arrivals that round to it, of values rounded to two places,
 as in the published tables.
 """

@@ -6,7 +6,7 @@ are ignored. ``name`` may be said for ``sn``; memory, model, ``gpu_milli`` and `
 also come from Philly's list of machines: ``machineId``, ``number of GPUs``, and ``single GPU mem``, which is taken for
 the model; of CPU and memory it says nothing.
 
-Rows may also be jobs: those of Acme and Helios in CSV, and Philly's log in JSON. A job on several nodes becomes as many
+Rows may also be jobs, of Acme and Helios in CSV and of Philly in JSON. A job on several nodes becomes as many
 pods, which come as single ones. Acme's ``trace_kalos.csv`` and ``trace_seren.csv`` and Helios' ``cluster_log.csv`` have
 the columns ``job_id``, ``node_num``, ``gpu_num`` (of all nodes together) and ``cpu_num``. Philly's ``cluster_job_log``
 says on which machines each attempt of a job had which GPUs; the first attempt counts, and jobs without one are left

@@ -1,8 +1,8 @@
 """Decisions in pieces: generators that pause every few milliseconds, and what drives them.
 
 One process serves all tenants, so a search over thousands of nodes must let other work run. It yields at each pause,
-says by the value what it is doing, and returns its answer at the end. A caller with a clock tells it the seconds of
-search so far, which a search with a time limit needs.
+describes its work by the value, and returns its answer at the end. A caller with a clock tells it the seconds of
+search so far: a search with a time limit needs them.
 
 ``yield from`` passes all of that on. A caller that has to do something at the pauses, such as counting them or awaiting
 others, iterates over ``InPieces``; a caller that has no other work takes the answer by ``decided``.
@@ -48,7 +48,7 @@ class InPieces(Generic[Y, T]):
         self._work = work
         self._answer: T | None = None
         self.elapsed: Elapsed = None
-        """Told to the work at its next piece. None before the first one, which a generator takes nothing else for."""
+        """Told to the work at its next piece. None before the first one, as generators require."""
         self.is_over = False
         """Whether the work has returned its answer."""
 
@@ -64,7 +64,7 @@ class InPieces(Generic[Y, T]):
 
     @property
     def answer(self) -> T:
-        """What the work returned. Raises RuntimeError before the end."""
+        """Return the result of the work. Raises RuntimeError before the end."""
         if not self.is_over:
             raise RuntimeError("the work goes on: iterate to its end first")
         return cast("T", self._answer)

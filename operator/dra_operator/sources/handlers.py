@@ -1,11 +1,11 @@
 """The handlers: what happens in the cluster enters here, and nowhere else.
 
-Each kind has one, and all do the same: the change is decoded, put into the cache, and what it concerns is queued
-(``Intake.take``, ``Control.apply``). None decides, and none waits. They return None, so Kopf writes nothing: no
+Each kind has one, and all do the same: the change is decoded and put into the cache, and the keys that it concerns are
+queued (``Intake.take``, ``Control.apply``). None decides, and none waits. They return None, so Kopf writes nothing: no
 annotation, no finalizer, no status.
 
 ``kopf run`` calls them with the events of Kopf's watches (``register``), ``dra-operator run`` with the changes of its
-own (``watches``): after a 410 Kopf never tells what was deleted, a watch of Kopf's that ends between two events stays
+own (``watches``). After a 410 Kopf never reports deletions, a watch of Kopf's that ends between two events stays
 dead, and each event costs it several times as much (docs/adr/0017-handlers-are-kopfs-the-watch-is-ours.md).
 """
 
@@ -73,7 +73,7 @@ class Operated(Protocol):
         ...
 
     def take(self, change: Change) -> None:
-        """Put a change into the cache, and queue what it concerns."""
+        """Put a change into the cache, and queue its keys."""
         ...
 
 
@@ -111,7 +111,7 @@ async def device_taint_rules(event: Event, param: Operated, **_: Any) -> None:
 
 
 async def resource_pool_status_requests(event: Event, param: Operated, **_: Any) -> None:
-    """Take in a question about pools, which is answered in its status."""
+    """Take in a question about pools. The answer goes into its status."""
     _take(RESOURCE_POOL_STATUS_REQUESTS, event, param)
 
 
@@ -267,7 +267,7 @@ def register(operator: Operated, registry: kopf.OperatorRegistry | None = None) 
     kopf.on.probe(id="running", registry=registry, param=operator)(cast(Any, running))
     kopf.on.cleanup(id="stop", registry=registry, param=operator)(cast(Any, stop))
 
-    @kopf.on.startup(id="watch", registry=registry)  # after ``start``, which asks what the server has
+    @kopf.on.startup(id="watch", registry=registry)  # after ``start``: that asks for the kinds of the server
     async def watch(settings: kopf.OperatorSettings, **_: Any) -> None:
         # The version is the one that the server has and we speak, which need not be the one that its group prefers. It
         # is named here, because Kopf asks a selector that is a function about all that the server has, and would wait

@@ -2,7 +2,7 @@
 
 An echo costs no more than a look at its metadata: the operator wrote that version itself and has it from the answer, or
 a list had it. Other objects are decoded one at a time, straight into the structs that the cache keeps; large ones lose
-what is not read before the next one is looked at. What cannot be decoded is kept apart (``malformed``).
+their unread parts before the next one is looked at. Malformed objects are kept apart (``malformed``).
 """
 
 from __future__ import annotations

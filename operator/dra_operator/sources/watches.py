@@ -64,7 +64,7 @@ class Watches:
     def follow(
         self, api: Api, resource: Resource, since: str, receive: Receive, knows: Callable[[], Iterable[ObjectVersion]]
     ) -> None:
-        """Watch a kind from the version of a list on. ``knows`` gives what the cache has of it."""
+        """Watch a kind from the version of a list on. ``knows`` gives the cached versions of its objects."""
         self._reflectors[resource] = Reflector(
             api,
             resource,
@@ -99,7 +99,7 @@ class Watches:
         stream.refusal = f"{stream.refusal[:_REASON_CHARACTERS]}{f'; {remedy}' if remedy else ''}"
         self.failed(resource)
 
-    # --- what is seen ---
+    # --- kinds that are seen ---
 
     def sees(self, resource: Resource) -> bool:
         """Return whether no change of the kind goes unseen for a reason that is known; False if it is not followed."""

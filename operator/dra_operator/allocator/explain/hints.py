@@ -1,7 +1,7 @@
 """Says what a check found when a request is short of devices, and the nearest change that would help.
 
-A hint takes one look at the devices that the check took away, never a search. Of capacity and shared counters it says
-what the closest device lacks.
+A hint takes one look at the devices that the check took away, never a search. For capacity and shared counters it
+names the shortage of the closest device.
 """
 
 from __future__ import annotations

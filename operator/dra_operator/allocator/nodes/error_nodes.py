@@ -8,8 +8,8 @@ meets a device (``find_faulty_claims``). Under the reference's semantics so does
   for all devices): the device counts know.
 - Requests for all devices would take more of them than a claim may have.
 - What a request computes of each device may fail on any: with such a request, any node may be one.
-- A request for all devices would violate a constraint, which is fatal (section 7). The search only notices when it gets
-  there, so the requests before it must find enough devices. ``ConstraintConflicts`` compares, per node, the devices
+- A request for all devices would violate a constraint: that is fatal (section 7). The search only notices when it gets
+there, so the requests before it must find enough devices. ``ConstraintConflicts`` compares, per node, the devices
   that the request collects with those that earlier requests may have taken. While they all agree, no error is possible.
 
 Such a node need not fail: only the decision itself knows which devices are chosen before an error is met.

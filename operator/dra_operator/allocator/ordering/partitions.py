@@ -14,10 +14,10 @@ Units that are alike share one kind on all nodes, and what was counted of their 
 
 **Rivals.** A 3g can lie in either half of a GPU, a 4g in the low one alone. While the low half is free, a 4g may come
 first: for 3g it is worth less than the high half, which stays free of 4g. So a 3g takes low halves before the high ones
-are used up, the sooner the more of the mix are 3g and 4g. A class is a *rival* of another at a placement if none of its
-requests fits into the unit once the placement is taken, although some would after another placement of the class, and
-if a request of the rival takes the room of just one request of the class. So small partitions have no rivals among the
-large ones: they are to keep clear of them.
+are used up, the sooner the more of the mix are 3g and 4g. A class is a *rival* of another at a placement on two
+conditions. None of its requests fits into the unit once the placement is taken, although some would after another
+placement of the class. A request of the rival takes the room of just one request of the class. So small partitions
+have no rivals among the large ones: they are to keep clear of them.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Distinct(Constraint):
 
 
 def constraint_maker(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:
-    """Return what makes the ledger of a constraint: by published values, or by those that requests compute."""
+    """Return a maker of the constraint's ledger: by published values, or by values that requests compute."""
     if comparison.is_derived:
         kind = DerivedDistinct if comparison.distinct else DerivedMatch
         return partial(kind, comparison.attribute, partial(_column_of, node, comparison), node.view.id)

@@ -65,7 +65,7 @@ class NodeState:
         self.left: Callable[[int], dict[str, int]] = partial(_left, view, usages)
         """What is left of each capacity of a device, in billionths; may be negative."""
         self.filtered: dict[Hashable, Filtered] = {}
-        """What filters leave to the requests of programs, as far as that is still known; see ``keep``."""
+        """The devices that filters leave to the requests of programs, while they are remembered; see ``keep``."""
         self._kept = 0
         self.supplies: Memo[Hashable, Any] = Memo(1)
         """What the devices could still serve, by the mix's version; kept for ``ordering``, which knows its type."""

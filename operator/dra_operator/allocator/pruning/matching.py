@@ -8,8 +8,8 @@ bound, not an answer.
 ``assignable`` is the textbook filter (Régin) for requests that each need devices of their own: which of them can be in
 an assignment that serves all requests? Find one assignment, a matching of requests and devices. A device that stays
 free in it can be given to any request that accepts it. A device that was assigned can be given to another request only
-if its owner finds another one: along a chain of owners that ends at a free device, or around a circle of owners, that
-is, within a strongly connected component of the graph "accepts a device of". A device that no such change leads to is
+if its owner finds another one. That is possible along a chain of owners that ends at a free device, or around a circle
+of owners: a strongly connected component of the graph "accepts a device of". A device that no such change leads to is
 in no assignment.
 
 Request r0 accepts {d0}, r1 {d0, d1}, r2 {d1, d2, d3}. The assignment r0-d0, r1-d1, r2-d2 leaves d3 free. r1 cannot have

@@ -1,4 +1,4 @@
-"""Interchangeable devices, of which one is tried, and symmetric requests, which are served in one order.
+"""Interchangeable devices and symmetric requests: one of the devices is tried, the requests are served in one order.
 
 Two devices are interchangeable when they are in the same domains and no ledger tells them apart
 (``Ledger.tells_apart``). When the search fails with one, it fails with the other, so only the first is tried. What was

@@ -1,4 +1,4 @@
-"""What the current branch of a search has taken, and the two seams of a search: an order of devices, and a pruner.
+"""The devices of the current branch of a search, and the two seams of a search: an order of devices, and a pruner.
 
 An order says which devices of a request are tried first; the room ``ordering`` has those that can be chosen. The search
 tries all of them in the end, in any order: what can be allocated stays the same, and so do the chosen alternatives. For

@@ -1,4 +1,4 @@
-"""A cluster of objects from files, and what the operator would do to it: gates, placing, reserving."""
+"""A cluster of objects from files, and the operator's work on it: gates, placing, reserving."""
 
 from __future__ import annotations
 

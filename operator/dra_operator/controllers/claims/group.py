@@ -1,4 +1,4 @@
-"""What is done for PodGroups: their claims, reservations, and the condition that says whether they are placed.
+"""Claims and reservations of PodGroups, and the condition that says whether a group is placed.
 
 The controller ``pod-groups`` (claim-controller.md section 8) generates each claim of a group once from its template,
 and records it in the group's status. The claim is reserved for the group when a pod of it is placed, and recorded in

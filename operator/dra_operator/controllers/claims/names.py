@@ -1,4 +1,4 @@
-"""Names of generated claims: how they are made, recorded in pods, and told from those of another controller.
+"""Names of generated claims: how they are made, recorded in pods, and told from another controller's names.
 
 A name is ``<pod>-<entry>-`` and five characters, at most 63 in all (claim-controller.md 5.7). Long parts are shortened
 in proportion, so that both can still be recognized. The five characters look like those that the API server appends to
@@ -6,7 +6,7 @@ a ``generateName``, but follow from the pod's UID and the entry. So a repeated c
 answer, meets the existing claim instead of making a second one.
 
 To record the names in a pod's status and to allocate the claims are two writes to two objects, and neither needs the
-other. So where devices are abundant they go out together (``NamesBeingWritten``), which saves a pod one of four round
+other. So where devices are abundant they go out together (``NamesBeingWritten``) and save a pod one of four round
 trips. The binding waits for both: the kubelet reads the names, and a pod that records other claims than it has would
 never start. If the recording fails, the binding cycle finds the pod without them, and gives the devices back. Where
 devices are scarce the names come first. A pod that gets none is told so in its status, and that write and the recording

@@ -18,8 +18,8 @@ not immediate any more, with consumers         the built-in finalizer takes the 
 deleted, with consumers                        nothing: it waits for them
 =============================================  ==================================================================
 
-The built-in finalizer comes with an allocation that a scheduler made for a pod. What is wrong with the annotation goes
-into an event, once per claim and fault.
+The built-in finalizer comes with an allocation that a scheduler made for a pod. A fault of the annotation is reported
+by an event, once per claim and fault.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ClaimReleaser:
         if ours.placement:
             with suppress(NotFound, ClaimChanged):
                 await self._parked.handle(claim)
-        # Beside a kube-controller-manager one thing is left to do: it does not know which claim was made in vain.
+        # Beside a kube-controller-manager one thing is left to do: it does not know which claims are of no use.
         if not ours.release:
             if ours.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
                 await self._claims.delete(claim)

@@ -88,7 +88,7 @@ _PASSING = (Conflict, NotFound, Gone, TooManyRequests, Unauthorized)
 class BindingCycle:
     """One plan on its way to the server. ``reserve`` takes the devices and the room, ``write`` does the rest.
 
-    A cycle that fails wakes those who may use what it gives back.
+    A cycle that fails wakes the pods that may use the devices and room it gives back.
     """
 
     def __init__(self, context: SchedulingContext, bind_step: BindStep) -> None:
@@ -138,7 +138,7 @@ class BindingCycle:
         return await self._or_undo(self._write_claims())
 
     async def bind_volumes(self) -> None:
-        """Begin the binding of volumes, which is never taken back. Raises as ``write``."""
+        """Begin the binding of volumes. It is never taken back. Raises as ``write``."""
         await self._or_undo(self._bind_volumes())
 
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
@@ -156,7 +156,7 @@ class BindingCycle:
         self._context.wake(self._cluster.forget_placed(self._pod))
 
     async def take_back(self) -> None:
-        """Reverse ``reserve`` and what was written, as far as that was done without an error."""
+        """Reverse ``reserve`` and all writes that succeeded."""
         await self._undo(vanished=False)
 
     def renew(self) -> None:
@@ -167,7 +167,7 @@ class BindingCycle:
         ]
 
     async def _write_claims(self) -> list[ResourceClaim]:
-        # One after the other: what a failed write leaves behind is then one claim, which the next attempt finds.
+        # One after the other: a failed write then leaves one claim behind, and the next attempt finds it.
         claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
         claims += await self._serve_extended_resources()
         await self._record_node_use()
@@ -266,7 +266,7 @@ class BindingCycle:
             raise PodVanished(str(error)) from error
 
     async def _record_node_use(self) -> None:
-        """Record what the devices take of the node in the pod's status before it is bound (K37-NA-08)."""
+        """Record the node resources that the devices take in the pod's status before it is bound (K37-NA-08)."""
         statuses = self._plan.node_use.statuses
         if is_placeholder(self._pod) or is_at_gate(self._pod):
             return  # the scheduler that binds the pod records it
@@ -422,7 +422,7 @@ class Permit:
         return AttemptResult.SCHEDULED
 
     def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
-        """Note that the pod has what it waited for."""
+        """Note that the pod is bound, or released from the gate."""
         self._report.forget(pod)
         if news := bind_step.news(pod, plan.node):
             self._context.events.post(*news)

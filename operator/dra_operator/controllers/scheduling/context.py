@@ -1,4 +1,4 @@
-"""What the attempts to place pods have in common, beside what all controllers have."""
+"""The context of attempts to place pods, beside the context of all controllers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dra_operator.scheduling.claims import ClaimReadiness, claim_readiness
 class SchedulingContext(ControllerContext):
     """``wake`` has those looked at who may use what an attempt gives back; ``pauses`` are of pods that give claims up.
 
-    ``group_waits`` is told of a pod for what reason it waits, and its PodGroup. ``claim_failure`` returns why the
+    ``group_waits`` gets a pod, its PodGroup and the reason why it waits. ``claim_failure`` returns why the
     claims of a pod could not be made when that was tried last, or an empty text.
     """
 

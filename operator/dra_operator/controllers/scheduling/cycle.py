@@ -257,7 +257,7 @@ class SchedulingCycle:
 
     def _begin(self, pod: Pod) -> PlanInProgress | GangAttempt | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
-        # Whatever changes while the pod is looked at wakes it; what it waits for is narrowed down with the answer.
+        # Any change wakes the pod while it is looked at. The answer narrows the changes down.
         self._cluster.set_wake_conditions(pod.key, EVERYTHING)
         match found := pre_filter(pod, self._snapshot(self._context.deference.wait)):
             case CycleState():
@@ -355,7 +355,7 @@ class SchedulingCycle:
 
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster
-        # What the pod holds of a node from an earlier attempt must not keep it from that node.
+        # Room that the pod holds on a node from an earlier attempt must not keep it from that node.
         with cluster.without_load_of(pod):
             cluster.loaded_nodes()  # brings the plan's nodes up to date
             with span("plan", pod=pod.key, claims=lambda: [claim.key for claim in attempt.cycle_state.resource_claims]):

@@ -41,7 +41,7 @@ NO_OBSTACLES: Final[Mapping[str, Obstacle]] = {}
 
 
 class GangState(Enum):
-    """What is being done about a gang."""
+    """The states of a gang."""
 
     FREE = "nothing"
     AWAITING = "too few of its pods have their claims; one of them says so"
@@ -118,7 +118,7 @@ class GangProgress:
 
     @property
     def waits_because(self) -> GangRefusal | AwaitedClaims | None:
-        """Return for what the gang waits, while no pod leads, or None."""
+        """Return why the gang waits, or None. A gang that a pod leads does not wait."""
         return None if self.is_led else self.refusal or self.awaited
 
     def lead(self, pod: Pod) -> None:
@@ -147,12 +147,12 @@ class GangProgress:
         self.refusal = refusal
 
     def forget(self) -> None:
-        """Forget why the gang waits: it is not what it was when it was refused, or its claims are made."""
+        """Forget why the gang waits: it has changed since it was refused, or its claims are made."""
         self._move(GangEvent.FORGET)
         self.refusal = self.awaited = None
 
     def end(self) -> None:
-        """End what the leader has begun, with success or without: another pod may lead."""
+        """Close the leader's attempt, with success or without: another pod may lead."""
         self._move(GangEvent.END)
         self.leader, self.pods, self.attempt = "", (), None
 
@@ -203,9 +203,9 @@ Fingerprint = tuple[object, ...]
 
 
 class GangTask(NamedTuple):
-    """What an attempt is to place: ``wanted`` pods of those that wait, the ``leader`` among them.
+    """The task of an attempt: to place ``wanted`` of the pending pods, the ``leader`` among them.
 
-    ``same``: what their places have in common with those of pods that run. ``tried_at``: how often something had come
+    ``same``: values that their places share with the places of running pods. ``tried_at``: how often something had come
     free when the attempt began. ``filter_timeout``: seconds that the allocator may take for one node.
     """
 
@@ -289,6 +289,6 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
 
 
 def fingerprint(state: CycleState) -> Fingerprint:
-    """Return what the pod asks for. Claims are compared as objects, of which each change makes a new one."""
+    """Return the pod's requests, to compare them. A claim counts by its resourceVersion."""
     claims = tuple((claim.metadata.uid, claim.metadata.resource_version) for claim in state.resource_claims)
     return state.pod.metadata.uid, state.pod.spec, state.pod.metadata.labels, claims

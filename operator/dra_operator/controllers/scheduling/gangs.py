@@ -49,7 +49,7 @@ JOIN_LOOK_SECONDS = 60.0
 """Between two looks of a pod that joins, in case that those before it are bound without another decision."""
 MATE_LOOK_SECONDS = 2.0
 """Between two looks of a gang at what is being written for one of its pods."""
-REMEMBERED_GANGS = 100  # gangs that are known, before those that are gone are looked for; later twice those found
+REMEMBERED_GANGS = 100  # known gangs before deleted ones are looked for; later twice the number found
 
 
 class Gangs:
@@ -69,7 +69,7 @@ class Gangs:
         self._cluster, self._snapshot, self._makes_room = context.cluster, snapshot, makes_room
         self._filter_timeout = filter_timeout
         self._gangs: dict[str, GangProgress] = {}
-        """By key: gangs that are led, or that wait. One of which nothing is known has no entry."""
+        """Gangs that are led, or that wait, by key. A gang without a state has no entry."""
         self._in_hand: dict[str, GangProgress] = {}
         """By the key of a pod: the gang that it leads, or with which something is being written for it."""
         self._most_remembered = REMEMBERED_GANGS
@@ -169,7 +169,7 @@ class Gangs:
         return GangAttempt(task, self._snapshot, self._is_unsure, self._makes_room)
 
     def _ask_later(self, progress: GangProgress, pod: Pod, waits_for: str) -> Decided:
-        """Have the pod looked at when what the gang does is over."""
+        """Look at the pod again when the gang's attempt is over."""
         progress.asked.add(pod.key)
         self._cluster.set_wake_conditions(pod.key, WITH_GANG)
         return Decided(waits_for=waits_for)
@@ -423,7 +423,7 @@ class Gangs:
 
         A decision about the pod itself says more, and waits until this is written.
         """
-        if progress.waits_because is not why:  # a pod leads, or did: what it finds out says more
+        if progress.waits_because is not why:  # a pod leads, or did: its result says more
             if progress.is_led:
                 progress.asked.add(pod.key)
             return

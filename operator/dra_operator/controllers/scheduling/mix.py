@@ -192,8 +192,7 @@ class MixLearner:
         self._tell(pod, claims)
 
     def known(self) -> Sequence[Asked]:
-        """Return the commonest requests: those that the last process has left, or else those of the pods with
-        devices."""
+        """Return the commonest requests, as the last process has left them, or else by the pods with devices."""
         if not self._has_begun:
             self._has_begun = True
             self._begin()

@@ -72,7 +72,7 @@ class MakesRoom(Protocol):
         ...
 
     def forget_gang(self, gang: Gang) -> None:
-        """Free what was kept for the gang, which lacks pods."""
+        """Free the devices that were kept for the gang: it lacks pods."""
         ...
 
     def forget(self, pod: Pod) -> None:
@@ -80,7 +80,7 @@ class MakesRoom(Protocol):
         ...
 
     def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
-        """Return a clause about what the pod, or all of its gang, waits for, if it is nominated."""
+        """Return a clause about the victims that the nominated pod, or its gang, waits for; or an empty text."""
         ...
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:

@@ -12,16 +12,16 @@ moment, or a write failed and is repeated. When that lasts (``silence``), it say
 A write of the reason without an answer may take effect after a later reason was told. As long as the API server may
 still carry it out, the pod is looked at again, so that it shows the last reason in the end.
 
-A pod that finds no devices waits in silence while claims of pods that are gone end (``DevicePatience``). Such a claim
-holds its devices for some milliseconds more, until its deletion and its finalizer are written. A pod that comes in this
-time is not told that there are none: that would cost a condition and an event, and be wrong a moment later. The devices
-wake it when they are free. Half a second after its first attempt it is told what it lacks, whatever ends meanwhile; a
-pod that was told before is told again at once.
+A pod that finds no devices waits in silence while claims of deleted pods are released (``DevicePatience``). Such claims
+hold their devices for some milliseconds more, until the deletion and the finalizer are written. A pod that comes in
+this time is not told that there are none: that would cost a condition and an event, and be wrong a moment later. The
+devices wake it when they are free. Half a second after its first attempt it is told its reason in any case. A pod that
+was told before is told again at once.
 
 A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so
 (``awaited_claim``). Claims are made within a moment. Where a template is missing or too large, or its claims are
-refused, an event of the pod says why; but an event is gone after an hour, and what makes the claims may have ended. So
-an older pod says for what it waits: soon where its template is known to be at fault. A template is often applied a
+refused, an event of the pod says why. But an event is gone after an hour, and the controller of claims may not run. So
+an older pod says why it waits: soon where its template is known to be at fault. A template is often applied a
 moment after its pods.
 """
 
@@ -234,7 +234,7 @@ class WaitingReport:
             self._unanswered.discard(pod.metadata.uid)
 
     def forget(self, pod: Pod) -> None:
-        """Forget the pod, which has what it waited for: the same reason is news again."""
+        """Forget the pod, since it waits no longer: the same reason is news again."""
         self._announced.forget(pod.metadata.uid)
         self._silent.discard(pod.metadata.uid)
         self._put_off.pop(pod.metadata.uid, None)

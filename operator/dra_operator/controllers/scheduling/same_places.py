@@ -15,7 +15,7 @@ from dra_operator.scheduling.state import Gang
 
 
 def same_values(cluster: Cluster, gang: Gang, running: Sequence[Pod]) -> SameValues:
-    """Return what the gang asks for, and what these pods of it already have of that."""
+    """Return the values that the places of the gang must share, and those that its running pods have already."""
     nodes = (cluster.nodes.get(cluster.node_of(pod)) for pod in running if gang.topology)
     labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
     label = next((it for it in labels if it is not None), None)

@@ -336,8 +336,8 @@ class Unreserve:
 
 
 def _news_of(pod: Pod, what: str, unanswered: Unanswered) -> str:
-    """Return what the pod does not show yet: only a change outdates the write. A former process may have counted as
-    well."""
+    """Return the part of the text that the pod does not show yet: only a change outdates the write. A former process
+    may have counted as well."""
     shown = {condition.message for condition in pod.status.conditions or ()}
     texts = (f"{what} ({counted(n, 'time')}): {unanswered.error}; {AGAIN}" for n in itertools.count(unanswered.times))
     return next(text for text in texts if text not in shown)

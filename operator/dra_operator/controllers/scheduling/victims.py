@@ -179,7 +179,7 @@ class VictimEvictor:
         return self._refused.within(pod.metadata.uid, REFUSED_SECONDS)
 
     def is_leaving(self, nodes: Collection[str], pod: Pod) -> bool:
-        """Return whether the pod is about to end.
+        """Return whether the pod is being deleted, or soon will be.
 
         ``nodes``: who ends there was perhaps a victim of a former process.
         """
@@ -273,7 +273,7 @@ class UnderWay:
         self._known.pop(who, None)
 
     def get(self, who: str) -> Preempting | None:
-        """Return what it waits for, if all its pods are still nominated."""
+        """Return its preemption, or None unless all its pods are still nominated."""
         known = self._known.get(who)
         return known if known is not None and self._is_nominated(known, all) else None
 
@@ -296,7 +296,7 @@ class UnderWay:
         return is_held and self._clock() - known.gone_at < FREED_SECONDS
 
     def lateness(self, who: str) -> tuple[bool, frozenset[str]]:
-        """Return whether a pod that was to end for it was too late, and the namespaces of those that are overdue."""
+        """Return whether one of its victims was too late, and the namespaces of overdue victims."""
         known = self._known.get(who)
         return (known.is_late, known.overdue) if known is not None else (False, frozenset())
 

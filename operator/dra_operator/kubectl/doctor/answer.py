@@ -1,4 +1,4 @@
-"""``kubectl dra doctor``: all checks, in the order in which people should look at what they find; and ``--fix``.
+"""``kubectl dra doctor``: all checks, in the order of urgency, and ``--fix``.
 
 Repairs are conditional writes: an object that has changed since the read is left alone.
 """

@@ -56,7 +56,7 @@ _OPEN: Final = frozenset({"metadata", "status", "parameters", "data"})
 
 
 def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
-    """Yield what is wrong with an object as it is written: how bad, the path, and why."""
+    """Yield the faults of an object as it is written: severity, path, reason."""
     kind, version = item["kind"], item.get("apiVersion")
     group = version.rpartition("/")[0] if isinstance(version, str) else None
     if group == GROUP and kind not in KINDS and not kind.endswith("List"):
@@ -67,7 +67,7 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     if kind not in CHECKED:
         return
     if group and group != GROUP and not get_close_matches(group, [GROUP], 1, 0.8):
-        return  # a kind of somebody else, which happens to have the name
+        return  # another project's kind of the same name
     if group != GROUP:
         newest = f"{GROUP}/{conversion.VERSIONS[kind][0]}"
         said = f"not {version}" if version else "but it has none"
@@ -87,7 +87,7 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     try:
         shaped = conversion.convert(item, f"{GROUP}/{newest}")
     except (conversion.ConversionError, TypeError, AttributeError):
-        return  # decoding says what is wrong
+        return  # decoding names the fault
     for path, name, known in _unknown(shaped, KINDS[kind][1], ""):
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_similar(name, known)}'
 
@@ -120,7 +120,7 @@ def pods_in(item: JSON) -> Iterator[tuple[str, JSON]]:
 
 
 def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest], list[Finding], Counter[str]]:
-    """Return the objects that matter here, what is wrong with their text, and the kinds that were not looked at.
+    """Return the objects that matter here, the faults of their text, and the kinds that were not looked at.
 
     An object that cannot be decoded is a finding, not the end: the others are checked all the same. Raises Problem.
     """

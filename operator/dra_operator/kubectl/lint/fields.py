@@ -1,7 +1,7 @@
-"""What single fields of manifests say wrong: what the API server refuses, names that lead nowhere, selectors.
+"""Faults of single fields of manifests: values that the API server refuses, names that lead nowhere, selectors.
 
 Selectors are compiled, their cost is estimated as the API server does, and the names that they read are looked up among
-those that devices publish.
+published names.
 """
 
 from __future__ import annotations

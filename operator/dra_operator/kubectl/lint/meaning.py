@@ -1,8 +1,8 @@
-"""What the API server takes, and what can hardly be meant: drivers, entries and rules that lead nowhere.
+"""Mistakes that the API server admits: drivers, entries and rules that lead nowhere.
 
-A driver that a class or rule names is compared with those that publish devices; the configuration of a claim with the
-drivers that its class allows; an extended resource with the classes that serve one; the claims of one pod with what any
-single node could give. Each is a warning: another cluster, or tomorrow's, may make sense of it.
+The driver of a class or rule should publish devices, and the configuration of a claim should be for a driver that its
+class allows. A class should serve each extended resource, and a single node should be able to serve all claims of a
+pod. Each is a warning: another cluster, or tomorrow's, may make sense of it.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
 
 
 def _served_twice(around: Surroundings) -> Iterator[Finding]:
-    """Of two classes that serve one extended resource the newer one counts, and of two equally old ones the first."""
+    """Yield classes that serve the same extended resource: the newest one counts, or the first of equally old ones."""
     classes: dict[str, list[str]] = defaultdict(list)
     for class_ in around.made.cluster.classes:
         if class_.spec.extended_resource_name:

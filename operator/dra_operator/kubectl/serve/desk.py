@@ -1,4 +1,4 @@
-"""Answers the questions of ``fit --serve`` over one cluster that was read once, whatever their protocol.
+"""Answer the questions of ``fit --serve``, for both protocols, over one cluster that was read once.
 
 Each is tried in an overlay, and leaves it as it was. Most questions bring pods with their templates and claims, and are
 asked of one overlay, so that what the allocator knows of the cluster is worked out once. One with other nodes, classes

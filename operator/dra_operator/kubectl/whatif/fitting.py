@@ -78,8 +78,8 @@ def fitted(
     tells_left: bool = True,
     seconds: float | None = None,
 ) -> Fitting:
-    """``copies``: how many are wanted; None: as many as fit. ``tells_left``: also what could be had afterwards, which
-    looks at all devices. After so many ``seconds`` (0: never) the answer is what was found until then; None leaves
+    """Place ``copies`` of them, or as many as fit if it is None. ``tells_left`` adds the devices that would be left,
+    at the cost of a look at all. After ``seconds`` (0: never) the answer is incomplete; None leaves
     the limit to the overlay, and TookTooLong to the caller. Raises Problem."""
     with overlay.made.pausing.within(seconds) if seconds is not None else nullcontext():
         first = f"of node {assumption.drained}"
@@ -104,7 +104,7 @@ def fitted(
 
 
 def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
-    """Take away what is not to be there. Raises Problem."""
+    """Remove the objects that the question assumes to be gone. Raises Problem."""
     for name in assumption.without:
         node = _node(overlay, name)
         for pod in pods_on(overlay.cluster, name):
@@ -114,7 +114,7 @@ def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
 
 
 def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
-    """Devices and room for pods that were admitted before. Those that wait in the cluster keep what they have."""
+    """Place pods of Workloads that were admitted before. Pending pods in the cluster keep their devices."""
     for promised in wanted.promised:
         waiting, unmade = unstarted(promised, overlay.cluster)
         yield from [overlay.place(pod, with_gang=True) for pod in waiting]
@@ -122,7 +122,7 @@ def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
 
 
 def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) -> Fitting:
-    """All pods of so many copies, also behind one that does not fit."""
+    """Place all pods of this many copies, also behind one that does not fit."""
     pods: list[PodFact] = []
     is_cut = False
     try:

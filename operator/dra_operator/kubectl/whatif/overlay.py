@@ -119,9 +119,9 @@ class Overlay:
         return self._within_quotas(state, outcome)
 
     def place_together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
-        """All of these pods at the same time, or none of them, with what keeps the first one from its place.
+        """Place all of these pods at the same time, or none, and then say why the first one has no place.
 
-        Those of a gang are where the gang may be. Gangs are planned one after the other, and the pods of none at once.
+        Pods of a gang go where the gang may be. Gangs are planned one after the other, single pods at once.
         """
         mark, quotas, placed = self.mark, self._quotas.fork(), False
         try:
@@ -134,9 +134,9 @@ class Overlay:
         return [NotPlaced(pod, found) if isinstance(found, str) else found[pod.key] for pod in pods]
 
     def place_gang(self, gang: Gang, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
-        """Pods of one gang: as many as it needs at the same time, or none; those beyond join them one by one.
+        """Place as many pods of one gang as it needs, or none. Further pods join them one by one.
 
-        Where fewer are here than it needs, pods of it that wait in the cluster are planned with them.
+        If fewer are here than it needs, its pending pods in the cluster are planned with them.
         """
         running, _ = self.cluster.members_of(gang)
         wanted = max(gang.size - len(running), 1)

@@ -1,6 +1,6 @@
 """The pods that are to be placed: single ones, and those of workloads, in as many copies as are asked for.
 
-Pods that start together or not at all are placed in one batch: those of a Workload of Kueue, and those of a gang that
+Pods that start together or not at all are placed in one batch: the pods of a Workload of Kueue, or of a gang that
 the operator places. Each other pod is a batch of its own.
 """
 
@@ -27,7 +27,7 @@ from dra_operator.scheduling.state import Gang
 class WantedPods:
     """``replicas`` pods like ``pod``; ``is_single``: a Pod of its own name instead of the pods of a workload.
 
-    ``together``: pods with the same value start together, or none does; empty for pods that start one by one.
+    Pods with the same value of ``together`` start together, or none does. It is empty for pods that start one by one.
     """
 
     pod: Pod
@@ -62,7 +62,7 @@ class Wanted:
 
 
 def unstarted(promised: Promised, cluster: Cluster) -> tuple[Sequence[Pod], Wanted]:
-    """Its pods that wait in the cluster, and those that are not made yet."""
+    """Return its pending pods in the cluster, and its pods that are not made yet."""
     there = [pod for pod in cluster.pods if promised.owns(pod)]
     made = Counter((pod.metadata.labels or {}).get(POD_SET, "") for pod in there)
     left: list[WantedPods] = []

@@ -1,6 +1,6 @@
-"""``kubectl dra why``: one pod, claim or workload in full, or all pods that wait, grouped by what is said of them.
+"""``kubectl dra why``: one pod, claim or workload in full, or all pending pods, grouped by their answers.
 
-A viewer who may not read all that decides gets what the API server has about the object itself: conditions, events,
+A viewer who may not read all objects that decide gets the facts about the object itself: conditions, events,
 and claims of the namespace.
 """
 
@@ -74,7 +74,7 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
 
 
 def idle_schedulers(made: Pipeline, pods: Iterable[Pod]) -> list[str]:
-    """What is wrong with the schedulers of waiting pods, whatever else holds these back."""
+    """Return the faults of the schedulers of pending pods. Other causes may hold these pods back as well."""
     known: dict[tuple[str, bool, bool], str] = {}
     said = (_idle(made, pod, known) for pod in pods if is_waiting(pod) and pod.spec.resource_claims)
     return list(dict.fromkeys(filter(None, said)))

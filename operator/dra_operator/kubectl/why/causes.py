@@ -1,4 +1,4 @@
-"""What stands behind the answer of a node: how much is lacking, who holds it, which rule taints, what is published.
+"""Causes behind a node's answer: the shortage, the holders, the rule that taints, the published devices.
 
 The scheduler says that a node does not do. These lines say what a person can look at or change: amounts, claims, rules
 and pools by name, and what selectors ask for beside what the devices of the whole cluster publish of it.
@@ -122,7 +122,7 @@ def _volumes(cycle_state: CycleState) -> Iterator[str]:
 
 
 def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
-    """``the pod asks for 900; node-3 has the most free: 61500m of 62``; an init container that asks for all that."""
+    """Return ``the pod asks for 900; node-3 has the most free: 61500m of 62``, and the init container that needs it."""
 
     def free(node: LoadedNode) -> int:
         return node.offered.get(resource, 0) - node.used.get(resource, 0)
@@ -208,7 +208,7 @@ SHOWN_VALUES: Final = 4
 def wanted_values(
     refusals: Sequence[Refusal], cycle_state: CycleState, published: Published, pods: Iterable[Pod]
 ) -> Iterator[str]:
-    """Lines for claims of which no device matches on some node; ``pods``: those of the cluster, drivers among them."""
+    """Yield lines for claims without a matching device on some node. ``pods`` has all pods, drivers included."""
     keys = {refusal.claim.key for refusal in refusals if not refusal.matching}
     claims = [claim for claim in cycle_state.resource_claims if claim.key in keys]
     if not claims:

@@ -27,7 +27,7 @@ from dra_operator.scheduling.state import claim_behind, is_placeholder, placehol
 
 
 class Effort(IntEnum):
-    """What some changes ask of people: first that the devices are what the author meant, last that he wants less."""
+    """Price of changes for people: from devices that the author meant all along to smaller wishes."""
 
     MENDED_SELECTOR = 2
     OTHER_VALUE = 4
@@ -185,7 +185,7 @@ class Trial:
             return Faulty(error)
 
     def node(self) -> str:
-        """The node that the whole attempt ends with, which proves a fix; empty if it ends without one."""
+        """Return the node of the whole attempt, as the proof of a fix, or an empty text if there is none."""
         cycle_state = self.cycle_state()
         if cycle_state is None:
             return ""
@@ -228,7 +228,7 @@ class Trial:
 
 
 def _changed(template: ResourceClaimTemplate, patch: Patch) -> ResourceClaimTemplate:
-    """The template with what the patch does to a claim that is made from it."""
+    """Return the template with the change that the patch makes to a claim."""
     claim = patch.make(ResourceClaim(metadata=template.metadata, spec=template.spec.spec))
     if not isinstance(claim, ResourceClaim):
         return template

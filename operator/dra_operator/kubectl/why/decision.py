@@ -1,4 +1,4 @@
-"""What is decided about a waiting pod: alone or with its gang, whom it would end, and who comes before it.
+"""The decision about a pending pod: alone or with its gang, its victims, and the pods that come before it.
 
 The plan is that of the operator. A gang that has all its pods is judged as one, by the joint plan; the pods that would
 end for it are found by the same search as in the operator.
@@ -217,7 +217,7 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
 
 
 def missing_members(gang: Gang, there: int) -> str:
-    """How many pods of the gang are not there; its own pod is among those that are."""
+    """Return how many pods of the gang are missing, in words. The pod itself counts as present."""
     lacking = gang.size - there
     if lacking <= 0:
         return "other pods of its gang"

@@ -35,13 +35,13 @@ MOST_TRIED_HOLDERS: Final = 12
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 MOST_ENDED_PODS: Final = 3
-"""Pods of a node whose end is tried to make room."""
+"""At most this many pods of a node are deleted on trial to make room."""
 SERVICES: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
-"""Owners that make a pod again when it ends."""
+"""Owners that replace a deleted pod."""
 
 
 class Holders:
-    """The claims that hold what the pod needs of one node, those that are easiest to end first.
+    """The claims that hold the devices that the pod needs of one node, the easiest to release first.
 
     Only claims with devices that match come into question, and those with other devices of such pools: these take
     shared counters.
@@ -65,7 +65,7 @@ class Holders:
 
     @property
     def tried(self) -> list[ResourceClaim]:
-        """Those that remedies free."""
+        """The claims that remedies release."""
         return self.every[:MOST_TRIED_HOLDERS]
 
     @property
@@ -88,7 +88,7 @@ def holder_remedies(made: Pipeline, cycle_state: CycleState, state: LoadedNode) 
 
 
 def room_remedies(made: Pipeline, cycle_state: CycleState, state: LoadedNode, obstacle: Obstacle) -> Iterator[Change]:
-    """Pods that could end where room, a slot or a port is lacking; of low priority and with claims first."""
+    """Pods that could be deleted for lack of room, a slot or a port; first by low priority and claims."""
     if obstacle.reason not in (TOO_MANY_PODS, RESOURCE, PORT):
         return
     resource, pod = obstacle.subject, cycle_state.pod
@@ -145,7 +145,7 @@ def users(cluster: Cluster, claim: ResourceClaim) -> list[Pod]:
 
 
 def is_unreachable(node: Node | None) -> bool:
-    """Whether the node's kubelet has stopped to answer, so that no pod ends there."""
+    """Return whether the node's kubelet has stopped to answer, so that no pod terminates there."""
     if node is None:
         return False
     says = next((one.status for one in node.status.conditions or () if one.type == "Ready"), "True")
@@ -183,7 +183,7 @@ class _Ending:
         self._effort = 3 + len(claims) + len(self._pods)
 
     def change(self, devices: Sequence[DeviceId], otherwise: str = "") -> Change:
-        """All of it in one sentence; ``otherwise``: what it is for, if for no devices."""
+        """Return all of it as one change. ``otherwise`` is its purpose, if it frees no devices."""
         parts = [*self._kept(), *self._finished(), *self._lost(), *self._running(), *self._unused()]
         text = f"{' and '.join(parts)} ({otherwise or f'frees {listed(map(str, devices))}'})"
         patches = [Patch(ResourceClaim, claim.key, _gone) for claim in self._claims]

@@ -1,7 +1,7 @@
 """Remedies for rules that keep a pod from a node: taint, cordon, node selector, room, rules between pods.
 
 A node that is about to go gets none, and one that has yet to come is waited for. Nor are labels written that the
-kubelet or a cloud provider writes: they say what the machine is.
+kubelet or a cloud provider writes: they describe the machine.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None, 
 def promising(said: Sequence[NodeSaid], inventory: Inventory) -> list[str]:
     """The nodes on which to look for fixes: the closest of those that are alike, the most promising first.
 
-    Of nodes without a device that is asked for, those with the most other devices come first: a selector of the class
+    Among nodes without a requested device, the node with the most other devices comes first: a selector of the class
     may be wrong.
     """
     waiting = [one for one in said if not isinstance(one.said.answer, Fits)]
@@ -153,7 +153,7 @@ def _devices_on(one: NodeSaid, inventory: Inventory) -> int:
 
 def unpublished(said: Sequence[NodeSaid]) -> tuple[list[str], frozenset[str]]:
     """The claims, by their keys, of which no node has a device, since a driver or a part of a pool is missing; and the
-    nodes that may get some: those of the pools, or all."""
+    nodes that may get some: the nodes of the pools, or all."""
     outlines = {one.state.name: one.said.outline for one in said}
     if any(outline is None or outline.rule is not Rule.NO_DEVICES for outline in outlines.values()):
         return [], frozenset()

@@ -1,7 +1,7 @@
 """Remedies in what a pod asks of devices: fewer, less capacity, tolerations, fewer constraints, another resource.
 
-Requests have the names that refusals use. Taints and amounts are those of the devices that match a request, be they in
-use or not: what the node has of other drivers is no matter here.
+Requests have the names that refusals use. Taints and amounts are taken from the devices that match a request, in use
+or not. Devices of other drivers do not matter here.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class FixSearch:
 
 
 def outdated(made: Pipeline, cycle_state: CycleState) -> dict[str, ResourceClaimSpec]:
-    """The claims of the pod that were made before their template was replaced, with what it says now."""
+    """Return the pod's claims that were made before their template was replaced, with the template's spec."""
     entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
     found: dict[str, ResourceClaimSpec] = {}
     for entry, claim in cycle_state.claims:

@@ -35,7 +35,7 @@ AFTER_COMPARISON: Final = re.compile(r"compareTo\(.*\)\s*(?:[<>]=?|[=!]=)\s*-?\s
 MOST_VALUES: Final = 3
 """Published values that are tried in the place of a literal."""
 MOST_KINDS: Final = 400
-"""Devices that differ in what the selectors read, on which other selectors are tried."""
+"""Other selectors are tried on at most this many devices that differ in the values that selectors read."""
 
 
 class Other(NamedTuple):
@@ -153,7 +153,7 @@ class Mending:
 
     @cached_property
     def _kinds(self) -> list[tuple[str, Device]]:
-        """The devices that the other selectors match. Those that are wrong as well are left out, from the last on; one
+        """The devices that the other selectors match. Other wrong selectors are left out, from the last on; one
         that names a driver never is."""
         names = {name for text in (self._expression, *self._rest) for name in references_of(text)}
         every = self._published.kinds(sorted(names), MOST_KINDS)
@@ -182,7 +182,7 @@ class Mending:
         return self._expression[: token.start] + new + self._expression[token.end :]
 
     def _everywhere(self, old: str, new: str, kinds: Sequence[str] = ("string", "name")) -> str:
-        """With each text and name ``old`` written ``new``."""
+        """Return the expression with each text and name ``old`` replaced by ``new``."""
         text = self._expression
         for token in reversed(self._tokens):
             if token.kind in kinds and token.word == old:

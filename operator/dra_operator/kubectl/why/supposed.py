@@ -1,8 +1,8 @@
-"""The pod as it would stand if what comes before any node were out of the way, so that all causes are told at once.
+"""The pod without the obstacles that come before any node, so that all causes are named at once.
 
-A claim that is not made yet is made from its template; a name with a likely slip is corrected; what is missing
-otherwise, such as a PersistentVolumeClaim or a class, is left out. All of it happens in the view, and is taken back.
-What the API server would say to a claim that is still to be made, or to its allocation, is told here as well.
+A missing claim is made from its template, and a name with a likely slip is corrected. Other missing objects, such as
+a PersistentVolumeClaim or a class, are left out. All of it happens in the view, and is undone. The module also tells
+how the API server would refuse a claim that is still to be made, or its allocation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Supposed:
     pod: Pod
     changes: tuple[Change, ...] = ()
     templates: Mapping[str, ResourceClaimTemplate] = field(default_factory=dict)
-    """Of the claims that were made for the view, by their keys."""
+    """The templates of claims that were made for the view, by the claims' keys."""
     depth: int = 0
     lacks_claims: bool = False
     """Some claim was left out, so that it is not known which nodes have its devices."""
@@ -103,7 +103,7 @@ def lost_claims(cycle_state: CycleState) -> list[tuple[ResourceClaim, str]]:
 
 
 def _released(cluster: Cluster, cycle_state: CycleState, before: Supposed, undoing: ExitStack) -> Supposed | None:
-    """With claims for nodes that are gone made anew."""
+    """Make claims for deleted nodes anew."""
     uids = [claim.metadata.uid for claim, _ in lost_claims(cycle_state)]
     changes = list(release_remedies(cluster, cycle_state, uids))
     for claim, _ in lost_claims(cycle_state):
@@ -112,7 +112,7 @@ def _released(cluster: Cluster, cycle_state: CycleState, before: Supposed, undoi
 
 
 def similar_name(word: str, known: Iterable[str]) -> str:
-    """``; there is gpu``: the known name that a person may have meant; empty if there is none."""
+    """Return ``; there is gpu`` with the known name that was probably meant, or an empty text."""
     every = sorted(set(known))
     similar = likely_meant(word, every) or get_close_matches(word, every, 1)
     return f"; there is {similar[0]}" if similar else ""
@@ -126,7 +126,7 @@ def names_in(objects: Iterable[Object], namespace: str) -> Iterator[str]:
 def _standing(
     cluster: Cluster, before: Supposed, pod: Pod, undoing: ExitStack, *changes: Change, **more: Any
 ) -> Supposed:
-    """With this version of the pod in the view."""
+    """Put this version of the pod into the view."""
     _put(cluster, pod, undoing)
     now = cluster.pods.get(pod.key) or pod
     templates = {**before.templates, **more.get("templates", {})}
@@ -146,7 +146,7 @@ def _put(cluster: Cluster, obj: Object, undoing: ExitStack) -> None:
 
 
 def _with_class(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: ExitStack) -> Supposed | None:
-    """With the class that was meant; without the claim if there is none."""
+    """Correct the class of the claim. Leave the claim out if no class is similar."""
     cluster, pod = made.cluster, before.pod
     key = obstacle.subject.removeprefix("claim ").partition(",")[0]
     claim = cluster.claims.get(key)
@@ -177,7 +177,7 @@ def _with_claims(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: 
 
 
 def _renamed(cluster: Cluster, old: str, new: str, before: Supposed, undoing: ExitStack) -> Supposed:
-    """With an entry that names the claim, or the template, that was meant."""
+    """Correct the name of a claim or template in the pod's entries."""
 
     def make(now: Pod) -> dict[str, Any]:
         return {"resource_claims": tuple(_entry_named(it, old, new) for it in now.spec.resource_claims or ())}
@@ -218,7 +218,7 @@ def _without_claim(cluster: Cluster, subject: str, before: Supposed, undoing: Ex
 
 
 def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> Supposed | None:
-    """With the claims of its templates, as a controller would make them; entries without a template are left out."""
+    """Make the claims of its templates, as a controller would. Entries without a template are left out."""
     cluster, pod = made.cluster, before.pod
     every = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
     namespace = pod.metadata.namespace

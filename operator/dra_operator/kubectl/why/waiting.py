@@ -220,7 +220,7 @@ def _tell_of_nodes(
 def _apart(
     report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, supposed: Supposed | None
 ) -> list[str]:
-    """What else helps where devices have yet to be published, which no change of a person replaces."""
+    """Return what else helps where devices have yet to be published: no change of a person replaces those."""
     unserved, where = unpublished(decision.said)
     with without_claims(made, unserved, cycle_state.pod, supposed) as then:
         if then is None:

@@ -7,8 +7,8 @@ the allocator names, the best first. The first one that fits is then the answer,
 alternatives. Nodes on which the claims may turn out to be faulty always come first: which node is best must not decide
 whether a broken claim is noticed. A fault of what one node sees keeps the pod from that node only (allocator.md 15).
 
-If no node fits, post filters may make room for the pod by the end of others (PostFilter, kube-scheduler's phase). A
-post filter gets what the cycle knows (``Unschedulable``) and answers with a nomination, or with None. It only decides:
+If no node fits, post filters may preempt others for the pod (PostFilter, kube-scheduler's phase). A post filter gets
+the results of the cycle (``Unschedulable``) and answers with a nomination, or with None. It only decides:
 ``controllers.scheduling.preemption`` says who carries a nomination out. It works in pieces, as the rest of a
 plan does, and its pieces are charged to the pod like those of a search. To find out whether a pod fits after others
 have ended, ask a node again with what is left then::

@@ -1,6 +1,6 @@
 """The results of an attempt to place a pod: a plan or no place, the answer of each node, and all answers in one line.
 
-A node that is asked whether a pod can run on it answers with a value, which has its words::
+A node answers the question whether a pod can run on it with a value that has its words::
 
     NodeStatus
     ├── Fits             with these devices

@@ -1,4 +1,4 @@
-"""The members of a gang in a joint plan, which of them are equal, and whose turn is next.
+"""The members of a gang in a joint plan, their equality, and their order.
 
 Members that are equal are tried in one order only. A pod may need others to be there before it: by affinity to them, or
 by an even spread, which allows one more in a zone once all other zones have one. Members are placed kind by kind first,
@@ -85,7 +85,7 @@ class MemberFrame:
 def members_of(states: Sequence[CycleState]) -> list[Member]:
     """The members in the order of the plan, equal ones beside each other.
 
-    Those that have claims with devices come first, and then the largest: small ones, such as the driver of a job, would
+    Members with claims of devices come first, and then the largest: small ones, such as the driver of a job, would
     leave many nodes a little too full for one of its workers.
     """
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))

@@ -1,8 +1,8 @@
 """The victims on one node: as few and as unimportant pods as let the waiting one in.
 
-First all pods that may end are taken away. If the waiting pod does not fit then, it never does. Otherwise those that
-can be kept return, the most important ones first: those of the highest level, among equals the ones that take longest
-to end, then the oldest. The level is the priority, and of one priority a pod that outlasts the patience of others is
+First all pods that may be preempted are taken away. If the waiting pod does not fit then, it never does. Otherwise as
+many return as can be kept, by importance: first by the highest level, among equals by the longest
+termination, then by age. The level is the priority, and of one priority a pod that outlasts the patience of others is
 above one that does not; when one has outlasted it, that counts first (``terms``). Many are kept with one question, and
 only where it does not fit are they halved. So no other set lets the pod in and keeps, at the first difference in that
 order, a more important one.

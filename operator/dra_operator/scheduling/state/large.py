@@ -6,8 +6,8 @@ hundred of them, which one user makes in a minute, would be more than the operat
 node are kept: name and UID, the room on its node, its labels and claims unless there are very many. Its rules keep no
 other pod away, and its host ports and volumes do not count.
 
-Of a claim, labels, annotations and owners that the operator does not look at are dropped first, with the device status
-of drivers. If the spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes:
+A claim first loses the labels, annotations and owners that the operator does not look at, and the device status of
+drivers. If the spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes:
 other schedulers may allocate such a claim. Its devices and consumers count as those of any other claim, so it is
 protected, released and deleted.
 """

@@ -2,8 +2,8 @@
 
 A term of a waiting pod becomes a ``PodSet``, by the namespaces as they are at that moment. A term that a pod on a node
 carries is asked the other way round: whether it is about a waiting pod. To find the terms that may be about a pod
-without a look at all of them, ``Anchors`` files each under one label. Most selectors name one value of one label
-(``app: web``), which is then the anchor; all others concern every pod.
+without a look at all of them, ``Anchors`` files each under one label. Most selectors name one value of one label,
+such as ``app: web``. That is then the anchor. All other selectors concern every pod.
 """
 
 from __future__ import annotations
