@@ -1,4 +1,4 @@
-"""Which claim holds which devices, which came free, and the only way to take one (scheduling.md 5.2 and 5.3).
+"""Devices that claims hold, devices that came free, and the only way to take one (scheduling.md 5.2 and 5.3).
 
 Between a decision and its arrival on the server, an allocation exists only here: it is *in flight*. The next decision
 already sees its devices as used. A claim counts once: by the allocation on the API server if there is one, otherwise by

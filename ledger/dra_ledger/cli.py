@@ -1,6 +1,6 @@
 """``dra-ledger``: who has which device, from what ``kubectl get -o json`` says.
 
-Exit codes: 0, 2 for wrong usage or input that cannot be read, and those of ``dra_api.console``.
+Exit codes: 0, 2 for wrong usage or input that cannot be read, and the codes of ``dra_api.console``.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Counters are numbered through all sets of a pool (allocator.md section 10). Comp
 without groups (K37-CG-03).
 
 A driver may publish a device smaller, under another name or not at all while a claim holds it, as dynamic partitioning
-does. What the claim drew stays drawn: ``Drawn`` remembers it from before the change. Of a device that was never seen,
-and of a counter that is gone, nobody knows what is drawn from which counter. So nothing is left of the counters that it
-may have drawn from, until the claim gives it back.
+does. The claim's draws stay drawn: ``Drawn`` remembers them from before the change. The draws of a device that was
+never seen, or from a counter that is gone, are unknown. So nothing is left of the counters that it may have drawn
+from, until the claim gives it back.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CounterTable:
         """The slice of each set."""
         self._minds_unknown = minds_unknown
         self._lost: dict[str, list[int]] = {}
-        """By device: the counters from which it may draw, because one that it drew from has gone."""
+        """The counters from which a device may draw, because one that it drew from has gone. By device."""
         slices = list(slices)
         numbers = self._number([s for s in slices if s.has_counters])
         for slice_ in slices:
@@ -73,7 +73,7 @@ class CounterTable:
                 self._keep_drawn(name, record, numbers)
 
     def _keep_drawn(self, name: str, drawn: Drawn, numbers: dict[tuple[str, str], int]) -> None:
-        """Charges a device what it drew, where that is more than what it is published to draw."""
+        """Charge a device its draws, where they are more than it is published to draw."""
         charges = dict(self.charges.get(name, ()))
         for key, amount in amounts(drawn.consumption).items():
             number = numbers.get(key)
@@ -136,14 +136,14 @@ class CounterTable:
         return left
 
     def unknown(self, charged: Iterable[str]) -> list[str]:
-        """Those of the devices of which nobody knows what they draw from counters of the pool, sorted."""
+        """Return the devices with unknown draws from counters of the pool, sorted."""
         if not self.values or not self._minds_unknown:
             return []
         return sorted(name for name in charged if name not in self.charges or self._lost.get(name))
 
 
 def amounts(consumption: Iterable[DeviceCounterConsumption]) -> dict[tuple[str, str], int]:
-    """What is drawn from each counter, as (set, counter), in billionths."""
+    """Return the draws from each counter, as (set, counter), in billionths."""
     found: dict[tuple[str, str], int] = {}
     for one in consumption:
         for name, counter in (one.counters or {}).items():

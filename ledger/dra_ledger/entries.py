@@ -1,4 +1,4 @@
-"""What the ledger answers: devices with their holders, pools, counters, and sums of them."""
+"""The ledger's answers: devices with their holders, pools, counters, and sums of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gon
 
 
 class Holder(Part, frozen=True, gc=False):
-    """A claim that has a device, or a share of it; with ``is_admin`` it has admin access, which takes nothing."""
+    """A claim that has a device, or a share of it. With ``is_admin`` it has admin access, and takes nothing."""
 
     namespace: str
     claim: str
@@ -40,7 +40,7 @@ class Holder(Part, frozen=True, gc=False):
     share: str = ""
     """The share's UUID; empty if the whole device is held."""
     consumed: dict[str, str] = field(default_factory=dict)
-    """What the share consumes of the capacity, as quantities."""
+    """The share's consumed capacity, as quantities."""
     is_admin: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Holder(Part, frozen=True, gc=False):
 
 
 class Left(Part, frozen=True):
-    """An amount in sum, and what is not taken of it, as quantities."""
+    """A total and the rest that is not taken, as quantities."""
 
     total: str
     left: str
@@ -60,7 +60,7 @@ class DeviceEntry(Part, frozen=True, gc=False):
     """A device that is published, or that a claim holds without it.
 
     ``state``: ``free``; ``taken`` by one claim; ``shared``: claims have parts of it; ``tainted``: free, but not for
-    requests without tolerations; ``drawn``: free, but other devices have what it needs of shared counters;
+    requests without tolerations; ``drawn``: free, but other devices have drawn the shared counters that it needs;
     ``unusable``, and ``why`` says why; ``gone``: held and not published.
     """
 
@@ -94,12 +94,12 @@ class DeviceEntry(Part, frozen=True, gc=False):
 
     @property
     def taints(self) -> tuple[DeviceTaint, ...]:
-        """Its own, and those of DeviceTaintRules."""
+        """Its own taints, and taints of DeviceTaintRules."""
         return (self.published.taints or ()) if self.published is not None else ()
 
     @property
     def capacity(self) -> dict[str, Left]:
-        """Each capacity with what is left of it: nothing of a device that is taken."""
+        """Each capacity with its free rest: 0 for a device that is taken."""
         device = self.published
         if device is None:
             return {}
@@ -118,13 +118,13 @@ class PoolEntry(Part, frozen=True):
     driver: str
     name: str
     nodes: tuple[str, ...]
-    """Those that it names."""
+    """Nodes that the pool names."""
     generation: int
     slices: int
-    """Of this generation."""
+    """Number of slices of this generation."""
     announced: int
     obsolete: tuple[str, ...]
-    """Slices of older generations, which do not count."""
+    """Slices of older generations. They do not count."""
     status: str
     why: str
     devices: dict[str, int]
@@ -193,7 +193,7 @@ class Tally(Part, frozen=True):
 
 
 def available_devices(view: PoolView, usage: PoolUsage, features: Features, *, declares: bool) -> int:
-    """Those that a request for one device without tolerations could get, or a share of it (allocator.md 6, 9 to 11).
+    """Return how many devices a request for one without tolerations could get, or a share of (allocator.md 6, 9 to 11).
 
     ``declares``: the node manages without the calls that a slice leaves out (K37-ONO-04).
     """
@@ -235,7 +235,7 @@ def undrawable(view: PoolView, usage: PoolUsage, features: Features) -> int:
 
 
 def _too_small(view: PoolView, usage: PoolUsage, features: Features) -> int:
-    """The devices whose capacity, or what is left of it, does not suffice for a request that names none."""
+    """Count the devices whose free capacity does not suffice for a request that names none."""
     found = 0
     known = view.consumptions.get(())
     if known is None:
@@ -340,7 +340,7 @@ class Sight(NamedTuple):
 
 
 class Seen:
-    """What the nodes that see a pool can have of it now.
+    """The devices that the nodes of a pool can have now.
 
     ``absent``: the node that it is for, if that does not exist. ``unreadable``: a node selector that is malformed.
     """
@@ -398,7 +398,7 @@ class Seen:
 
 
 def _devices_for(view: PoolView, nodes: Sequence[Node]) -> int:
-    """Those that any of the nodes may use: in some slices each device says for which node it is."""
+    """Count the devices that any of the nodes may use: in some slices each device names its node."""
     here = view.everywhere
     for number, device in enumerate(view.devices) if view.per_device else ():
         is_asked = view.origin[number].spec.per_device_node_selection

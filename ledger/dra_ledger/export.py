@@ -179,7 +179,7 @@ def _pool_sums(ledger: Ledger) -> Iterator[_Family]:
 
 
 def _capacities(entry: DeviceEntry, namespace: str | None) -> dict[str, tuple[int, int]]:
-    """All of each capacity, and what is taken of it: of a namespace, what its own claims have."""
+    """Return the total of each capacity and its taken part. With a namespace only its own claims count."""
     found = {}
     own = [holder for holder in entry.holders if namespace in (None, OTHERS, holder.namespace)]
     for name, amount in entry.capacity.items():

@@ -1,6 +1,6 @@
-"""Which rules count: the feature gates of a release (allocator.md section 14), and how faults of it are taken.
+"""The rules in force: the feature gates of a release (allocator.md section 14), and how faults of it are taken.
 
-``Semantics`` chooses between what the reference documents and what it does, where they differ. ``Semantics()`` is the
+``Semantics`` chooses between the documented and the real behaviour of the reference. ``Semantics()`` is the
 documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is what the operator uses.
 ``Semantics.reference()`` answers as Kubernetes 1.36.2 does, for comparisons with recorded answers.
 """
@@ -128,8 +128,8 @@ class Semantics:
     from that node only. In the reference it ends the attempt on all nodes (Kubernetes issues 141829 and 141214)."""
 
     counters_stay_drawn: bool = True
-    """What a claim drew from counters stays drawn when its driver publishes the device smaller or not at all. The
-    reference counts what is published now, and gives the rest out again (Kubernetes issue 140802)."""
+    """Draws of a claim from counters stay drawn when its driver publishes the device smaller or not at all. The
+    reference counts the published draws, and gives the rest out again (Kubernetes issue 140802)."""
 
     @classmethod
     def reference(cls) -> Semantics:

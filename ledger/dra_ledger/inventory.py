@@ -208,7 +208,7 @@ class Inventory:
                 self._drawn[pool] = {**known, **fresh}
 
     def given_back(self, allocation: AllocationResult) -> None:
-        """A claim has its devices no more, which ``in_use`` shows: forget what they drew."""
+        """Forget the draws of an allocation. The claim has its devices no more, as ``in_use`` shows."""
         for result in allocation.results if self._drawn else ():
             id_ = PoolId(result.driver, result.pool)
             drawn = self._drawn.get(id_, {})

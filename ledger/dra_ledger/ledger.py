@@ -1,7 +1,7 @@
-"""Who has which device, and what is free: fed one object at a time, asked at any time.
+"""Holders of devices, and free devices: fed one object at a time, asked at any time.
 
-``Ledger`` puts together what the operator decides by: the ``Inventory`` of what slices publish, and
-``AllocatedDevices``, the sum of what claims hold. What it answers about a pool is kept until something about that pool
+``Ledger`` puts together the parts by which the operator decides: the ``Inventory`` of published devices, and
+``AllocatedDevices``, the devices in use. Its answer about a pool is kept until something about that pool
 changes, so a change costs the same in a cluster of any size.
 """
 
@@ -110,7 +110,7 @@ class Ledger:
         self._nodes: dict[str, Node] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[str, HeldClaim] = {}
-        """By ``namespace/name``, as all that follows."""
+        """Claims by ``namespace/name``, the key of the following maps as well."""
         self._pods: dict[str, SeenPod] = {}
         self._groups: dict[str, dict[str, None]] = {}
         """The pods of each PodGroup."""
@@ -136,8 +136,8 @@ class Ledger:
     def feed(self, source: object) -> None:
         """Take in a new or changed object in any form, a list of them, or an event of a watch (``sources``).
 
-        Of a malformed object the ledger keeps what it knew, and ``malformed`` says what is wrong. Raises DecodeError
-        for what is no source at all.
+        The ledger keeps the last good version of a malformed object, and ``malformed`` names the fault. Raises
+        DecodeError for a value that is no source at all.
         """
         with _no_collections():
             for found, is_gone in read(source):
@@ -155,7 +155,7 @@ class Ledger:
                 self._remove(found)
 
     def replace(self, kind: str, source: object) -> None:
-        """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: what is not in it is gone."""
+        """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: others are gone."""
         fresh = [found for found, _ in read(source)]
         names = {_kind(found) + " " + _key(found) for found in fresh if not isinstance(found, Malformed)}
         names |= {found.object for found in fresh if isinstance(found, Malformed)}
@@ -277,8 +277,8 @@ class Ledger:
     def devices(
         self, *, node: str | None = None, device_class: str | None = None, namespace: str | None = None
     ) -> list[DeviceEntry]:
-        """Return the devices, sorted by driver, pool and place in it: all, or those that a node alone can use, that a
-        class means, or of which a claim of the namespace has some. Raises KeyError for a class that is not known.
+        """Return the devices, sorted by driver, pool and place in it: all, or the devices for one node, of a class, or
+        with claims of a namespace. Raises KeyError for a class that is not known.
 
         A selector that fails on a device means that the class does not mean it.
         """
@@ -304,7 +304,7 @@ class Ledger:
         return next((entry for entry in self._current(id_).entries if entry.name == name), None)
 
     def holders(self, namespace: str | None = None) -> Iterator[tuple[DeviceEntry, Holder]]:
-        """Yield each device with each claim that holds it, admin access aside: all, or those of a namespace."""
+        """Yield each device with each claim that holds it, for all claims or a namespace. Admin access is left out."""
         for entry in self.devices(namespace=namespace):
             for holder in entry.holders:
                 if namespace in (None, holder.namespace):
@@ -334,7 +334,7 @@ class Ledger:
     def draws(self) -> dict[str, dict[str, int]]:
         """Return what each device in use draws from shared counters, summed over all sets for each name, in billionths.
 
-        By the id of the device; those that draw nothing are left out.
+        By the id of the device. Devices that draw nothing are left out.
         """
         self._follow()
         found: dict[str, dict[str, int]] = {}
@@ -497,7 +497,7 @@ class Ledger:
 
 
 class _Known:
-    """What is answered of a pool: its devices, slice by slice, and those that are gone."""
+    """The kept answer about a pool: its devices, slice by slice, and devices that are held but gone."""
 
     __slots__ = ("_gone", "_id", "_rows", "views")
 

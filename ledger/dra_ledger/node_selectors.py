@@ -82,7 +82,7 @@ def _whole_number(text: str) -> int | None:
 
 
 def _label_check(requirement: NodeSelectorRequirement) -> Check:
-    # It comes with all of validation, which most clusters need nothing of.
+    # It comes with all of validation, and most clusters need nothing of that.
     from dra_api.validation.formats import label_key, label_value
 
     key, operator, values = requirement.key, requirement.operator, requirement.values or ()

@@ -260,7 +260,7 @@ class Pool:
         self._stale = True
 
     def drawn_by(self, names: Set[str]) -> dict[str, Drawn]:
-        """What those of the devices draw that are published."""
+        """Return the draws of the named devices, if they are published."""
         self._refresh()
         newest = [s for s in self._slices.values() if s.generation == self._generation]
         sets = [set_ for s in newest for set_ in s.spec.shared_counters or ()]

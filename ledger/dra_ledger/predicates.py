@@ -1,4 +1,4 @@
-"""Selectors as predicates on devices: what they may cost, which verdicts are kept, who gives way.
+"""Selectors as predicates on devices: their cost limits, and the verdicts that are kept.
 
 A selector is compiled once for each expression and evaluated once for each device and version of a slice. The result is
 two bit sets over the devices: where it is true, and where it raised. An attempt then only combines sets. Error texts
@@ -7,9 +7,9 @@ are made again when an error is reached, so that no error is kept for each devic
 Selectors come from users, and one of 300 characters can take half a second for each device. A ``Weighed`` predicate
 says what it may cost, and one that may cost much is evaluated in parts. Costly evaluations under way hold the values
 that they have built so far, up to some megabytes. There are seats for a few: when they are taken, the tenant (the
-namespace) with the most gives up its oldest one. Kept verdicts belong to the tenant whose claim asked first; those of
-classes have room of their own. When there are too many, the tenant with the most gives up what it has not used for
-longest. So no tenant fills the memory or pushes out what another one's selectors have found.
+namespace) with the most gives up its oldest one. Kept verdicts belong to the tenant whose claim asked first. Verdicts
+of classes have room of their own. When there are too many, the tenant with the most gives up the one that it has used
+least recently. So no tenant fills the memory or pushes out what another one's selectors have found.
 """
 
 from __future__ import annotations

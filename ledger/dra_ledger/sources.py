@@ -1,11 +1,11 @@
-"""Objects in whatever form a program has them, as the ledger keeps them.
+"""Read objects in the forms that programs have, into the forms that the ledger keeps.
 
-A source is JSON (bytes or text), a dictionary, a list of sources, an object of ``dra_api``, of the ``kubernetes``
-package or of a client that keeps the dictionary (``raw``, ``to_dict()``), a list as the API server answers it or
-``kubectl get -o json`` writes it, or an event of a watch. Objects of other kinds are passed over.
+A source is JSON (bytes or text), a dictionary, a list of sources, or an object of ``dra_api``, of the ``kubernetes``
+package or of a client that keeps the dictionary (``raw``, ``to_dict()``). It may also be a list as the API server
+answers it or ``kubectl get -o json`` writes it, or an event of a watch. Objects of other kinds are passed over.
 
-Of a claim only its devices and consumers are read, and of a pod only its name, group, end and the health of its
-devices: a ledger of 20,000 claims takes a tenth of what their JSON does. Versions from v1beta1 on are understood.
+Only the devices and consumers of a claim are read, and the name, group, end and device health of a
+pod: a ledger of 20,000 claims takes a tenth of the memory of their JSON. Versions from v1beta1 on are understood.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLAT: Final = "resource.k8s.io/v1beta1"
 
 
 class HeldClaim(Part, frozen=True, gc=False):
-    """What matters of a claim: ``allocation`` has its results and its time alone; the consumers are names."""
+    """The relevant parts of a claim. ``allocation`` has only its results and its time, and consumers are names."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ class Health(NamedTuple):
 
 
 class SeenPod(Part, frozen=True):
-    """What matters of a pod. ``claims``: the names of those that it uses."""
+    """The relevant parts of a pod. ``claims`` are the names of its claims."""
 
     namespace: str
     name: str
@@ -85,7 +85,7 @@ Kept = ResourceSlice | HeldClaim | DeviceClass | DeviceTaintRule | Node | SeenPo
 
 
 class Malformed(NamedTuple):
-    """An object that could not be read: ``KIND namespace/name``, and what is wrong with it."""
+    """An object that could not be read: ``KIND namespace/name``, and its fault."""
 
     object: str
     fault: str
@@ -98,7 +98,7 @@ class Read(NamedTuple):
     is_gone: bool = False
 
 
-# --- what is decoded of claims and pods ---
+# --- decoded parts of claims and pods ---
 
 
 class _Meta(Part, frozen=True):
@@ -169,7 +169,7 @@ _TYPED: Final = (ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, Nod
 
 
 def read(source: object) -> Iterator[Read]:
-    """Yield the objects of a source. Raises DecodeError for what is no source, and for an event of the type ERROR."""
+    """Yield the objects of a source. Raises DecodeError for other values, and for an event of the type ERROR."""
     if isinstance(source, Object):
         yield from _typed(source)
     elif isinstance(source, bytes | bytearray | memoryview | str | Raw):
@@ -267,7 +267,7 @@ def _bytes(data: Any) -> bytes:
 
 
 def _items(data: bytes) -> Iterator[Read]:
-    """Of a list of one kind the items need not say which; one of many kinds is written by kubectl."""
+    """Yield the items of a list. Items of one kind may lack their kind. kubectl writes lists of many kinds."""
     envelope = raw_list(data)
     kind = envelope.kind.removesuffix("List")
     for raw in envelope.items or ():

@@ -1,4 +1,4 @@
-"""Taints of devices: which keep a request away, which rules add, and which say whose a device is.
+"""Taints of devices: effects on requests, taints that rules add, and taints that give a device to a scheduler.
 
 A DeviceTaintRule selects the devices whose driver, pool and name equal those of its selector that are set; its taint is
 appended behind the device's own (allocator.md section 13, scheduling.md 9). A slice without selected devices stays the
@@ -8,9 +8,9 @@ reference's slice tracker applies it to all devices (``Semantics.rule_without_se
 Two schedulers that allocate the same device at the same moment cannot see each other's write, and no rule between them
 mends that afterwards. So devices may be marked: the taint ``dra.kopf.dev/scheduler=NAME:NoSchedule``, from a
 DeviceTaintRule or from the driver, keeps every scheduler from them that honours device taints, and the scheduler NAME
-tolerates it by itself. What it has alone is its *territory*. Only the effect NoSchedule makes a territory: NoExecute
-would end the pods that use the devices. A node with a taint of this key gives the scheduler all devices that its driver
-publishes for that node alone, because pods of other schedulers do not get there.
+tolerates it by itself. Devices that it has alone are its *territory*. Only the effect NoSchedule makes a territory:
+NoExecute would evict the pods that use the devices. A node with a taint of this key gives the scheduler all devices
+that its driver publishes for that node alone, because pods of other schedulers do not get there.
 
 The taint of our own territory is taken off the devices before anything else sees them: it keeps nothing of ours away. A
 device with the taint of another scheduler stays tainted. A device with neither is *open* to all of them, unless
@@ -317,7 +317,7 @@ class TaintedSlices:
 
     @property
     def rules(self) -> Iterable[DeviceTaintRule]:
-        """Those that there are."""
+        """All rules."""
         return self._rules.values()
 
     def get(self, name: str) -> ResourceSlice | None:
