@@ -309,7 +309,7 @@ class Api:
     ) -> AsyncIterator[Sequence[Change]]:
         """Yield the same as it comes in, not decoded yet; first an empty list, as soon as the watch is open.
 
-        ``silence``: seconds without a byte after which the stream is given up as Unreachable; None: 330.
+        After ``silence`` seconds without a byte (None: 330) the stream is given up as Unreachable.
         """
         version = await self.version_of(resource)
         query = {**selectors, "allowWatchBookmarks": "true", "resourceVersion": resource_version}

@@ -2,12 +2,12 @@
 
 A watch begins at the version of a list and goes on from the last event or bookmark, however often it is interrupted. A
 stream that brings no byte for ``silence`` seconds is given up: kube-apiserver sends a bookmark each minute, so its
-connection is dead. The kind is listed again only when the server no longer knows the version (410, or 504 for one that
-it does not know yet, as after a restored backup), when it serves the kind in another version or not at all, or when the
-list is older than the caller allows. No event tells what was deleted in between, so a new list does: what the caller
-``knows`` and the list lacks is reported as MISSED.
+connection is dead. The kind is listed again in three cases. The server no longer knows the version (410), or does not
+know it yet, as after a restored backup (504). It serves the kind in another version or not at all. The list is older
+than the caller allows. No event reports deletions in between, so a new list does: objects that the caller
+``knows`` and the list lacks are reported as MISSED.
 
-Pages and events are handed on undecoded, one object at a time, so that memory has one page and one object at most. The
+Pages and events are handed on undecoded, one object at a time, so that memory has at most one page and one object. The
 event loop turns after some 64 KiB. After a failure the reflector waits, longer each time, at least as long as the
 server asks for, and with a random part, so that a thousand clients do not come back at once. What brings something ends
 the row of failures.
@@ -129,7 +129,7 @@ class Reflector:
     ) -> None:
         self.resource = resource
         self.version = since
-        """Where the next watch begins; empty: the kind is listed first."""
+        """The resourceVersion from which the next watch begins, or empty if the kind has to be listed first."""
         self.stream = Stream(_now())
         self._api, self._receive, self._namespace, self._selectors = api, receive, namespace, selectors
         self._knows, self._listed, self._failed, self._lag = knows, listed, failed, lag
@@ -185,7 +185,7 @@ class Reflector:
                 is_whole = is_whole and all(change.version.name for change in page)
                 present |= {change.version.key: change.version.uid for change in page}
                 await self._hand_on(page)
-        if is_whole:  # an object that does not say its name may be any of those that are missed
+        if is_whole:  # an object without a name may be any of the missing ones
             await self._hand_on([self._gone(it) for it in self._knows() if _is_gone(it, present, version)])
         await self._listed(version)
         self.version, self._attempts = version, 1
@@ -250,7 +250,7 @@ def _now() -> float:
 
 
 def _is_gone(known: ObjectVersion, present: dict[str, str], version: str) -> bool:
-    """Return whether a list of this version lacks the object, and is not older than what is known of it."""
+    """Return whether a list of this version lacks the object, and is not older than its known version."""
     if present.get(known.key) == known.uid or not (known.resource_version.isdecimal() and version.isdecimal()):
         return False
     return int(known.resource_version) <= int(version)

@@ -87,8 +87,7 @@ def connection(
 ) -> Connection:
     """The connection that a kubeconfig describes; without one ``KUBECONFIG``, the pod's service account, ``~/.kube``.
 
-    ``overrides`` are what a command line says instead. Raises ConnectionSettingsError, which names the file and a
-    remedy.
+    ``overrides`` are options of a command line. Raises ConnectionSettingsError with the file and a remedy.
     """
     source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
     try:

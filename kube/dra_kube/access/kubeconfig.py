@@ -2,8 +2,8 @@
 
 Files of ``KUBECONFIG`` are merged: the first one to name a cluster, user, context or the current context wins, and
 relative paths start at the folder of their file. Tokens, token files, client certificates and passwords are taken from
-here. Plugins (``exec``, ``auth-provider``) are left to the ``kubernetes`` package, which knows them, and which takes a
-third of a second of processor time to import: commands for people would feel that at each call.
+here. Only plugins (``exec``, ``auth-provider``) need the ``kubernetes`` package. Its import takes a third of a second
+of processor time: commands for people would feel that at each call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tls import Certificate, Pem
 
 DEFAULT_FILE: Final = "~/.kube/config"
 LARGEST_KUBECONFIG_BYTES: Final = 4 * 2**20
-"""Of a file, which holds certificates, and an entry for each cluster."""
+"""Largest file that is read. It holds certificates, and an entry for each cluster."""
 _FILES: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _ENTRIES: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 JSON = Mapping[str, Any]
@@ -97,7 +97,7 @@ def chosen_context(config: JSON, context: str | None) -> dict[str, Any]:
 
 
 def overridden(config: JSON, context: str | None, overrides: Overrides) -> tuple[dict[str, Any], str | None]:
-    """Return the kubeconfig with one more context, which the overrides describe, and its name. Raises Unusable."""
+    """Return the kubeconfig with one more context, made from the overrides, and its name. Raises Unusable."""
     if not overrides:
         return dict(config), context
     try:

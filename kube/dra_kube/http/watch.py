@@ -40,10 +40,10 @@ class WatchLine(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a list or a watch says of one object, which is decoded only when somebody asks for it.
+    """One object of a list or an event of a watch, decoded only on demand.
 
-    ``event`` is ADDED, MODIFIED or DELETED; LISTED for an item of a list, MISSED for what a new list lacks; BOOKMARK
-    where only the resourceVersion counts. ``version`` has empty texts for what the object does not say. ``content`` has
+    ``event`` is ADDED, MODIFIED or DELETED; LISTED for an item of a list, MISSED for one that a list lacks; BOOKMARK
+    where only the resourceVersion counts. ``version`` has empty texts for missing fields. ``content`` has
     the shape of the API version ``served``.
     """
 
@@ -81,7 +81,7 @@ class Change(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The part of an object that says which one it is; whatever is malformed is empty."""
+    """The part of an object that identifies it. Malformed fields are empty."""
 
     kind: str | None = None
     metadata: _Metadata | None = None
@@ -104,7 +104,7 @@ _heads = msgspec.json.Decoder(Head)
 
 
 def head_of(content: msgspec.Raw) -> Head:
-    """Return what an object says of itself; an empty head for what is no object, or nests too deep."""
+    """Return the head of an object, empty if it is no object or nests too deep."""
     try:
         return _heads.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
