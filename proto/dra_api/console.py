@@ -20,7 +20,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED_EXIT_CODE: Final = 130
 """Exit code of a process that SIGINT ended."""
 INSTALLING: Final = "https://github.com/kopf-dra/kopf-dra#as-a-package"
-"""Where to read how the distribution and its extras are installed."""
+"""Address of the page about the installation of the distribution and its extras."""
 MISSING_EXIT_CODE: Final = 2
 """Exit code when a package is not installed that an extra would bring."""
 
@@ -65,7 +65,7 @@ def needing(extra: str, program: str, command: Callable[[], int]) -> int:
 
 
 def not_installed(package: str, extra: str) -> str:
-    """Return that a package is missing, which extra brings it, and where that is said to come from."""
+    """Return a text that a package is missing, with the extra that brings it and the page about installation."""
     return f"{package} is not installed: the extra kopf-dra[{extra}] brings it, see {INSTALLING}"
 
 

@@ -1,8 +1,8 @@
 """Workloads and ResourceFlavors of ``kueue.x-k8s.io``, and the pods that a Workload means once Kueue has admitted it.
 
 Kueue changes a pod template when it starts a job: each flavor that it assigned adds the labels of its nodes to the
-node selector, and its tolerations; each admission check may add more; with topology-aware scheduling so many pods go to
-each domain. What is added may not contradict the template. ``pods_of`` does the same, so that the pods can be placed
+node selector, and its tolerations; each admission check may add more. With topology-aware scheduling each domain gets
+a number of pods. An addition may not contradict the template. ``pods_of`` does the same, so that the pods can be placed
 before they exist.
 
 Topology assignments have the shape of v1beta1 (``domains``) or of v1beta2 (``slices``); all else is alike in both.
@@ -21,7 +21,7 @@ from .meta import Condition, Object, ObjectMeta, OwnerReference, Part
 
 GROUP: Final = "kueue.x-k8s.io"
 GATES: Final = f"{GROUP}/"
-"""What the names of Kueue's scheduling gates begin with: it removes them from admitted pods."""
+"""Prefix of Kueue's scheduling gates: it removes them from admitted pods."""
 MAIN: Final = "main"
 WORKLOAD: Final = f"{GROUP}/workload"
 """The annotation of a pod that names its Workload."""
@@ -31,7 +31,7 @@ POD_GROUP: Final = f"{GROUP}/pod-group-name"
 
 
 class WorkloadError(Exception):
-    """The pods of a Workload cannot be told; the message names the pod set and what is wrong."""
+    """The pods of a Workload cannot be told. The message names the pod set and the fault."""
 
 
 class FlavorMissing(WorkloadError):
@@ -39,7 +39,7 @@ class FlavorMissing(WorkloadError):
 
 
 class TopologyDomain(Part, frozen=True):
-    """So many pods for the nodes with these values of the labels (v1beta1)."""
+    """A number of pods for the nodes with these values of the labels (v1beta1)."""
 
     values: tuple[str, ...] = ()
     count: int = 0
@@ -94,7 +94,7 @@ class TopologyAssignment(Part, frozen=True):
 
 
 class PodSetAssignment(Part, frozen=True):
-    """``flavors`` by resource. ``count``: the pods that were admitted, which may be fewer than the set has."""
+    """``flavors`` by resource. ``count`` is the number of admitted pods. It may be less than the set has."""
 
     name: str = MAIN
     flavors: dict[str, str] | None = None
@@ -115,7 +115,7 @@ class PodSetTemplate(Part, frozen=True):
 
 
 class PodSet(Part, frozen=True):
-    """So many pods that are alike."""
+    """A number of equal pods."""
 
     name: str = MAIN
     count: int = 1
@@ -202,7 +202,7 @@ class ResourceFlavor(Object, frozen=True):
 
 
 def pods_of(workload: Workload, flavor: Callable[[str], ResourceFlavor | None]) -> list[tuple[Pod, int]]:
-    """Return the pods that start when the Workload is admitted, those that are alike once, with their number.
+    """Return the pods that start when the Workload is admitted, equal ones once with their number.
 
     Without an admission they are as their templates say. Raises WorkloadError.
     """
@@ -291,7 +291,7 @@ def _of_flavors(
 
 
 def _updated(pod: Pod, update: PodSetUpdate, source: str) -> Pod:
-    """The pod with what is added; Kueue refuses to change what is there."""
+    """Return the pod with the additions. Kueue refuses to change fields that are set."""
     meta, spec = pod.metadata, pod.spec
     return replace(
         pod,

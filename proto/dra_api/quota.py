@@ -3,8 +3,8 @@
 A class may name an extended resource, and always serves the implicit ``deviceclass.resource.kubernetes.io/<class>``.
 A claim is charged with the devices that it asks for, by class (``<class>.deviceclass.resource.k8s.io/devices``) and
 by the extended resources that stand for the class. ``All`` is charged as the most that a claim may get, alternatives
-as the most expensive of each class. All answers follow from the classes as they are now, whatever the order of
-events.
+as the most expensive of each class. All answers follow from the classes as they are now. The order of events does not
+matter.
 
 Spec: scheduling.md section 7.1, api.md section 11.
 """

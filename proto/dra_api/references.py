@@ -1,4 +1,4 @@
-"""Which claim and volumes a pod's entries mean, which pod owns a claim, and which consumers hold a reservation.
+"""Claims and volumes that a pod's entries mean, the pod that owns a claim, and consumers with a reservation.
 
 A pod names its claims in ``spec.resourceClaims``. An entry is either the name of a claim, or the
 name of a template; the claim made from a template is found through ``status.resourceClaimStatuses``

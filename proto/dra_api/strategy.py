@@ -28,7 +28,7 @@ _RESULTS: Final = "status.allocation.devices.results.*"
 
 
 def _claim_fields(devices: str) -> dict[str, tuple[str, ...]]:
-    """Return those of requests, from their registry, and those of constraints and the status."""
+    """Return the gated fields of requests, from their registry, and of constraints and the status."""
     found = {
         "consumable_capacity": (
             f"{devices}.constraints.*.distinctAttribute",

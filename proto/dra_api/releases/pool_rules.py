@@ -1,12 +1,12 @@
-"""What each release takes in the slices of a pool, and what it gives away of them.
+"""Rules of each release about the slices of a pool, and about the devices that it allocates from them.
 
 Partitions draw from counters. Until 1.34 the counters of a device stand in its own slice: the API server refuses a
 device that draws from another slice's. From 1.35 on (Kubernetes 134189) counters have slices of their own: a slice with
 both is refused, and one that an older server has stored offers no devices until its driver writes it again. So a driver
 has to know which form its API server takes.
 
-Two rules about what is given have changed as well. A pool of which slices are missing is given nothing of since 1.35,
-and until then what is there of it. A request for all devices of which there are none succeeds in 1.32, and fails since.
+Two rules about allocation have changed as well. From a pool that lacks slices nothing is allocated since 1.35, and
+the devices of its other slices before. A request for all devices succeeds without any device in 1.32, and fails since.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .release import Release
 
 
 class PoolRules(NamedTuple):
-    """The rules of one release. Limits are those of one slice unless they say otherwise; None is no limit."""
+    """The rules of one release. Limits count for one slice unless they say otherwise. None is no limit."""
 
     counters_beside_devices: bool
     """Counters stand in the slices of the devices that draw from them, and in no others."""

@@ -1,4 +1,4 @@
-"""Checks of what all kinds have: names, labels, owners, conditions; and of lists, whose entries are unique and limited.
+"""Checks of the common fields of all kinds: names, labels, owners, conditions, and lists with unique, limited entries.
 
 A list that is too long gets only that error, so that no request can make the server check (or print) thousands of
 entries. Spec: api.md sections 1, 4 and 6; the rest is the common rule for every Kubernetes object.

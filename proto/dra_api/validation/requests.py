@@ -156,7 +156,7 @@ def _places(claim: DeviceClaim, path: str) -> Iterator[tuple[str, set[str], tupl
 
 
 class Place(StrEnum):
-    """Where a field may stand, as a path below ``spec.devices`` of a claim; results are below the claim itself."""
+    """Place of a field, as a path below ``spec.devices`` of a claim. Results are below the claim itself."""
 
     REQUEST = "requests.*"
     EXACTLY = "requests.*.exactly"
@@ -165,7 +165,7 @@ class Place(StrEnum):
 
 
 class RequestField(NamedTuple):
-    """A field of requests that exists only with a feature gate: whatever depends on the gate or on the release.
+    """A field of requests that exists only with a feature gate, with all that depends on the gate or the release.
 
     A server drops it while the gate is off (``strategy``) and does not know it in a release before ``since``; an
     allocator refuses a stored request that has it, in the words of ``refusal``.
@@ -182,9 +182,9 @@ class RequestField(NamedTuple):
     """The reference's stable allocator goes on without it, and only the newer ones refuse."""
     since: Release = Release.V1_32
     check: Callable[[Any, str], Errors] | None = None
-    """What is wrong with one value, at its path."""
+    """Return the faults of one value, at its path."""
     check_claim: Callable[[DeviceClaim, str, Checks], Errors] | None = None
-    """What is wrong with all values of a claim together; the path is that of ``devices``."""
+    """Return the faults of all values of a claim together. The path is the path of ``devices``."""
 
     @property
     def attribute(self) -> str:
@@ -235,7 +235,7 @@ REQUEST_FIELDS: Final = (
 """Every gated field of a request, in the order in which an allocator refuses them.
 
 A new one is a row here, with its check above; its type in ``resource``; its gate in ``releases.gates`` and in the
-ledger's ``features``; and what the allocator makes of it in ``claim_program`` and a ledger or filter.
+ledger's ``features``; and its use by the allocator in ``claim_program`` and a ledger or filter.
 """
 # Made once: a validation of thousands of claims asks for them with each request.
 _CHECKED_ALONE: Final = [(it.attribute, it.name, it.check) for it in REQUEST_FIELDS if it.check is not None]
