@@ -1,8 +1,8 @@
 """The controller part of a driver whose devices are attached to a network: it publishes them, and attaches claims.
 
-One process leads, by a Lease; others wait. The leader publishes the pools, which belong to no node, and watches all
-claims. A claim that is allocated devices of the driver is attached: the driver tells the network which node gets what,
-and returns the conditions of the devices, which are written to the claim's status under a field manager of the
+One process leads, by a Lease; others wait. The leader publishes the pools without a node, and watches all
+claims. A claim that is allocated devices of the driver is attached: the driver tells the network which node gets which
+device, and returns the conditions of the devices. They are written to the claim's status under a field manager of the
 controller's own. A claim that has lost its devices, or is gone, is detached. Both are repeated until they succeed, and
 a new leader attaches all claims once more, so both must be fit to be done twice.
 
@@ -66,7 +66,7 @@ class Controller(ABC):
     async def started(self, claims: Sequence[ResourceClaim]) -> None:  # noqa: B027  # optional
         """Learn which claims are allocated devices of the driver, when this process has begun to lead.
 
-        What is attached for others was detached while no controller ran, and can be undone here.
+        Attachments for other claims were left while no controller ran, and can be undone here.
         """
 
 
@@ -116,7 +116,7 @@ class _Claims:
         self._claims: dict[str, ResourceClaim] = {}  # by uid, those with devices of the driver
         self._attached: dict[str, ClaimRef] = {}
         self._told: dict[str, tuple[AllocationResult | None, tuple[DeviceStatus, ...]]] = {}
-        """By uid the allocation that was attached, and what the driver said then."""
+        """The attached allocation and the driver's answer, by uid."""
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, Change] = {}

@@ -10,7 +10,7 @@
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   ├── ClaimReplaced      a claim of that name exists, but with another uid
     │   ├── DeviceInUse        another claim on this node holds the device
-    │   ├── CountersInUse      devices of other claims on this node have drawn what the device needs
+    │   ├── CountersInUse      devices of other claims on this node have drawn the counters of the device
     │   ├── DeviceNotPublished  the plugin does not publish the device, or not any more
     │   ├── HostPartInUse      another claim on this node was given the same device node
     │   └── CheckpointCorrupted  the record of the claim cannot be read
@@ -65,7 +65,7 @@ class PluginError(Exception):
 
 
 def with_remedy(error: Exception) -> str:
-    """Return an error of the API server in words; for what is forbidden, with the rights that a driver needs."""
+    """Return an error of the API server in words. Forbidden gets the rights that a driver needs."""
     return f"{error}; {_RIGHTS}" if isinstance(error, Forbidden) else str(error)
 
 

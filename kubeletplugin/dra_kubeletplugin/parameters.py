@@ -2,7 +2,7 @@
 
 The API server stores them as they are: nothing but the driver knows their fields. A misspelt field that is dropped
 leaves its default in force, and the pod runs with a device that is set up otherwise than its claim says. So decoding
-refuses fields that the type does not have, at any depth and whatever the type, as the API server does with those of its
+refuses unknown fields, at any depth and for any type, as the API server does for its
 own kinds. msgspec by itself does so only for structs that ask for it.
 """
 
@@ -60,8 +60,8 @@ def configs_for(
     """Return the configuration of a device for this driver, in the order in which later entries win.
 
     Parameters are decoded into ``kind``, which may be a dataclass, a ``TypedDict`` or a ``msgspec.Struct``. A field
-    that ``kind`` does not have is an error, unless ``allow_unknown`` drops it. Raises ClaimError, which names the claim
-    and the field at fault.
+    that ``kind`` does not have is an error, unless ``allow_unknown`` drops it. Raises ClaimError with the claim and the
+    field at fault.
     """
     allocation = claim.status.allocation
     found: list[DeviceConfig[Any]] = []

@@ -1,4 +1,4 @@
-"""Runs a plugin as a process: connect, serve and publish until a signal or a fatal error; and it does end.
+"""Run a plugin as a process: connect, serve and publish until a signal or a fatal error, and exit for certain.
 
 A thread cannot be stopped, and Python waits for all of them when it ends; a driver may also block the event loop, or
 swallow its cancellation. So a thread of its own ends the process after some seconds, with exit code 1, and shows where

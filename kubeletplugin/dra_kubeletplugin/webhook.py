@@ -1,8 +1,8 @@
 """A validating webhook for parameters of a driver: mistakes are told when a claim is created, not when a pod starts.
 
 The API server stores opaque parameters as they are. This server is asked for each claim, template and class that has
-parameters of the driver, decodes them as ``configs_for`` does, and refuses what the driver would refuse. What is stored
-already can still be updated: only parameters that change are looked at. The certificate is read again when its file
+parameters of the driver, decodes them as ``configs_for`` does, and refuses them as the driver would. Stored objects
+can still be updated: only parameters that change are looked at. The certificate is read again when its file
 changes, as that of a Secret does.
 """
 
@@ -38,14 +38,14 @@ _CONFIGS: Final = {
     "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
     "DeviceClass": ("spec", "config"),
 }
-"""By kind, where the configuration is, in all versions of the API."""
+"""Path of the configuration by kind, in all versions of the API."""
 
 Check = Callable[[Any], None]
 """Raises ValueError for parameters that do not go together."""
 
 
 class ParametersWebhook:
-    """Answers the questions of an API server about parameters of the driver ``driver``, which are of type ``kind``."""
+    """Answer an API server's questions about parameters of type ``kind`` for the driver ``driver``."""
 
     def __init__(self, driver: str, kind: Any, *, check: Check = lambda parameters: None) -> None:
         self._driver, self._kind, self._check = driver, kind, check
@@ -57,7 +57,7 @@ class ParametersWebhook:
         return app
 
     def review(self, question: Any) -> dict[str, Any]:
-        """Return the AdmissionReview that answers one. Raises ValueError for what is no AdmissionReview."""
+        """Return the AdmissionReview that answers one. Raises ValueError for other values."""
         try:
             request = question["request"]
             uid, kind = request["uid"], request["kind"]["kind"]

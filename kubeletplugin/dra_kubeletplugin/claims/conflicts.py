@@ -13,7 +13,7 @@ counters. Records keep the counters that the devices of prepared claims draw. A 
 refused.
 
 Pools are named like the node, or begin with its name. When the node gets another name, its devices are the same: the
-record says what the node was called.
+record has the node's name of that time.
 
 A record that cannot be read excludes others by the part of it that is still known, or from all devices: one damaged
 file must not hand a device to a second container.
@@ -137,7 +137,7 @@ class Conflicts:
                     raise DeviceInUse(device.pool, device.device, holder, path)
 
     def refuse_drawn(self, wanted: ClaimRecord, counters: Counters) -> None:
-        """Raise CountersInUse if the devices of other claims leave too little of a counter for those of this one."""
+        """Raise CountersInUse if the devices of other claims leave too little of a counter for this claim's devices."""
         for pool in dict.fromkeys(device.pool for device in wanted.holds if device.draws):
             published = counters(pool)
             if published is None:

@@ -2,7 +2,7 @@
 
 Others read it there: network plugins the addresses, the scheduler binding conditions, people all of them. A driver may
 have several writers: its plugin on each node that uses the claim, and a controller that attaches devices of a network.
-Each owns what it reports, by server-side apply under a field manager of its own (``<driver>/<node>``,
+Each owns its report, by server-side apply under a field manager of its own (``<driver>/<node>``,
 ``<driver>/<part>``). The API server merges devices by name and conditions by type: a condition of one writer survives
 the report of another one, and what a writer reports no more is removed. A repeated report writes nothing.
 """
@@ -154,7 +154,7 @@ def _fields(entry: _Json) -> frozenset[str]:
 
 
 def _says(stored: _Json, wanted: _Json) -> bool:
-    """Return whether an entry has what is wanted of it; it may have more, of other writers."""
+    """Return whether an entry has the wanted fields. It may have more, of other writers."""
     known = {condition["type"]: condition for condition in stored.get("conditions", ())}
     return all(known.get(condition["type"]) == condition for condition in wanted.get("conditions", ())) and all(
         stored.get(name) == wanted[name] for name in ("data", "networkData") if name in wanted

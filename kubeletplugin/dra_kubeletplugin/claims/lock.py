@@ -112,7 +112,7 @@ class Turns:
     async def _turn_beside_own_work(self, what: str, uids: Collection[str]) -> AsyncExitStack:
         """Take the turn. Raises ClaimError if it belongs to the work that asks for it."""
         own = _work.get()
-        if own is None or own not in self._running:  # which is without what is done
+        if own is None or own not in self._running:  # finished work has been removed
             return await self._turn(uids)
         remedy = (
             "the driver asked for it within its own work, which would wait for itself: ask when prepare or unprepare "

@@ -50,9 +50,9 @@ def run(
 ) -> None:
     """The main program of a driver ``name``, until SIGTERM.
 
-    ``devices`` are devices in a pool named like the node, that pool with its counters, or pools by name. What comes and
-    goes is an asynchronous iterator, of which each value has all devices. None is for drivers whose devices a
-    controller publishes. ``beside`` is entered while the plugin runs, and ``settings`` are further fields of
+    ``devices`` are devices in a pool named like the node, that pool with its counters, or pools by name. An
+    asynchronous iterator is for devices that come and go: each value has all devices. None is for drivers whose devices
+    a controller publishes. ``beside`` is entered while the plugin runs, and ``settings`` are further fields of
     PluginSettings, such as ``device_metadata=True``. An error ends the process with one line: exit code 2 for settings
     that cannot be used, 1 for all else. ``arguments`` are those of the command line unless given.
     """
@@ -179,7 +179,7 @@ def _pools(node: str, devices: Offer | AsyncIterable[Offer] | None) -> Resources
 
 
 def _resources(node: str, offer: Offer) -> Resources:
-    """Return the pools that are offered. Raises TypeError for what is none."""
+    """Return the offered pools. Raises TypeError for other values."""
     if isinstance(offer, Pool):
         return {node: offer}
     if not isinstance(offer, Mapping):

@@ -1,4 +1,4 @@
-"""What the sub-commands of ``dra-kubelet-plugin`` do, apart from the command line, which has to show help at once.
+"""The work of the sub-commands of ``dra-kubelet-plugin``. The command line is apart, to show help at once.
 
 ``new`` writes the files of a driver to begin with, made from ``template/``.
 """
@@ -38,7 +38,7 @@ _LONGEST_LABEL_CHARACTERS = 40  # of the first label of a name; names of objects
 def create(name: str, folder: Path | None = None, *, network_attached: bool = False) -> list[Path]:
     """Write a driver ``name``, its tests, image and manifests; returns the files.
 
-    With ``network_attached`` a controller publishes and attaches the devices, which belong to no node. The folder is
+    With ``network_attached`` a controller publishes and attaches the devices, and they belong to no node. The folder is
     called like the first label of the name unless given. Raises SettingsError for a name that no driver can have, and
     for files that exist.
     """
@@ -97,7 +97,7 @@ def _with_controller_image(dockerfile: str) -> str:
 
 
 def _with_controller(manifest: str) -> str:
-    """The node part without the rights and the policy for slices, which the controller writes; and the controller."""
+    """Return the manifest with a controller. Rights and policy for slices go, since the controller writes them."""
     kept = [part for part in manifest.split("---\n") if "$program-resourceslices" not in part]
     before, _, rest = "---\n".join(kept).partition(
         "  - apiGroups: [resource.k8s.io]\n    resources: [resourceslices]\n"

@@ -174,7 +174,7 @@ class Pool:
     ) -> Pool:
         """Return a pool with as few slices as the limits of the API allow; ``others`` are fields of Pool.
 
-        Published again with other devices, those that stay keep their slices, so that little is written. A slice with
+        When the pool is published again with other devices, remaining ones keep their slices. A slice with
         a tainted device holds 64 devices: with ``devices_per_slice=64`` each has room for taints, and a taint is one
         write, in full slices of 128 it is two. Raises ValueError for a number that is not from 1 to 128.
         """

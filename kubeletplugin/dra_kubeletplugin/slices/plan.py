@@ -5,9 +5,9 @@ generation, without such an index, with one out of range or taken, are obsolete.
 when readers could otherwise see a mixture of old and new slices as a complete pool. A create that had no answer may
 still add a slice, so what is created after it is of a newer generation.
 
-Where the publisher arranges devices (``layout``) and none draws from counters, a mixture is a pool that the driver
-might have published: each device is there as before, as wanted, or for a moment not at all, and never twice. So several
-slices change without a new generation, which would write them all. A slice that takes over a device is written after
+A mixture is a pool that the driver might have published, if the publisher arranges devices (``layout``) and none
+draws from counters: each device is there as before, as wanted, or for a moment not at all, and never twice. So several
+slices change without a new generation: that would write them all. A slice that takes over a device is written after
 the one that had it.
 Spec: plugin-helper.md section 4.4.
 """

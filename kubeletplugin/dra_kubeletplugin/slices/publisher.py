@@ -94,7 +94,7 @@ class SlicePublisher:
         self._rate_limit = RateLimit(rate, burst)
         self._writer = SliceWriter(api, self._view, self._rate_limit)
         self._release: Release | None = None
-        """That of the API server, which is asked for when a pool has counters."""
+        """The release of the API server, read when a pool has counters."""
         self._restore_soon_until = 0.0
         self.has_settled = False
         """Whether ``settled`` would once have returned after a ``publish``."""

@@ -4,7 +4,7 @@ The API server names a place by its path, ``spec.devices[3].attributes[model].st
 device, it knows ``gpu-3``. A field whose feature is switched off, or which the release of the server does not know, is
 dropped silently. Spec: RS-06, K37-ONO-13.
 
-The publisher does not check what it sends, because a newer server may allow more. A driver whose pools come from a
+The publisher does not check its slices, because a newer server may allow more. A driver whose pools come from a
 configuration file checks when it starts, where an error still reaches the administrator. Spec: plugin-helper.md 4.3
 and 4.7.
 """

@@ -32,7 +32,7 @@ class PluginApi:
         self.release = NEWEST
         self.store: Callable[[Json], None] = lambda obj: None
         self._applied: dict[str, dict[str, list[Json]]] = {}
-        """By uid of a claim and field manager, the devices that it has applied to the status, the latest last."""
+        """Devices applied to the status, the latest last, by the claim's uid and the field manager."""
         self._history: list[Event] = []
         self._oldest = 0
         self._numbers = itertools.count(1)

@@ -37,9 +37,9 @@ def allocated_claim(
 ) -> ResourceClaim:
     """A claim that holds devices, each given as ``pool/device``, for its request ``req``.
 
-    ``requests`` has devices of further requests by their names, which may be ``request/subrequest``. ``parameters`` is
-    the claim's configuration for the driver, ``class_parameters`` that of its class; ``fields`` go into each allocation
-    result.
+    ``requests`` has devices of further requests by their names (``request`` or ``request/subrequest``). ``parameters``
+    is the claim's configuration for the driver, ``class_parameters`` that of its class; ``fields`` go into each
+    allocation result.
     """
     results = []
     for request, names in {"req": devices, **(requests or {})}.items():

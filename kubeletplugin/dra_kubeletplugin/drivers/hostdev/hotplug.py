@@ -73,7 +73,7 @@ class Inventory:
         ]
 
     def lacks(self, found: dict[str, HostDevice]) -> bool:
-        """Return whether a published device is not among those that a look found."""
+        """Return whether a published device is not among the found ones."""
         return not self._known.keys() <= found.keys()
 
     def update(self, found: dict[str, HostDevice], now: float, held: Collection[str] = ()) -> list[Device]:
