@@ -67,8 +67,8 @@ def check(
     """Enter a check.
 
     ``registered``: the driver is registered when the check begins. ``restarts``: it is skipped for a driver that the
-    bench did not start. ``overlaps``: it needs two instances side by side. ``spoils``: it damages what the driver
-    keeps, and the next check needs a fresh node. ``waits``: it takes long, and a quick run leaves it out.
+    bench did not start. ``overlaps``: it needs two instances side by side. ``spoils``: it damages the driver's
+    records, and the next check needs a fresh node. ``waits``: it takes long, and a quick run leaves it out.
     """
 
     def enter(function: Function) -> Function:

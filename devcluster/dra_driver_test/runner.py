@@ -50,7 +50,7 @@ async def run(checks: Iterable[Check], bench: Bench, timeout: float = CHECK_SECO
 async def run_beside(
     checks: Sequence[Check], benches: Sequence[Bench], timeout: float = CHECK_SECONDS
 ) -> AsyncIterator[Result]:
-    """The same on several benches at once, those that take long first; results come in the order of their ends."""
+    """Run checks on several benches at once, long ones first. Results come in the order in which checks finish."""
     left = deque(sorted(checks, key=lambda one: not one.waits) if len(benches) > 1 else checks)
     running: dict[asyncio.Task[Result], Bench] = {}
     free = list(benches)

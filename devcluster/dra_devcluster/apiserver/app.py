@@ -53,7 +53,7 @@ class Outage:
         self._numbers = itertools.count()
 
     def begin(self, token: str, but: str) -> None:
-        """Refuse what comes with a bearer token, unless its user agent begins so."""
+        """Refuse requests with this bearer token, unless their user agent begins with ``but``."""
         self._spared[f"Bearer {token}"] = but
 
     def end(self, token: str) -> None:

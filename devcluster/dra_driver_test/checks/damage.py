@@ -1,7 +1,7 @@
-"""What the driver keeps of prepared claims is damaged while it is down.
+"""The driver's records of prepared claims are damaged while it is down.
 
-A power failure leaves files empty, cut, or full of zeros; a disk may do so at any time. The driver cannot know then all
-that it knew. It must not act on what it does not know: a device that a running pod has goes to no other one.
+A power failure leaves files empty, cut, or full of zeros; a disk may do so at any time. The driver has then lost some
+of its knowledge. It must not act without it: a device that a running pod has goes to no other one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dra_driver_test.harness.devices import too_much_together
 from dra_driver_test.harness.server import Claim, Use
 
 START_SHARE = (0.3, 0.7, 0.95)
-"""Of the time from the start of the driver to its registration."""
+"""Shares of the time from the start of the driver to its registration."""
 MANY_CLAIMS = 16
 
 

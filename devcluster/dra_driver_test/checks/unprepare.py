@@ -17,7 +17,7 @@ LEAK_ATTEMPTS = 3
 WARM_UP_TURNS = 3
 MEMORY_ATTEMPTS = 6
 MEMORY_BYTES = 256 * 1024
-"""Bytes for 32 claims, which is 8 KiB for each."""
+"""Bytes for 32 claims: 8 KiB for each."""
 
 
 def _stranger() -> Claim:

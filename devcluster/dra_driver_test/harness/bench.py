@@ -307,7 +307,7 @@ class Bench:
         self._is_known = True
 
     async def is_published_here(self) -> bool:
-        """Whether the driver publishes slices of this node; those of network-attached devices are of no single one."""
+        """Return whether the driver publishes slices of this node. Network-attached devices have no single node."""
         return any(one["spec"].get("nodeName") for one in await self.published_slices())
 
     async def needs_own_slices(self) -> None:

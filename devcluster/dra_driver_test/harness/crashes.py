@@ -1,9 +1,9 @@
 """Killing a driver amid its work, at moments that matter: whenever it has finished with a file.
 
-What a driver leaves when it is killed depends on what it had written by then: its record of the claim, the CDI file, or
+A killed driver leaves the files that it had written by then: its record of the claim, the CDI file, or
 both. So the kit counts the files that the driver writes, renames and removes in a call that nothing disturbs, and kills
 it in later calls after the first of them, after the second, and so on. Where the system does not tell of files, or the
-driver keeps them elsewhere, it is killed so many seconds after the begin of a call.
+driver keeps them elsewhere, it is killed some seconds after the begin of a call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILL_SECONDS = (0.0, 0.002, 0.005, 0.01, 0.03)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When the driver is killed: after so many files, or seconds."""
+    """When the driver is killed: after a number of files, or of seconds."""
 
     files: int = 0
     seconds: float = 0.0
@@ -109,7 +109,7 @@ async def ended_amid(bench: Bench, moment: Moment, call: Awaitable[object], *, k
 
 
 def kept_files(bench: Bench) -> list[Path]:
-    """What the driver keeps on the node, the newest first; sockets and CDI files are none of it."""
+    """Return the driver's own files on the node, the newest first, without sockets and CDI files."""
     others = (bench.place.registry, bench.place.cdi)
     found = [
         path

@@ -22,7 +22,7 @@ from dra_api.quantity import QuantityError, parse_quantity
 
 Json = dict[str, Any]
 Amounts = dict[tuple[str, str], int]
-"""By counter set and counter, in billionths."""
+"""Billionths by counter set and counter."""
 KEEPING_AWAY = ("NoSchedule", "NoExecute")
 """Effects of taints that keep claims away from a device."""
 UNLIMITED_COUNT = 1000
@@ -31,7 +31,7 @@ UNLIMITED_COUNT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that the driver published; ``counters`` are those of its pool."""
+    """A device that the driver published. ``counters`` are the counters of its pool."""
 
     driver: str
     pool: str
@@ -51,7 +51,7 @@ class Device:
 
     @property
     def drawn(self) -> Amounts:
-        """What it draws on counters, by set and counter."""
+        """Its draws from counters, by set and counter."""
         return _amounts((use["counterSet"], use.get("counters")) for use in self.spec.get("consumesCounters") or ())
 
     @property
@@ -92,7 +92,7 @@ class Device:
 
 
 def _number(text: object) -> int:
-    """The billionths of a quantity; 0 for one that cannot be read, which the API server would refuse."""
+    """Return the billionths of a quantity, or 0 for a malformed one: the API server would refuse it."""
     try:
         return parse_quantity(str(text)).nanos
     except QuantityError:
@@ -190,9 +190,9 @@ def devices_of(slices: Sequence[Json], node: Json) -> list[Device]:
 
 
 def side_by_side(devices: Sequence[Device], beside: Sequence[Device] = ()) -> list[Device]:
-    """As many of the devices as different claims can hold at the same time, beside those that claims hold already.
+    """Return as many devices as different claims can hold at the same time, beside devices that claims hold already.
 
-    Tainted ones are none of them. Those that are not shared come first, and of them those without counters.
+    Tainted devices are left out. Unshared ones come first, and among them devices without counters.
     """
     chosen: list[Device] = []
     drawn: dict[str, Amounts] = {}

@@ -26,10 +26,10 @@ class Limits:
     stopped: float = 30.0  # the grace period of a pod
     answer: float = 5.0  # what should come at once
     quiet: float = 3.0  # so long nothing may happen
-    gone: float = 30.0  # a deleted claim from which a driver takes what it had written
+    gone: float = 30.0  # a deleted claim from which a driver removes its status
     settle: float = 0.5  # so long the late effects of a cancelled call may take
     tick: float = 0.05  # between two looks
 
 
 QUICK = Limits(quiet=1.0, answer=2.0)
-"""Of a quick run, which looks for less long at what should not happen."""
+"""Limits of a quick run: it waits less long for events that should not happen."""

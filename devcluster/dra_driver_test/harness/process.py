@@ -1,4 +1,4 @@
-"""The process of a driver, as Linux shows it: what it has open, what memory it takes, and what it may open.
+"""The process of a driver, as Linux shows it: its open files, its memory, and its limit of open files.
 
 Who listens at a socket, the kernel says. Elsewhere, and for a process that another user owns, checks are skipped.
 """

@@ -135,7 +135,7 @@ class ServerSeat:
     async def allocate(
         self, claim: Claim, *uses: Use, config: Sequence[Json] = (), reserved_for: Sequence[Json] = ()
     ) -> None:
-        """Let the claim hold these devices instead of what it holds; drivers may write to its status meanwhile."""
+        """Let the claim hold these devices instead of its own. Drivers may write to its status meanwhile."""
         devices: Json = {"results": [use.result() for use in uses]}
         if config:
             devices["config"] = list(config)
@@ -174,7 +174,7 @@ class ServerSeat:
         return True
 
     async def set_devices(self, claim: Claim, devices: Sequence[Json]) -> None:
-        """Set what the status says of devices, as their drivers do."""
+        """Set the devices in the status, as their drivers do."""
         await self._set_status(claim, {**(await self.read(claim))["status"], "devices": list(devices)})
 
     async def delete(self, claim: Claim) -> None:
@@ -187,7 +187,7 @@ class ServerSeat:
         return list(self._claims)
 
     async def forget(self, seconds: float = 0.0) -> None:
-        """Delete all claims of the bench. What keeps some longer than so many seconds, finalizers, is taken away."""
+        """Delete all claims of the bench. Finalizers that keep some longer than ``seconds`` are removed."""
         claims, self._claims = self._claims, []
         for claim in claims:
             await self.delete(claim)
@@ -228,12 +228,12 @@ class ServerSeat:
     # --- slices ---
 
     async def slices_here(self, driver: str) -> list[Json]:
-        """The slices of the driver for this node, by name: those that name it, select it, or count for all nodes."""
+        """Return the driver's slices for this node, by name: they name it, select it, or count for all nodes."""
         node = await self.node()
         return [one for one in await self.slices(driver) if is_of_node(one["spec"], node)]
 
     async def slices(self, driver: str) -> list[Json]:
-        """All slices of the driver, those of other nodes as well, by name."""
+        """Return all slices of the driver, for other nodes as well, by name."""
         found, _ = await self._api.list(RESOURCE_SLICES, fieldSelector=f"spec.driver={driver}")
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
@@ -269,7 +269,7 @@ class ServerSeat:
             await self._api.delete(RESOURCE_SLICES, name)
 
     async def delete_slices(self, *drivers: str) -> None:
-        """Delete the slices of the node, and those of these drivers that are of no single node."""
+        """Delete the slices of the node, and these drivers' slices without a single node."""
         for one in await self.all_slices():
             node = one["spec"].get("nodeName")
             if node == self._node or (node is None and one["spec"]["driver"] in drivers):

@@ -1,4 +1,4 @@
-"""The sockets of plugins: which there are, which are registered, and how the node notices new ones (KM-01 to KM-03).
+"""The sockets of plugins: existing and registered ones, and how the node notices new ones (KM-01 to KM-03).
 
 *Desired* is the content of the directory: each socket, with a new identity when it is created again. *Actual* is what
 has been registered, and under which identity. Every tick compares the two: it unregisters what is gone or was created

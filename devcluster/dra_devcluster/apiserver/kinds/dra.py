@@ -1,7 +1,7 @@
 """The kinds of ``resource.k8s.io``, PodGroup and Workload, and who may write which part of a claim's status.
 
-Their defaults, conversion, validation and write rules are those of ``dra_api``. Allocation and reservations are the
-scheduler's: they need the verb of the request on ``resourceclaims/binding``. What is said of devices is their
+``dra_api`` has their defaults, conversion, validation and write rules. Allocation and reservations are the
+scheduler's: they need the verb of the request on ``resourceclaims/binding``. The status of devices is their
 driver's: it needs ``associated-node:<verb>`` on ``resourceclaims/driver``, named after the driver, from a plugin on
 the node that the claim is allocated for, or ``arbitrary-node:<verb>`` from elsewhere (api.md section 8).
 """
