@@ -8,7 +8,7 @@
 A time depends on what else the machine does; the number of instructions that the interpreter executes does not. Event
 loops run on a clock of their own, so that no pause depends on the machine. Only this project's own code counts: a slow
 library is not seen, nor a larger argument to a function in C. So the guard finds code that was added to a hot path, and
-does not replace a benchmark. Counts differ between versions of Python: the file has those of one version.
+does not replace a benchmark. Counts differ between versions of Python: the file has the counts of one.
 
 Each piece runs in a process of its own, since caches that one fills would spare another one work.
 """
@@ -79,7 +79,7 @@ class Count:
         return sum(self.functions.values())
 
     def __enter__(self) -> Count:
-        gc.disable()  # what is collected meanwhile depends on what was made before
+        gc.disable()  # collected objects depend on the objects made before
         sys.settrace(self._enter)
         return self
 
@@ -138,7 +138,7 @@ async def _place(count: Count) -> None:
         for number in range(4):
             claims = [{"name": "gpu", "resourceClaimTemplateName": "tmpl"}]
             world.api.add(PODS, Make.pod(f"pod-{number}", claims=claims))
-            if number < 2:  # what is loaded and compiled once does not count
+            if number < 2:  # modules and expressions that are loaded and compiled once do not count
                 await world.quiet()
         with count:
             await world.quiet()
@@ -146,7 +146,7 @@ async def _place(count: Count) -> None:
 
 
 async def _release(count: Count) -> None:
-    """Release, deallocate and delete the claims of two pods that end."""
+    """Release, deallocate and delete the claims of two finished pods."""
     from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
     from objects import Make
 
@@ -234,7 +234,7 @@ def _ask(question: str, count: Count) -> None:
 
     os.chdir(ROOT / "tests/kubectl")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        main(question.split())  # what is loaded once does not count
+        main(question.split())  # modules that are loaded once do not count
         with count:
             main(question.split())
 

@@ -4,10 +4,10 @@
     python benchmarks/ledger.py --only dra_ledger   # one of them
     python benchmarks/ledger.py --nodes 500         # a tenth of it
 
-Each way runs in a process of its own: it reads the two lists as the API server answers them, says for each device who
-holds it and what is free, and takes in 2,000 changed claims one by one, each with the question who holds its device.
-Times are of the processor, imports included. Memory is that of the whole process after the first answer, and the most
-that it ever had. The other ways do less: they know nothing of generations, counters, shares, taints or admin access.
+Each way runs in a process of its own. It reads the two lists as the API server answers them, and finds the holder of
+each device and the free devices. Then it takes in 2,000 changed claims one by one, each with the question who holds its
+device. Times are of the processor, imports included. Memory is the memory of the whole process after the first answer,
+and its maximum. The other ways do less: they know nothing of generations, counters, shares, taints or admin access.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How fast slices are published, how few a small change writes, and what a restart of a thousand nodes does.
 
-Of 10,000 devices in 79 slices the Go library (k8s.io/dynamic-resource-allocation/resourceslice, v0.36) writes all 79
-when the first device is gone, since each device behind it moves up by one place.
+The Go library (k8s.io/dynamic-resource-allocation/resourceslice, v0.36) writes all 79 slices of 10,000 devices when the
+first device is gone, since each device behind it moves up by one place.
 
 The API server of the development cluster runs in a process of its own, all nodes in this one. Their publishers are
 those of the plugin library, with its usual rate limit. Lost slices end the benchmark with exit code 1.

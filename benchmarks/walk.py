@@ -5,8 +5,8 @@
 
 The pod has one claim from a template; there is one node, and no option is in use. The interpreter tells of each call
 (``sys.setprofile``). The API server is the tests' fake, so that no HTTP is part of the walk; a pod before this one has
-loaded and compiled what is made once. Only calls of functions of this project count, generated code and class bodies
-left out.
+loaded and compiled everything that is made once. Only calls of functions of this project count, without generated code
+and class bodies.
 """
 
 from __future__ import annotations

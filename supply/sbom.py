@@ -32,7 +32,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ("operator", "plugin", "otel")
-"""Of this project, those that the image has."""
+"""Extras of this project in the image."""
 IMAGE = {"python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
 
 

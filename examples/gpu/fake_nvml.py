@@ -1,11 +1,11 @@
 """GPUs that exist only in memory, behind the functions of ``pynvml`` (nvidia-ml-py) that gpu_driver.py uses.
 
-Arguments and results are those of ``pynvml``, ctypes included, so that the driver is the same with either. The GPUs are
+Arguments and results are as in ``pynvml``, ctypes included, so that the driver is the same with either. The GPUs are
 like an H100: seven compute and eight memory slices, cut by the profiles and placements of MIG. The state of the GPUs is
 kept in a file if there is one, as real GPUs keep their instances while the driver restarts.
 """
 
-# ruff: noqa: N801, N802, N803, N816  # the names are those of pynvml
+# ruff: noqa: N801, N802, N803, N816  # names of pynvml
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _events: queue.Queue[tuple[int, int]] = queue.Queue()
 
 
 def reset(gpus: int = 2, mig: int = 1) -> None:
-    """Begin anew with so many GPUs, of which the first ``mig`` have MIG enabled."""
+    """Begin anew with this many GPUs. The first ``mig`` of them have MIG enabled."""
     _state.update(gpus=gpus, mig=mig, modes={}, instances={}, next=1)
     while not _events.empty():
         _events.get()

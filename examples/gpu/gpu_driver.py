@@ -30,7 +30,7 @@ NAME = "gpu.example.com"
 EVENT_MILLISECONDS = 1000
 MOST_INSTANCES = 16
 APPLICATION_ERRORS = {13, 31, 43, 45, 68, 109}
-"""Errors (XID) of what runs on a GPU, which say nothing against the GPU."""
+"""Errors (XID) of programs on a GPU. They say nothing against the GPU."""
 UNHEALTHY = (DeviceTaint(key=f"{NAME}/unhealthy", effect="NoSchedule"),)
 
 
@@ -114,7 +114,7 @@ class GpuDriver(dra.Driver):
             for place in places[: count.value]:
                 yield Partition(info.id, name, info.sliceCount, info.memorySizeMB, place.start, place.size)
 
-    # --- what is offered ---
+    # --- published devices ---
 
     def pool(self) -> dra.Pool:
         """All devices, with the counters that partitions draw from."""

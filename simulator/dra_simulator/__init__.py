@@ -1,4 +1,4 @@
-"""``dra-operator simulate``: what the operator would do with objects from files, and with a cluster's past.
+"""``dra-operator simulate``: the operator's decisions on objects from files, and on a cluster's past.
 
 ``command`` has the arguments. ``attempts`` and ``report`` say for each pod and claim where it would go, or why it would
 not; ``comparison`` and ``replay`` try placement strategies on a snapshot; ``trace`` plays tables of pods with the

@@ -53,7 +53,7 @@ OUTCOMES: Final[dict[type, str]] = {
     GaveUp: "gaveUp",
 }
 _MANY_NODES: Final = 64
-"""With more of them the index is faster."""
+"""The index is faster for more nodes than this."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """``dra-operator simulate``: what the allocator would do, without a cluster.
 
-Three ways: ``simulate FILE`` answers a file of cases (see ``cases``) with one JSON line each, and
-``simulate -`` a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
-would give, or why not; ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a cluster
-(``trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
+There are three ways. ``simulate FILE`` answers a file of cases (see ``cases``) with one JSON line each, and
+``simulate -`` a stream of them. ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects which devices
+each node would give, or why not. ``simulate --trace pods.csv --nodes nodes.csv`` says how full each policy makes a
+cluster (``trace``), and ``simulate --trace snapshot.yaml`` how a cluster's last week would have been
 (``replay``).
 """
 

@@ -1,4 +1,4 @@
-"""``simulate --trace pods.csv``: how full each policy makes a cluster; needs the libraries of the extra ``quality``."""
+"""``simulate --trace pods.csv``: how full each policy makes a cluster. It needs the extra ``quality``."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A change of one device writes all devices of its slice, and a pool of another number of slices is written as a whole,
 since each slice says how many there are. So devices stay in the slice where they are, when their place in the
 driver's list changes: a device that is gone leaves a gap, and a new one fills a gap. A slice that has a device with
-taints, counters or lists holds 64 devices, others 128: a device that is tainted in a larger slice moves to one that has room.
-The number of slices changes only when there is no room, or when half of them would do.
+taints, counters or lists holds 64 devices, others 128: a device that is tainted in a larger slice moves to one that has
+room. The number of slices changes only when there is no room, or when half of them would do.
 
 The driver's order counts within a slice, and for a pool that has no slices yet.
 
