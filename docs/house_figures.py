@@ -67,7 +67,7 @@ def module_of(path: Path) -> str:
 
 
 def imported_by(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
-    """Of each module, the others that import it or something of it."""
+    """Return the importers of each module: the others that import it or something of it."""
     modules = {module_of(path): path for path in trees}
     found: dict[str, set[str]] = {name: set() for name in modules}
     for path, tree in trees.items():

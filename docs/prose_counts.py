@@ -1,7 +1,7 @@
 """Count turns of phrase that make a page hard to read: `python docs/prose_counts.py [COMMIT ...]`.
 
-Each row is a search over README.md, CONTRIBUTING.md and docs/*.md. Each column is a state: the files here, and those of
-each commit that is named. Code blocks and generated pages are left out. A count is no fault: it says where to look.
+Each row is a search over README.md, CONTRIBUTING.md and docs/*.md. Each column is a state: the files here, or at a
+commit that is named. Code blocks and generated pages are left out. A count is no fault: it says where to look.
 """
 
 from __future__ import annotations
