@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +58,7 @@ class Judge:
         self._claims: dict[str, Claim] = {}
         self._open: dict[str, Given] = {}  # by uid, what its container has open
         self._anew: set[str] = set()  # claims whose files are still those of the former allocation
-        self.torn: set[str] = set()
-        """Uids of claims whose records were damaged: nothing tells any more what they hold."""
+        self._torn: dict[str, Claim] = {}  # by uid, the claims in records that were damaged, as they were prepared
         self._first: set[str] = set()  # claims that were never prepared
         self._others: dict[str, tuple[int, int, int]] = {}
         self._stale: dict[str, float] = {}
@@ -248,9 +248,19 @@ class Judge:
         """What a container that starts now would get."""
         return {node for given in dict(self._given(uid)).values() for node in given.nodes}
 
+    def tear(self, path: Path) -> None:
+        """A record loses its end."""
+        with suppress(ValueError):  # it was torn before
+            self._torn[path.stem] = _claim_in(path)
+        path.write_bytes(path.read_bytes()[:-7])
+
     def is_torn(self, uid: str) -> bool:
         """Whether the record of the claim was damaged."""
-        return uid in self.torn
+        return uid in self._torn
+
+    def torn(self) -> Iterator[Claim]:
+        """The claims in damaged records: their devices stay theirs, also if they are allocated others by now."""
+        return (claim for uid, claim in self._torn.items() if (self._records / f"{uid}.json").exists())
 
     def files(self) -> list[Path]:
         """The CDI files of the driver."""
@@ -265,6 +275,19 @@ class Judge:
         for path in self.files():
             if self.uid_of(path) == uid:
                 yield from _read(path)
+
+
+def _claim_in(path: Path) -> Claim:
+    """The claim that a record is about; a ValueError if it is damaged."""
+    record = json.loads(path.read_bytes())["record"]
+    held = record.get("holds", ())
+    return Claim(
+        record["name"],
+        record["uid"],
+        tuple(each["device"] for each in held),
+        is_admin=any(each.get("adminAccess") for each in held),
+        shares=frozenset(each["device"] for each in held if each.get("shareId")),
+    )
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -29,11 +29,12 @@ def why_not(stage: Stage, claim: Claim) -> str:
     """Why a claim may not be prepared; empty if it should be."""
     if stage.judge.is_torn(claim.uid):
         return "its record is damaged"
+    wanted = [other for pod in stage.kubelet.pods for other in pod.claims if other is not claim]
     for device in claim.devices:
         node = stage.node_of(device)
         if node is None:
             return f"{device} is gone"
-        for other in (other for pod in stage.kubelet.pods for other in pod.claims if other is not claim):
+        for other in (*wanted, *stage.judge.torn()):
             if claim.excludes(other):
                 return f"{other.uid} has {device}"
             if other.name == claim.name:

@@ -340,9 +340,7 @@ class Stage:
         """One record is torn."""
         records = sorted((self._root / "data" / "claims").glob("[!.]*.json"))
         if records:
-            path = records[int(step.number * len(records))]
-            self.judge.torn.add(path.stem)
-            path.write_bytes(path.read_bytes()[:-7])
+            self.judge.tear(records[int(step.number * len(records))])
 
     def disturb(self, step: Step, folders: set[str]) -> None:
         """The disk takes nothing for a while."""
