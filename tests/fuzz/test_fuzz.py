@@ -9,10 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from fuzz.corpus import CORPUS, inputs_of
-from fuzz.mutation import Mutator
-from fuzz.target import Target
-from fuzz.targets import TARGETS
+from fuzz.mutation import CORPUS, Mutator, inputs_of
+from fuzz.targets import TARGETS, Target
 from rounds import fewer
 
 SUPPORT = CORPUS.parents[1] / "support"
@@ -62,6 +60,6 @@ def _endless() -> None:
 def test_a_finding_is_what_is_neither_accepted_nor_refused(
     monkeypatch: pytest.MonkeyPatch, run: object, said: str | None
 ) -> None:
-    monkeypatch.setattr("fuzz.target.SECONDS", 0.1)
+    monkeypatch.setattr("fuzz.targets.SECONDS", 0.1)
     found = Target(run, (UnicodeDecodeError,), "").finding(b"\xff")  # type: ignore[arg-type]  # of the table
     assert found is None if said is None else said in (found or "")

@@ -29,7 +29,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_kube import reflector as module
-from history_kit.no_time import in_no_time
+from history_kit.clock import in_no_time
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import becomes

@@ -17,8 +17,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.observed import Observed
 from rounds import fewer
-from witness import History
-from witness.objects import seen_pod
+from witness import History, seen_pod
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO: Final = "2029-12-31T00:00:00Z"

@@ -20,7 +20,7 @@ from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.claim_files import ClaimFiles
 from dra_kubeletplugin.slices import SlicePublisher
-from history_kit.shrink import shrunk
+from history_kit.game import shrunk
 from plugin_histories.history import GAME, play
 from rounds import LONG
 

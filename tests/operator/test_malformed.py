@@ -24,7 +24,7 @@ from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import audit
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
-from faults.fault import Exchange
+from faults.effects import Exchange
 from live_cluster import LiveCluster
 from objects import Make
 from supervised import Supervising

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra_kube import PODS, Object, Resource
 from proving_ground import NAMESPACE, ProvingGround
 from stock import needs_stock_control_plane
-from witness.rules import State
+from witness import State
 
 JOBS = Resource("batch", ("v1",), "jobs", "Job", True)
 SIZE = 3

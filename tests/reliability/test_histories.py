@@ -28,8 +28,7 @@ from dra_operator.scheduling.rules.node_ports import NodePorts
 from dra_operator.scheduling.rules.node_resources import NodeResources
 from histories.history import GAME, play
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, script_of
-from history_kit.game import Step
-from history_kit.shrink import shrunk
+from history_kit.game import Step, shrunk
 from rounds import LONG, a_third
 
 SUPPORT = Path(__file__).parents[1] / "support"

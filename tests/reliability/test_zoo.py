@@ -20,15 +20,11 @@ import pytest_asyncio
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from rounds import LONG
 from waiting import until
-from zoo.asking import ASKING, request, spec
-from zoo.cage import NEIGHBOUR, NODES, Cage, cage
-from zoo.crowding import CROWDING
-from zoo.gauges import Gauges, peak_memory, probing, visiting, weighing
+from zoo.asking import ASKING, Beast, Tenant, request, spec
+from zoo.cage import NEIGHBOUR, NODES, Cage, Gauges, cage, peak_memory, probing, visiting, weighing
 from zoo.hoarding import BULKY_DRIVER, FULL_SLICE, HOARD, HOARDING, KINDS, bulky_slice, hoard, stranger
-from zoo.placing import PLACING
-from zoo.restless import RESTLESS
-from zoo.sprawling import SPRAWLING
-from zoo.tenant import Beast, Tenant
+from zoo.placing import CROWDING, PLACING
+from zoo.sprawling import RESTLESS, SPRAWLING
 
 FULL = float(os.environ.get("KOPF_DRA_ZOO", "0"))
 """Seconds for each beast in the full form; 0 for the short one."""

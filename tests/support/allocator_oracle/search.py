@@ -14,9 +14,10 @@ from enum import Enum
 from dra_api.quantity import Quantity
 from dra_api.resource import MOST_RESULTS, DeviceClass, DeviceSelector, DeviceSubRequest, ExactDeviceRequest
 
+from allocator_oracle.pools import allows, consumption, tolerated
+
 from .pools import Candidate, Pool, candidates, node_matches
 from .problem import Fault, OutOfSteps, Problem
-from .rules import allows, consumption, tolerated
 
 NAMED = re.compile(r'device\.driver == "([^"]*)"')
 """A selector that is about the driver alone."""

@@ -8,18 +8,34 @@
             ...
         print(proxy.journal.writes())
 
-``target`` says which requests a fault hits, ``fault`` and ``event_fault`` what happens to requests and to the events of
-watches. ``dice`` decides whether it happens: from the seed, the request and how often it was made before, so that the
-order in which requests of different objects arrive changes nothing. ``exchange`` is one request on its way, ``stream``
-a watch, ``upstream`` the server behind, ``journal`` the record of everything. The server behind may be any: the
-development cluster's or a real one.
+``effects`` has the faults: a target says which requests they hit, and a dice decides whether it happens, from the seed,
+the request and how often it was made before, so that the order in which requests of different objects arrive changes
+nothing. ``passage`` is one request on its way, or a watch, and the record of everything that passed. The server behind
+may be any: the development cluster's or a real one.
 """
 
-from .event_fault import BreakStream, DelayEvents, DoubleEvents, DropEvents, ErrorEvent, EventFault
-from .fault import AnswerWrongly, CutAfter, CutBefore, Delay, DeliverLate, Fault, Hang, HangAfter, Refuse, Unserved
-from .journal import Entry, Journal
+from faults.effects import (
+    AnswerWrongly,
+    BreakStream,
+    CutAfter,
+    CutBefore,
+    Delay,
+    DelayEvents,
+    DeliverLate,
+    DoubleEvents,
+    DropEvents,
+    ErrorEvent,
+    EventFault,
+    Fault,
+    Hang,
+    HangAfter,
+    Refuse,
+    Target,
+    Unserved,
+)
+from faults.passage import Entry, Journal
+
 from .proxy import FaultProxy
-from .target import Target
 
 __all__ = [
     "AnswerWrongly",

@@ -18,11 +18,8 @@ from dra_devcluster.apiserver.identity.certificates import kubeconfig, make_iden
 from dra_kube import Connection
 from dra_kube.door import open_door
 
-from .active import ActiveFaults, AnyFault
-from .answer import refusal
-from .exchange import Background, HttpExchange
-from .journal import Entry, Journal
-from .upstream import Request, Upstream
+from faults.effects import refusal
+from faults.passage import ActiveFaults, AnyFault, Background, Entry, HttpExchange, Journal, Request, Upstream
 
 HOST = "127.0.0.1"
 

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from .corpus import inputs_of, names
+from fuzz.mutation import inputs_of, names
+
 from .mutation import Mutator
 
 

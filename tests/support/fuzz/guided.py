@@ -10,7 +10,7 @@ import sys
 import tempfile
 from typing import NoReturn
 
-from .corpus import CORPUS, inputs_of
+from fuzz.mutation import CORPUS, inputs_of
 
 _CODE = [
     "dra_api",

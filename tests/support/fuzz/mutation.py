@@ -1,6 +1,8 @@
-"""Changes inputs, as bytes, as text with words of its corpus, and as trees where they are JSON.
+"""The inputs that are kept, and their changes.
 
-Trees matter most: a byte that is changed in JSON seldom leaves JSON, and a decoder then refuses all alike.
+A folder for each target has a file for each input. They change as bytes, as text with words of their corpus, and as
+trees where they are JSON. Trees matter most: a byte that is changed in JSON seldom leaves JSON, and a decoder then
+refuses all alike.
 """
 
 from __future__ import annotations
@@ -9,7 +11,23 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
+
+
+def names() -> list[str]:
+    """The targets, each of which has a folder; known without an import of what they run."""
+    return sorted(path.name for path in CORPUS.iterdir())
+
+
+def inputs_of(target: str) -> list[tuple[str, bytes]]:
+    """Name and content of each input of a target."""
+    return [(path.name, path.read_bytes()) for path in sorted((CORPUS / target).iterdir())]
+
+
+# --- Changes inputs, as bytes, as text with words of its corpus, and as trees where they are JSON ---
 
 LONGEST = 1 << 16
 _WORD = re.compile(rb"[A-Za-z0-9_.$/-]+|[^\sA-Za-z0-9_]")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.controllers import workers
 from dra_operator.controllers.scheduling import cycle, planning, preemption
-from history_kit import no_time
+from history_kit import clock
 from history_kit.game import Game, Outcome, Step
 
 from .actions import ACTIONS
@@ -50,7 +50,7 @@ def play(
 
 def in_no_time(main: Callable[[], Coroutine[None, None, T]]) -> tuple[T, tuple[str, ...]]:
     """What the coroutine returns on a clock of its own, and what the operator complained of."""
-    return no_time.in_no_time(main, "dra_operator", MEASURING, is_passing)
+    return clock.in_no_time(main, "dra_operator", MEASURING, is_passing)
 
 
 async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:

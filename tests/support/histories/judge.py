@@ -11,8 +11,7 @@ from dra_kube import LEASES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Re
 from fake_api import Call
 from fake_store import FakeStore, key_of
 from objects import Obj
-from witness.objects import seen_claim, seen_pod
-from witness.rules import State, leaks, violations
+from witness import State, leaks, seen_claim, seen_pod, violations
 
 from .amounts import overdrawn, usual_amount
 from .attacher import not_attached

@@ -30,7 +30,7 @@ from dra_kube import (
 )
 from fake_api import Call, Effect, FakeApi
 from fake_store import copied, key_of
-from history_kit.weather import Fate
+from history_kit.game import Fate
 from objects import Obj
 
 from .sender import Sender

@@ -1,12 +1,12 @@
-"""What befalls the requests and events of a cluster (``history_kit.weather``), and how likely each fault is."""
+"""What befalls the requests and events of a cluster (``history_kit.game``), and how likely each fault is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
 
-from history_kit import weather
-from history_kit.weather import Fate
+from history_kit import game
+from history_kit.game import Fate
 
 LATE = 9.0
 """Seconds after which a write has no effect any more: the server drops it before the lease of its sender is over."""
@@ -25,7 +25,7 @@ class Odds(NamedTuple):
     last: float
 
 
-class Weather(weather.Weather):
+class Weather(game.Weather):
     """One history's."""
 
     def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:

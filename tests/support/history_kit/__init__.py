@@ -1,6 +1,5 @@
 """What all random histories have in common: ``histories`` of a cluster, ``plugin_histories`` of a node's plugin.
 
 A history is a seed, from which a *game* (``game``) makes a script of steps and plays it on a ``clock`` of which an hour
-takes no time (``no_time`` lets a coroutine go by on it). ``weather`` decides what befalls requests. ``command`` plays
-many seeds, and ``shrink`` finds the few steps that matter.
+takes no time.
 """

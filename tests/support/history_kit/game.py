@@ -1,8 +1,21 @@
-"""What makes a history of a seed: its script, which is played, and the outcome."""
+"""A game makes scripts from seeds and plays them, in a weather that befalls its requests.
+
+A command plays many seeds, and shrinks a bad one to the few steps that matter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import argparse
+import gc
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from datetime import timedelta
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self
 
 
@@ -50,3 +63,195 @@ class Game(NamedTuple):
     name: str
     script_of: Callable[[int], Any]
     play: Play
+
+
+# --- What befalls requests and events: decided by the seed, what it is, and how often it was there before ---
+
+_ALL = 1 << 32
+Chances = tuple[tuple[str, float], ...]
+"""Names of faults, each with how likely it is."""
+
+
+class Fate(NamedTuple):
+    """``before`` and ``after`` are the seconds to the server and back; ``strike`` is empty for the normal case."""
+
+    before: float
+    after: float
+    strike: str = ""
+
+
+class Weather:
+    """One history's. ``strikes`` has the names of all that has struck; ``slow`` is the share of what takes seconds."""
+
+    def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:
+        self._seed, self._only = seed, only
+        self._met: Counter[str] = Counter()
+        self.strikes: list[str] = []
+        self.is_over = False
+        self.slow = 0.0
+
+    def chance(self, *what: object) -> float:
+        """A number from 0 to 1 that belongs to ``what``."""
+        return self._mixed(" ".join(map(str, what))) / _ALL
+
+    def fate(self, name: str, chances: Chances) -> Fate:
+        """What happens to the next thing of this name."""
+        self._met[name] += 1
+        name = f"{name} #{self._met[name]}"
+        first = self._mixed(name)
+        before, after = self._seconds(first), self._seconds(self._mixed(name, 2))
+        return Fate(before, after, "" if self.is_over else self._strike(name, chances))
+
+    def _mixed(self, name: str, salt: int = 0) -> int:
+        return hash((name, self._seed, salt)) & (_ALL - 1)  # the same in every process if PYTHONHASHSEED is
+
+    def _seconds(self, dice: int) -> float:
+        """Usually some milliseconds, sometimes some seconds; the two halves of a number decide."""
+        share = (dice & 0xFFFF) / 0x10000
+        is_slow = (dice >> 16) / 0x10000 < self.slow and not self.is_over
+        return 0.001 + share * (3 if is_slow else 0.02)
+
+    def _strike(self, name: str, chances: Chances) -> str:
+        dice = self._mixed(name, 1) / _ALL
+        for kind, odds in chances:
+            if dice < odds:
+                strike = f"{kind}: {name}"
+                if self._only is not None and strike not in self._only:
+                    return ""
+                self.strikes.append(strike)
+                return kind
+            dice -= odds
+        return ""
+
+
+# --- The few steps and strikes of a history without which nothing goes wrong ---
+
+Part = Step | str
+"""A step, or a strike of the weather."""
+
+
+def shrunk(game: Game, seed: int) -> tuple[Any, tuple[str, ...]]:
+    """A script and the strikes of its weather, none of which can be left out alone; for a seed that goes wrong."""
+    script = game.script_of(seed)
+
+    def goes_wrong(parts: Sequence[Part]) -> bool:
+        steps, strikes = _split(parts)
+        return bool(game.play(seed, script._replace(steps=steps), strikes).findings)
+
+    parts: Sequence[Part] = [*script.steps, *game.play(seed).strikes]
+    before = len(parts) + 1
+    while len(parts) < before:
+        before = len(parts)
+        parts = _fewest(parts, goes_wrong)
+    steps, strikes = _split(parts)
+    return script._replace(steps=steps), strikes
+
+
+def _split(parts: Sequence[Part]) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    steps = tuple(part for part in parts if isinstance(part, Step))
+    return steps, tuple(part for part in parts if not isinstance(part, Step))
+
+
+def _fewest(parts: Sequence[Part], is_enough: Callable[[Sequence[Part]], bool]) -> Sequence[Part]:
+    """Leave out halves, quarters, ... down to single ones, as long as the rest is enough (delta debugging)."""
+    size = len(parts)
+    while size:
+        start = 0
+        while start < len(parts):
+            fewer = [*parts[:start], *parts[start + size :]]
+            if is_enough(fewer):
+                parts = fewer
+            else:
+                start += size
+        size //= 2
+    return parts
+
+
+# --- Plays the histories of many seeds; prints those that go wrong, each with the few steps that matter ---
+
+CHUNK = 20  # seeds handed to a worker at once
+NEWS = 10.0  # seconds between two lines about the progress
+MOST = 5  # histories that are shrunk and told in full
+
+
+def main(game: Game) -> int:
+    """The exit code: 1 if a history went wrong."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", game.name, *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    options = _options(game)
+    began = time.monotonic()
+    played, wrong, told_at = 0, 0, -NEWS
+    for chunk, outcomes in _outcomes(game.play, options.seeds, options.workers, began + options.seconds):
+        played += len(chunk)
+        for seed, outcome in outcomes:
+            wrong += 1
+            print(_story(game, seed, outcome) if wrong <= MOST else f"seed {seed}: {outcome.findings[0]}", flush=True)
+        if time.monotonic() - told_at >= NEWS:
+            told_at = time.monotonic()
+            print(_progress(options, played, wrong, told_at - began), file=sys.stderr, flush=True)
+    seconds = time.monotonic() - began
+    print(f"{played} histories in {seconds:.1f} s, {played / seconds:.0f} a second; {wrong} went wrong")
+    return 1 if wrong else 0
+
+
+def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: float) -> str:
+    left = min((len(options.seeds) - played) * seconds / played, options.seconds - seconds)
+    return (
+        f"{played} of {len(options.seeds)} histories, {played / seconds:.0f} a second, {wrong} went wrong; "
+        f"{timedelta(seconds=round(max(0.0, left)))} left"
+    )
+
+
+def _options(game: Game) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m {game.name}", description=__doc__)
+    seeds = "one seed, FIRST:END without the end, or FIRST:END:STEP"
+    parser.add_argument("--seeds", type=_range, default=range(1000), help=seeds)
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that play")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")
+    return parser.parse_args()
+
+
+def _range(text: str) -> range:
+    first, *more = map(int, text.split(":"))
+    return range(first, *(more or [first + 1]))
+
+
+def _outcomes(
+    play: Play, seeds: range, workers: int, deadline: float
+) -> Iterator[tuple[Sequence[int], list[tuple[int, Outcome]]]]:
+    """Each chunk of seeds that was played, with those that went wrong. After Ctrl-C none is begun any more."""
+    chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
+    with ProcessPoolExecutor(workers, initializer=_prepare_worker) as pool:
+        running: dict[Future[list[tuple[int, Outcome]]], range] = {}
+        while True:
+            if time.monotonic() < deadline and not stopped:
+                for chunk in islice(chunks, workers + 1 - len(running)):
+                    running[pool.submit(_play, play, chunk)] = chunk
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends when all have played what they have begun
+    gc.disable()  # most of what a history makes is alive until its end
+    gc.freeze()  # what was imported stays: a collection need not look at it
+
+
+def _play(play: Play, seeds: Sequence[int]) -> list[tuple[int, Outcome]]:
+    outcomes = [(seed, play(seed)) for seed in seeds]
+    gc.collect()
+    return [(seed, outcome) for seed, outcome in outcomes if outcome.findings]
+
+
+def _story(game: Game, seed: int, outcome: Outcome) -> str:
+    script, strikes = shrunk(game, seed)
+    short = game.play(seed, script, frozenset(strikes), traced=True)
+    lines = [f"seed {seed} goes wrong:", *outcome.findings, "", f"So does this: {script}"]
+    lines += [*map(str, script.steps), *(f"{'':11}{strike}" for strike in strikes), "which ends with:", *short.findings]
+    return "\n".join([*lines, "", "What happened:", *short.trace, ""])

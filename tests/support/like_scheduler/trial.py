@@ -34,7 +34,7 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
 from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, total
 
-from .scene import Json, Probe, Scene
+from like_scheduler.scenes import Json, Probe, Scene
 
 Devices = dict[str, list[Any]]
 """By claim UID: what each request got."""

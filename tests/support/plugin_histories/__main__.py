@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from history_kit.command import main
+from history_kit.game import main
 
 from .history import GAME
 

@@ -26,7 +26,7 @@ from dra_kube import (
     TooManyRequests,
     Unreachable,
 )
-from history_kit.weather import Fate, Weather
+from history_kit.game import Fate, Weather
 
 from .reader import Reader, shown_in
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from history_kit.clock import OWNER
-from history_kit.weather import Weather
+from history_kit.game import Weather
 
 from .process import Process
 

@@ -33,7 +33,7 @@ from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from history_kit.weather import Fate, Weather
+from history_kit.game import Fate, Weather
 
 from .hardware import Hardware, device_of
 from .process import Process

@@ -19,10 +19,8 @@ from dra_kubeletplugin import plugin, process
 from dra_kubeletplugin.claims import lock
 from dra_kubeletplugin.drivers.hostdev import hotplug
 from dra_kubeletplugin.files import checkpoint
-from history_kit.clock import VirtualLoop
-from history_kit.game import Game, Outcome
-from history_kit.no_time import in_no_time
-from history_kit.weather import Weather
+from history_kit.clock import VirtualLoop, in_no_time
+from history_kit.game import Game, Outcome, Weather
 
 from .apiserver import Client
 from .process import Killed, Process

@@ -23,8 +23,7 @@ from dra_kubeletplugin import (
     attribute,
 )
 from dra_kubeletplugin.process import serve
-from history_kit.game import Step
-from history_kit.weather import Weather
+from history_kit.game import Step, Weather
 
 from .apiserver import LATE, ApiServer
 from .disk import Disk

@@ -11,8 +11,7 @@ from typing import Any
 
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Object
 
-from zoo.asking import request, spec
-from zoo.tenant import Act, Beast, Tenant
+from zoo.asking import Act, Beast, Tenant, request, spec
 
 LARGEST_BYTES = 1_390_000
 """Of an object: etcd takes a little more, as kube-apiserver stores it."""
