@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
@@ -64,8 +63,7 @@ class DeviceTaken(Exception):
     """A plan would take devices that are not free, or allocate a claim twice: a planning bug."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedAllocation:
+class AssumedAllocation(NamedTuple):
     """An allocation on its way to the server, for the pod that needs it."""
 
     claim: ResourceClaim

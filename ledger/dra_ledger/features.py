@@ -8,18 +8,17 @@ documented behaviour (allocator.md section 15, column "intended"; scheduling.md 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from typing import Final
 
 import msgspec
 from dra_api.releases.gates import GATE_OF, FeatureGates
 from dra_api.releases.release import NEWEST, Release
+from msgspec import Struct
 
 _DEFAULTS: Final = FeatureGates.of({})
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """The gates as fields; ``Features()`` is what the newest release that can be chosen enables by default."""
 
     release: Release = NEWEST
@@ -69,7 +68,7 @@ class Features:
     @classmethod
     def of(cls, gates: FeatureGates) -> Features:
         """Those that these gates turn on, by the rules of their release."""
-        return cls(**{field.name: getattr(gates, field.name) for field in fields(cls)})
+        return cls(**{name: getattr(gates, name) for name in cls.__struct_fields__})
 
     @classmethod
     def from_gates(cls, gates: Iterable[str], release: Release = NEWEST) -> Features:
@@ -100,7 +99,7 @@ class Features:
 
 
 def _names(features: type[Features]) -> list[str]:
-    return [field.name for field in fields(features) if field.name != "release"]
+    return [name for name in features.__struct_fields__ if name != "release"]
 
 
 _OF_TWO: Final = {"binding_conditions": ("device_binding_conditions", "device_status")}
@@ -108,8 +107,7 @@ GATES: Final = frozenset(GATE_OF[attribute] for name in _names(Features) for att
 """The gates that matter here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Semantics:
+class Semantics(Struct, frozen=True):
     """One field per rule; True is the documented behaviour."""
 
     newest_generation_only: bool = True

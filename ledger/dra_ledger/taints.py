@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dra_api.core import Taint, Toleration
@@ -63,8 +62,7 @@ def blocking(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     """Which devices we leave alone: of these drivers, of nodes whose labels match, and all that are not marked as ours.
 
     Of nodes those devices count that a driver publishes for the node alone.
@@ -116,18 +114,18 @@ def enters(tolerations: Iterable[DeviceToleration], scheduler: str) -> bool:
     return any(tolerates(toleration, taint) for toleration in tolerations)
 
 
-@dataclass(slots=True)
 class _Share:
-    """What one slice has of a territory; ``own`` follows from the rest, and from whose its node is."""
+    """What one slice has of a territory. ``own`` follows from the rest, and from the owner of its node.
 
-    pool: PoolId
-    node: str
-    every: frozenset[str]
-    taken: Mapping[str, tuple[str, ...]]
-    """The devices that taints give to schedulers."""
-    own: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
-    """The devices that we leave to others."""
+    ``taken`` are the devices that taints give to schedulers; ``left`` are the devices that we leave to others.
+    """
+
+    __slots__ = ("every", "left", "node", "own", "pool", "taken")
+
+    def __init__(self, pool: PoolId, node: str, every: frozenset[str], taken: Mapping[str, tuple[str, ...]]) -> None:
+        self.pool, self.node, self.every, self.taken = pool, node, every, taken
+        self.own: frozenset[str] = frozenset()
+        self.left: frozenset[str] = frozenset()
 
 
 class Territory:

@@ -11,7 +11,6 @@ copy, and two snapshots share all pools that were not touched since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
@@ -23,16 +22,23 @@ Amounts = Mapping[str, int]
 """Capacity name -> billionths, as in ``Quantity.nanos``."""
 
 
-@dataclass(frozen=True, slots=True)
 class PoolUsage:
-    """What is taken of one pool. Never changed in place."""
+    """What is taken of one pool. Never changed in place.
 
-    exclusive: Mapping[str, int] = field(default_factory=dict)
-    """Device name -> number of holders, more than one only if a scheduler broke the rules."""
-    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Device name -> share id -> number of holders."""
-    consumed: Mapping[str, Amounts] = field(default_factory=dict)
-    """Device name -> sum of the consumed capacity of all shares."""
+    ``exclusive``: device name -> number of holders, more than one only if a scheduler broke the rules. ``shares``:
+    device name -> share id -> number of holders. ``consumed``: device name -> sum of the consumed capacity of all
+    shares.
+    """
+
+    __slots__ = ("consumed", "exclusive", "shares")
+
+    def __init__(
+        self,
+        exclusive: Mapping[str, int],
+        shares: Mapping[str, Mapping[str, int]],
+        consumed: Mapping[str, Amounts],
+    ) -> None:
+        self.exclusive, self.shares, self.consumed = exclusive, shares, consumed
 
     @property
     def charged(self) -> set[str]:
@@ -43,7 +49,7 @@ class PoolUsage:
         return bool(self.exclusive or self.shares or self.consumed)
 
 
-NOTHING: Final = PoolUsage()
+NOTHING: Final = PoolUsage({}, {}, {})
 
 
 class Usage:

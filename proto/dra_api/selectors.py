@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from dra_api.core import Namespace, Node
 from dra_api.meta import LabelSelector
@@ -61,8 +62,7 @@ class Requirement(NamedTuple):
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """``requirements`` None selects nothing."""
 
     requirements: frozenset[Requirement] | None

@@ -10,6 +10,8 @@ from typing import Final
 LOADED: Final = "import json, sys; {0}; print(json.dumps(list(sys.modules)))"
 HEAVY: Final = {
     "aiohttp",
+    "dataclasses",
+    "difflib",
     "dra_cel",
     "dra_kube",
     "dra_operator",

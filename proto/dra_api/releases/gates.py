@@ -13,7 +13,6 @@ component does not look have the release's default, and no part in that check.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -231,6 +230,8 @@ def is_on_by_default(name: str, release: Release) -> bool:
 
 def _check(name: str, value: object, release: Release, component: Component) -> None:
     if name not in TABLE:
+        from difflib import get_close_matches  # only a wrong name needs it
+
         near = get_close_matches(name, component.gates, n=1, cutoff=0.75)
         remedy = f"did you mean {near[0]}?" if near else f"known are {_known(release, component)}"
         raise GateError(f"unknown feature gate {name}; {remedy}")
