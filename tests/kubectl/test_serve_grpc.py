@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import yaml
 from aiohttp import ClientSession, TCPConnector
@@ -22,8 +23,12 @@ from dra_operator.kubectl.serve import desk as clerk
 from dra_operator.kubectl.serve import grpc_door
 from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, running
+from dra_operator.kubectl.whatif.drain import BudgetFact, Displaced, Draining, TornGroup
+from dra_operator.kubectl.whatif.fitting import Fitting
+from dra_operator.kubectl.whatif.outcome import LeftFact, PodFact
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
+from google.protobuf.json_format import MessageToDict
 
 FLEET = Path(__file__).parent / "fleet.yaml"
 TOKEN = "a-token-of-enough-letters"
@@ -67,18 +72,43 @@ async def test_an_answer_says_what_the_one_by_http_says() -> None:
                 question["addNodes"] = list(map(json.loads, question.pop("add_nodes")))
             async with http.post(f"{addresses.splitlines()[0]}{FIT}", json=question) as got:
                 said = await got.json()
-            answer = said["answer"]
-            assert (found.taken, found.fits, found.copies) == (said["taken"], answer["fits"], answer["copies"])
-            places = [(one.pod, one.node, list(one.devices), one.reason) for one in found.pods]
-            assert places == [(one["pod"], one["node"], one["devices"], one["reason"]) for one in answer["pods"]]
-            assert found.next.reason == (answer["next"] or {"reason": ""})["reason"]
-            assert [(one.device_class, one.largest) for one in found.left] == [
-                (one["deviceClass"], one["largest"]) for one in answer["left"]
-            ]
-            drained = answer["drained"]["pods"] if answer["drained"] else []
-            assert [(one.pod, one.fate, one.node) for one in found.drained] == [
-                (one["pod"], one["fate"], one["node"]) for one in drained
-            ]
+            assert as_by_http(found) == said
+
+
+def test_an_answer_leaves_nothing_out() -> None:
+    """Each field of each part of the answer has a value of its own."""
+    place = PodFact(pod="ns/a", node="n", devices=("d/p/x",), reason="none")
+    draining = Draining(
+        name="gone",
+        is_clear=True,
+        pods=[
+            Displaced(pod="ns/b", owner="Job/b", loses=("d/p/y",), fate="moves", node="m", devices=("e",), reason="r")
+        ],
+        budgets=[BudgetFact(budget="ns/most", allowed=2, pods=("ns/b",))],
+        torn=[TornGroup(group="ns/g", left=("ns/c",))],
+    )
+    answer = Fitting(
+        fits=True,
+        copies=3,
+        pods=[place],
+        left=[LeftFact(device_class="gpu", largest=4, node="n", keeps_away="cordoned")],
+        drained=draining,
+        next=PodFact(pod="ns/next", reason="full"),
+        promised=[PodFact(pod="ns/old", node="n")],
+        is_cut=True,
+    )
+    reply = Reply(taken="now", answer=answer, notes=["note"])
+    assert as_by_http(grpc_door.message_of(reply)) == json.loads(msgspec.json.encode(reply))
+    assert [name for name in Fitting.__struct_fields__ if not getattr(answer, name)] == []
+
+
+def as_by_http(found: messages.Answer) -> dict[str, Any]:
+    """The message in the shape that HTTP has."""
+    said = MessageToDict(found, always_print_fields_with_no_presence=True)
+    taken, notes = said.pop("taken"), said.pop("notes")
+    displaced, draining = said.pop("drained"), said.pop("draining", None)
+    drained = draining and {**draining, "pods": displaced}
+    return {"taken": taken, "notes": notes, "answer": {"next": None, **said, "drained": drained}}
 
 
 async def test_each_refusal_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ from dra_proto.fit.v1 import api_pb2_grpc as services
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded
-from dra_operator.kubectl.whatif.outcome import PodFact
+from dra_operator.kubectl.whatif.drain import Displaced, Draining
+from dra_operator.kubectl.whatif.outcome import LeftFact, PodFact
 
 from .desk import (
     IDLE_SECONDS,
@@ -233,7 +234,7 @@ def question_of(message: messages.Question) -> Question:
 
 
 def message_of(reply: Reply) -> messages.Answer:
-    """What the reply says, without its budgets."""
+    """Return all that the reply says."""
     found = reply.answer
     answer = messages.Answer(
         taken=reply.taken,
@@ -241,17 +242,47 @@ def message_of(reply: Reply) -> messages.Answer:
         copies=found.copies,
         pods=map(_place, found.pods),
         notes=reply.notes,
-        left=[messages.Left(device_class=one.device_class, largest=one.largest, node=one.node) for one in found.left],
+        left=map(_left, found.left),
+        promised=map(_place, found.promised),
+        is_cut=found.is_cut,
     )
     if found.next is not None:
         answer.next.CopyFrom(_place(found.next))
-    for one in found.drained.pods if found.drained is not None else ():
-        answer.drained.add(pod=one.pod, fate=one.fate, node=one.node, reason=one.reason)
+    if found.drained is not None:
+        answer.drained.extend(map(_displaced, found.drained.pods))
+        answer.draining.CopyFrom(_draining(found.drained))
     return answer
 
 
 def _place(fact: PodFact) -> messages.Place:
     return messages.Place(pod=fact.pod, node=fact.node, devices=fact.devices, reason=fact.reason)
+
+
+def _left(fact: LeftFact) -> messages.Left:
+    return messages.Left(
+        device_class=fact.device_class, largest=fact.largest, node=fact.node, keeps_away=fact.keeps_away
+    )
+
+
+def _displaced(fact: Displaced) -> messages.Displaced:
+    return messages.Displaced(
+        pod=fact.pod,
+        fate=fact.fate,
+        node=fact.node,
+        reason=fact.reason,
+        owner=fact.owner,
+        loses=fact.loses,
+        devices=fact.devices,
+    )
+
+
+def _draining(fact: Draining) -> messages.Draining:
+    return messages.Draining(
+        name=fact.name,
+        is_clear=fact.is_clear,
+        budgets=[messages.Budget(budget=one.budget, allowed=one.allowed, pods=one.pods) for one in fact.budgets],
+        torn=[messages.TornGroup(group=one.group, left=one.left) for one in fact.torn],
+    )
 
 
 def _decoded(field: str, texts: Iterable[str]) -> Iterator[Any]:

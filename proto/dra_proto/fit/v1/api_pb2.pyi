@@ -74,12 +74,17 @@ class Answer(google.protobuf.message.Message):
     LEFT_FIELD_NUMBER: builtins.int
     DRAINED_FIELD_NUMBER: builtins.int
     NOTES_FIELD_NUMBER: builtins.int
+    PROMISED_FIELD_NUMBER: builtins.int
+    IS_CUT_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
     taken: builtins.str
     """When the cluster was read, as in RFC 3339."""
     fits: builtins.bool
     """All that was asked for finds a place, and what was drained for it."""
     copies: builtins.int
     """Copies that fit whole."""
+    is_cut: builtins.bool
+    """The time was over before all was tried: more may fit."""
     @property
     def pods(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Place]: ...
     @property
@@ -92,6 +97,14 @@ class Answer(google.protobuf.message.Message):
     def drained(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Displaced]: ...
     @property
     def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def promised(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Place]:
+        """Pods of admitted Workloads that have not started, and have what they need before all others."""
+
+    @property
+    def draining(self) -> global___Draining:
+        """What else there is to say of the node that was drained first."""
+
     def __init__(
         self,
         *,
@@ -103,9 +116,12 @@ class Answer(google.protobuf.message.Message):
         left: collections.abc.Iterable[global___Left] | None = ...,
         drained: collections.abc.Iterable[global___Displaced] | None = ...,
         notes: collections.abc.Iterable[builtins.str] | None = ...,
+        promised: collections.abc.Iterable[global___Place] | None = ...,
+        is_cut: builtins.bool = ...,
+        draining: global___Draining | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["next", b"next"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["copies", b"copies", "drained", b"drained", "fits", b"fits", "left", b"left", "next", b"next", "notes", b"notes", "pods", b"pods", "taken", b"taken"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["draining", b"draining", "next", b"next"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["copies", b"copies", "drained", b"drained", "draining", b"draining", "fits", b"fits", "is_cut", b"is_cut", "left", b"left", "next", b"next", "notes", b"notes", "pods", b"pods", "promised", b"promised", "taken", b"taken"]) -> None: ...
 
 global___Answer = Answer
 
@@ -146,17 +162,21 @@ class Left(google.protobuf.message.Message):
     DEVICE_CLASS_FIELD_NUMBER: builtins.int
     LARGEST_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
+    KEEPS_AWAY_FIELD_NUMBER: builtins.int
     device_class: builtins.str
     largest: builtins.int
     node: builtins.str
+    keeps_away: builtins.str
+    """Why a pod without tolerations cannot run there; empty if it can."""
     def __init__(
         self,
         *,
         device_class: builtins.str = ...,
         largest: builtins.int = ...,
         node: builtins.str = ...,
+        keeps_away: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_class", b"device_class", "largest", b"largest", "node", b"node"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_class", b"device_class", "keeps_away", b"keeps_away", "largest", b"largest", "node", b"node"]) -> None: ...
 
 global___Left = Left
 
@@ -168,11 +188,24 @@ class Displaced(google.protobuf.message.Message):
     FATE_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    LOSES_FIELD_NUMBER: builtins.int
+    DEVICES_FIELD_NUMBER: builtins.int
     pod: builtins.str
     fate: builtins.str
     """moves, waits, ends, ending, daemon-set or static, as in `kubectl dra drain -o json`."""
     node: builtins.str
     reason: builtins.str
+    owner: builtins.str
+    """KIND/NAME of its controller"""
+    @property
+    def loses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The devices that it has now, as DRIVER/POOL/DEVICE."""
+
+    @property
+    def devices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The devices that its successor gets."""
+
     def __init__(
         self,
         *,
@@ -180,7 +213,87 @@ class Displaced(google.protobuf.message.Message):
         fate: builtins.str = ...,
         node: builtins.str = ...,
         reason: builtins.str = ...,
+        owner: builtins.str = ...,
+        loses: collections.abc.Iterable[builtins.str] | None = ...,
+        devices: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fate", b"fate", "node", b"node", "pod", b"pod", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["devices", b"devices", "fate", b"fate", "loses", b"loses", "node", b"node", "owner", b"owner", "pod", b"pod", "reason", b"reason"]) -> None: ...
 
 global___Displaced = Displaced
+
+@typing.final
+class Draining(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    IS_CLEAR_FIELD_NUMBER: builtins.int
+    BUDGETS_FIELD_NUMBER: builtins.int
+    TORN_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """That of the node."""
+    is_clear: builtins.bool
+    """Every pod finds a place, and no budget refuses."""
+    @property
+    def budgets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Budget]: ...
+    @property
+    def torn(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TornGroup]: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        is_clear: builtins.bool = ...,
+        budgets: collections.abc.Iterable[global___Budget] | None = ...,
+        torn: collections.abc.Iterable[global___TornGroup] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["budgets", b"budgets", "is_clear", b"is_clear", "name", b"name", "torn", b"torn"]) -> None: ...
+
+global___Draining = Draining
+
+@typing.final
+class Budget(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BUDGET_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
+    PODS_FIELD_NUMBER: builtins.int
+    budget: builtins.str
+    """NAMESPACE/NAME of a PodDisruptionBudget"""
+    allowed: builtins.int
+    """Pods that may be evicted now."""
+    @property
+    def pods(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Its pods that have to go, as NAMESPACE/NAME."""
+
+    def __init__(
+        self,
+        *,
+        budget: builtins.str = ...,
+        allowed: builtins.int = ...,
+        pods: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "budget", b"budget", "pods", b"pods"]) -> None: ...
+
+global___Budget = Budget
+
+@typing.final
+class TornGroup(google.protobuf.message.Message):
+    """A PodGroup whose pods end together, and some of whose pods run on other nodes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def left(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """These pods."""
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        left: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "left", b"left"]) -> None: ...
+
+global___TornGroup = TornGroup
