@@ -4,6 +4,10 @@ The API server stores opaque parameters as they are. This server is asked for ea
 parameters of the driver, decodes them as ``configs_for`` does, and refuses them as the driver would. Stored objects
 can still be updated: only parameters that change are looked at. The certificate is read again when its file
 changes, as that of a Secret does.
+
+Whatever reaches the port of a webhook can keep a cluster from storing claims, because the API server refuses those of
+which it gets no answer. So newcomers displace idle connections (``dra_kube.door``), a question has to arrive within
+``BODY_SECONDS``, and the bytes of all questions that arrive are limited: the largest one gives way.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import logging
 import signal
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 from dra_kube import KubeError
+from dra_kube.door import open_door
+from dra_kube.request_log import request_log
 
 from .commands.command import failed, set_up_logging
 from .commands.flags import FLAGS
@@ -32,6 +39,13 @@ log = logging.getLogger(__name__)
 
 _LARGEST_REVIEW_BYTES: Final = 8 * 2**20
 """Bytes of a question: it has an object of at most 1.5 MiB twice, perhaps written out less densely."""
+_MOST_ARRIVING_BYTES: Final = 64 * 2**20
+"""Bytes of the questions that are arriving."""
+BODY_SECONDS: Final = 5.0
+"""Seconds for a question to arrive; an API server waits 10 s for the answer unless it is told otherwise."""
+LIFE_SECONDS: Final = 3600.0
+"""Seconds after which a connection is closed; API servers keep theirs."""
+_GOODBYE_SECONDS: Final = 1.0
 _LOOK_AT_CERTIFICATE_SECONDS: Final = 30.0
 _CONFIGS: Final = {
     "ResourceClaim": ("spec", "devices", "config"),
@@ -49,6 +63,7 @@ class ParametersWebhook:
 
     def __init__(self, driver: str, kind: Any, *, check: Check = lambda parameters: None) -> None:
         self._driver, self._kind, self._check = driver, kind, check
+        self._arriving = _Arriving(_MOST_ARRIVING_BYTES)
 
     def app(self) -> web.Application:
         """Return the HTTP paths: ``/validate``, and ``/healthz`` for probes."""
@@ -90,10 +105,43 @@ class ParametersWebhook:
 
     async def _validate(self, request: web.Request) -> web.Response:
         try:
-            answer = self.review(msgspec.json.decode(await request.read()))
+            answer = self.review(msgspec.json.decode(await self._arriving.body(request)))
+        except TimeoutError:
+            return web.Response(status=408, text=f"the question did not arrive within {BODY_SECONDS:g} s, or gave way")
         except (ValueError, RecursionError) as error:
             return web.Response(status=400, text=str(error))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+class _Arriving:
+    """The questions that are arriving, with the bytes of each so far; ``most`` bytes together."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+        self._sizes: dict[asyncio.Timeout, int] = {}
+
+    async def body(self, request: web.Request) -> bytes:
+        """Return the body. Raises TimeoutError if it is late or had to give way, and HTTPRequestEntityTooLarge."""
+        content = bytearray()
+        async with asyncio.timeout(BODY_SECONDS) as limit:
+            self._sizes[limit] = 0
+            try:
+                async for chunk in request.content.iter_any():
+                    content += chunk
+                    if len(content) > _LARGEST_REVIEW_BYTES:
+                        raise web.HTTPRequestEntityTooLarge(_LARGEST_REVIEW_BYTES, len(content))
+                    self._grows(limit, len(chunk))
+            finally:
+                self._bytes -= self._sizes.pop(limit, 0)
+        return bytes(content)
+
+    def _grows(self, limit: asyncio.Timeout, size: int) -> None:
+        self._sizes[limit] = self._sizes.get(limit, 0) + size
+        self._bytes += size
+        if self._bytes > self._most:
+            largest = max(self._sizes, key=self._sizes.__getitem__)
+            self._bytes -= self._sizes.pop(largest)
+            largest.reschedule(asyncio.get_running_loop().time())
 
 
 async def _alive(request: web.Request) -> web.Response:
@@ -116,23 +164,31 @@ async def serve_webhook(webhook: ParametersWebhook, *, endpoint: str, certificat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, certificate, key)
     host, port = address_of(endpoint)
-    runner = web.AppRunner(webhook.app(), access_log=None)
+    runner = web.AppRunner(
+        webhook.app(),
+        access_log=None,
+        logger=request_log(),
+        handler_cancellation=True,
+        shutdown_timeout=_GOODBYE_SECONDS,
+    )
     await runner.setup()
     try:
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
-        except OSError as error:
-            raise StartError(f"cannot serve HTTPS on {endpoint}: {error}; choose another --endpoint") from error
-        log.info("parameters are validated on %s", runner.addresses)
-        loaded = _version(certificate, key)
-        while True:
-            await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
-            if (found := _version(certificate, key)) != loaded:
-                try:
-                    _load(context, certificate, key)  # connections that begin from now on have it
-                    loaded = found
-                except SettingsError as error:  # half of a Secret
-                    log.warning("%s", error)
+        async with AsyncExitStack() as stack:
+            door = open_door(runner, host, port, LIFE_SECONDS, tls=context, keeps_alive=True)
+            try:
+                address = await stack.enter_async_context(door)
+            except OSError as error:
+                raise StartError(f"cannot serve HTTPS on {endpoint}: {error}; choose another --endpoint") from error
+            log.info("parameters are validated on https://%s", ":".join(map(str, address)))
+            loaded = _version(certificate, key)
+            while True:
+                await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
+                if (found := _version(certificate, key)) != loaded:
+                    try:
+                        _load(context, certificate, key)  # connections that begin from now on have it
+                        loaded = found
+                    except SettingsError as error:  # half of a Secret
+                        log.warning("%s", error)
     finally:
         await runner.cleanup()
 

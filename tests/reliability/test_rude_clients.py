@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +28,7 @@ from authority import Authority
 from dra_devcluster.agent import NodeAgent
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, Connection, connection
+from dra_kubeletplugin import ParametersWebhook, serve_webhook
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_operator.app.probes import Check, serve
 from dra_operator.kubectl.cli import parser
@@ -37,6 +40,7 @@ from dra_proto.fit.v1 import api_pb2_grpc as services
 from fixed_answers import Fixed
 from rounds import LONG
 from rude_clients import KINDS, PROBE_SECONDS, Outcome, play
+from waiting import until
 
 GROUPS = {
     "hold": ["silent", "silent_before_tls", "half_a_head", "letter_by_letter", "one_request_then_silence"],
@@ -230,6 +234,43 @@ def server_connection(server: DevApiServer, folder: Path) -> Connection:
     return connection(str(server.write_kubeconfig(folder / "kubeconfig")))
 
 
+@asynccontextmanager
+async def parameters_webhook() -> AsyncIterator[Port]:
+    """As an API server asks before it stores a claim."""
+    authority = Authority.make("authority")
+    claim = {"spec": {"devices": {"config": [{"opaque": {"driver": "d.example.com", "parameters": {"a": 1}}}]}}}
+    review = {"request": {"uid": "u", "kind": {"kind": "ResourceClaim"}, "object": claim}}
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    with TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        certificate, key = authority.files(Path(folder), "127.0.0.1")
+        port = free.getsockname()[1]
+        free.close()
+        webhook = ParametersWebhook("d.example.com", dict[str, int])
+        serving = serve_webhook(webhook, endpoint=f"127.0.0.1:{port}", certificate=certificate, key=key)
+
+        async def ask() -> None:
+            async with (
+                ClientSession(connector=TCPConnector(ssl=context)) as http,
+                http.post(f"https://127.0.0.1:{port}/validate", json=review) as got,
+            ):
+                assert (await got.json())["response"]["allowed"]
+
+        task = asyncio.create_task(serving)
+        try:
+            await until("the webhook answers", partial(_answers, ask))
+            yield Port("127.0.0.1", port, ask, "/validate", is_tls=True, patience=ANSWER_SECONDS)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _answers(ask: Callable[[], Awaitable[None]]) -> bool:
+    with suppress(OSError):
+        await ask()
+        return True
+    return False
+
+
 PORTS: dict[str, Callable[[], AbstractAsyncContextManager[Port]]] = {
     one.__name__: one
     for one in (
@@ -241,6 +282,7 @@ PORTS: dict[str, Callable[[], AbstractAsyncContextManager[Port]]] = {
         ui,
         development_server,
         node_agent,
+        parameters_webhook,
     )
 }
 
