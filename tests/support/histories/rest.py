@@ -188,6 +188,16 @@ def _of_claim(claim: Obj) -> Iterator[str]:
         yield f"claim {key_of(claim)} is allocated for no pod"
 
 
+def _irreplaceable(store: FakeStore, pod: Obj) -> Iterator[str]:
+    """The names of its claims for which there is no other: the pod names them, or their template is gone."""
+    recorded = {it["name"]: it.get("resourceClaimName") for it in pod["status"].get("resourceClaimStatuses") or ()}
+    for entry in pod["spec"].get("resourceClaims") or ():
+        template = (RESOURCE_CLAIM_TEMPLATES, "ns", entry.get("resourceClaimTemplateName"))
+        name = entry.get("resourceClaimName") or (template not in store.objects and recorded.get(entry["name"]))
+        if name:
+            yield name
+
+
 def _is_parked(store: FakeStore, name: str) -> bool:
     """Whether the claim lost a contest with a rival."""
     claim = store.objects.get((RESOURCE_CLAIMS, "ns", name), {})
@@ -209,8 +219,7 @@ def _of_pod(store: FakeStore, pod: Obj, swept: bool) -> Iterator[str]:
     if wish is None:
         yield f"pod {key_of(pod)} has no claim, though its template exists"
         return
-    named = (entry.get("resourceClaimName") for entry in pod["spec"].get("resourceClaims") or ())
-    if any(_is_parked(store, name) for name in named if name):
+    if any(_is_parked(store, name) for name in _irreplaceable(store, pod)):
         if not re.search("^claim .* keeps .*, which another scheduler gave to another claim at the same time", said):
             yield f"pod {key_of(pod)} should say that its claim is parked, but says {said!r}"
         return
