@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         pcie_root,
     )
     from .claims.device_status import DeviceStatus, report_devices
-    from .commands.command import run
-    from .controller import Controller, control, run_controller
+    from .commands.command import run, run_controller
+    from .controller import Controller, control
     from .driver import ClaimRef, DeviceHealth, Driver, Prepared, PreparedDevice, results_for
     from .errors import (
         AttributeUnknown,

@@ -15,7 +15,7 @@ from typing import Any
 from dra_api.console import needing
 from dra_api.version import VERSION
 
-from .commands.flags import FLAGS
+from .commands.flags import CONTROLLER_FLAGS, FLAGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +83,15 @@ def parser() -> argparse.ArgumentParser:
     for command in (simulated, hostdev):
         for flag, properties in _FLAGS.items():
             command.add_argument(flag, **properties)
+    controller = drivers.add_parser(
+        "simulated-controller",
+        help="simulated devices that belong to no node: run it once a cluster",
+        description="Publish the pools of the file that have allNodes, a nodeSelector or perDeviceNodeSelection, and "
+        "report the devices of claims as attached. One process leads, by the Lease NAME-controller. Defaults are in "
+        "parentheses.",
+        epilog="Flags override the configuration file.",
+    )
+    _add_simulated_controller(controller)
     new = drivers.add_parser(
         "new",
         help="write a driver of your own: code, tests, image, manifests",
@@ -99,6 +108,15 @@ def _add_simulated(simulated: argparse.ArgumentParser) -> None:
     simulated.add_argument(
         "--num-devices", metavar="N", type=_count, help="offer N plain devices instead of the file's pools (4)"
     )
+
+
+def _add_simulated_controller(controller: argparse.ArgumentParser) -> None:
+    controller.add_argument(
+        "--config", metavar="FILE", required=True, help="YAML or JSON: the file of `simulated`, with its pools"
+    )
+    controller.add_argument("--drivername", **_FLAGS["--drivername"])
+    for flag, properties in CONTROLLER_FLAGS.items():
+        controller.add_argument(flag, **properties)
 
 
 def _add_hostdev(hostdev: argparse.ArgumentParser) -> None:

@@ -11,7 +11,6 @@ A leader that loses the Lease ends its process: nothing that it has begun may go
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -37,11 +36,8 @@ from dra_kube import (
 )
 
 from .claims.device_status import DeviceStatus, report_devices
-from .commands.command import failed, set_up_logging
-from .commands.flags import FLAGS
 from .driver import ClaimRef, answer_of, results_for
 from .errors import Fatal, PluginError, Recoverable
-from .process import run_to_the_end
 from .slices import Resources, SlicePublisher
 
 log = logging.getLogger(__name__)
@@ -209,48 +205,29 @@ class _Claims:
         await report_devices(self._api, self._driver, ref, statuses, part=self._part)
 
 
-def run_controller(
+async def lead(
     controller: Controller,
     name: str,
     resources: Resources | AsyncIterable[Resources],
-    arguments: Sequence[str] | None = None,
+    *,
+    kubeconfig: str | None = None,
+    namespace: str | None = None,
 ) -> None:
-    """The main program of the controller of a driver ``name``, until SIGTERM.
+    """Wait for the Lease ``<name>-controller`` and ``control`` until SIGTERM. Raises LeadershipLost.
 
-    ``resources`` are pools with ``all_nodes`` or a ``node_selector``, or an asynchronous iterator of them. An error
-    ends the process with one line, as for ``run``; so does losing the Lease.
+    The Lease is in ``namespace``, or in that of the variable POD_NAMESPACE, or in ``default``.
     """
-    parser = argparse.ArgumentParser(
-        description=f"Run the controller of the DRA driver {name}. Defaults in parentheses."
-    )
-    for flag in ("--kubeconfig", "--log-level", "--log-format"):
-        parser.add_argument(flag, **FLAGS[flag])
-    parser.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE", "default"),
-        help="namespace of the Lease (POD_NAMESPACE, default)",
-    )
-    options = parser.parse_args(arguments)
-    set_up_logging(options.log_level, options.log_format)
-    try:
-        run_to_the_end(_lead(controller, name, resources, options))
-    except (PluginError, KubeError) as error:
-        raise SystemExit(failed(name, error, options.log_format)) from None
-
-
-async def _lead(
-    controller: Controller, name: str, resources: Resources | AsyncIterable[Resources], options: argparse.Namespace
-) -> None:
+    namespace = namespace or os.environ.get("POD_NAMESPACE") or "default"
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     election = Election(f"{socket.gethostname()}_{uuid.uuid4()}")
-    place = connection(options.kubeconfig)
+    place = connection(kubeconfig)
     async with (
         Api(place, user_agent=name, timeout=election.timing.request) as leases,
         Api(place, user_agent=name, guard=election.allowance) as api,
     ):
-        lock = LeaseLock(leases, options.namespace, f"{name}-controller", election)
+        lock = LeaseLock(leases, namespace, f"{name}-controller", election)
         end = asyncio.create_task(stopped.wait())
         while not stopped.is_set() and not await _attempt(lock):
             await asyncio.wait([end], timeout=election.timing.retry)

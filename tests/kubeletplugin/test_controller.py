@@ -31,6 +31,7 @@ from dra_kubeletplugin import (
 from waiting import becomes
 
 NAME = "net.example.com"
+NETWORK = Path(__file__).resolve().parents[2] / "examples" / "simulated-network.yaml"
 POOLS = {"rack-1": Pool.of([device("port-0"), device("port-1")], all_nodes=True)}
 
 
@@ -189,3 +190,36 @@ async def test_one_process_leads_and_the_next_takes_over(api: Api, tmp_path: Pat
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
+
+
+async def test_the_simulated_devices_of_a_network_are_published_and_attached(api: Api, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dra_kubeletplugin.cli", "simulated-controller", "--config", str(NETWORK),
+        "--drivername", NAME, "--kubeconfig", str(tmp_path / "kubeconfig"),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(60):
+            while len(slices := (await api.list(RESOURCE_SLICES))[0]) < 3:  # noqa: ASYNC110  # on a server
+                await asyncio.sleep(0.05)
+        assert {(each["spec"]["pool"]["name"], each["spec"]["driver"]) for each in slices} == {
+            ("switch", NAME), ("rack-a", NAME), ("shelf", NAME),
+        }  # fmt: skip
+        assert not any(each["metadata"].get("ownerReferences") for each in slices)
+        spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "net"}}]}}
+        await api.create(RESOURCE_CLAIMS, {"metadata": {"name": "waits"}, "spec": spec}, "default")
+        results = [
+            {"request": "r", "driver": NAME, "pool": "switch", "device": "port-0", "bindingConditions": ["ex.com/up"],
+             "bindingFailureConditions": ["ex.com/down"]},
+            {"request": "r", "driver": NAME, "pool": "rack-a", "device": "device-01"},
+            {"request": "r", "driver": NAME, "pool": "worker-1", "device": "device-01"},
+        ]  # fmt: skip
+        status = {"status": {"allocation": {"devices": {"results": results}}}}
+        await api.patch(RESOURCE_CLAIMS, "waits", status, "default", subresource="status")
+        await has(api, "waits", {"port-0": ["ex.com/up"], "device-01": ["Attached"]})
+        waits = await api.get(RESOURCE_CLAIMS, "waits", "default")
+        assert {(entry["pool"], entry["device"]) for entry in waits["status"]["devices"]} == {
+            ("switch", "port-0"), ("rack-a", "device-01"),
+        }  # fmt: skip
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

@@ -13,10 +13,11 @@ from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceAttribute, ResourceClaim
 from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
 from dra_kubeletplugin.drivers.config_file import read_file
-from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, resources_of
+from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, network_resources_of, resources_of
 
 read_simulated = partial(read_file, kind=SimulatedConfig)
 DRIVER = "gpu.example.com"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 REF = ClaimRef("default", "my-claim", "uid-1")
 
 
@@ -119,10 +120,9 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def devices(config: SimulatedConfig) -> Mapping[str, list[dict[str, Any]]]:
-    return {
-        name: [to_dict(device) for part in pool.slices for device in part.devices]
-        for name, pool in resources_of(config).items()
-    }
+    pools = resources_of(config)
+    assert pools is not None
+    return {name: [to_dict(device) for part in pool.slices for device in part.devices] for name, pool in pools.items()}
 
 
 def test_without_a_file_there_are_four_devices_in_a_pool_named_like_the_node() -> None:
@@ -175,18 +175,40 @@ pools:
         ],
         "nothing": [],
     }
-    assert resources_of(config)["nothing"].generation == 5
-    assert len(resources_of(config)["shared"].slices) == 2
+    pools = resources_of(config)
+    assert pools is not None
+    assert pools["nothing"].generation == 5
+    assert len(pools["shared"].slices) == 2
 
 
 def test_the_example_configuration_is_usable() -> None:
-    config = read_simulated(Path(__file__).resolve().parents[2] / "examples/simulated.yaml")
+    config = read_simulated(EXAMPLES / "simulated.yaml")
     pools = devices(msgspec.structs.replace(config, node_name="worker-1"))
     assert {name: [entry["name"] for entry in entries] for name, entries in pools.items()} == {
         "worker-1": ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "old-gpu"],
         "partitioned": ["whole", "half-0", "half-1"],
         "plain": ["device-00", "device-01"],
     }
+
+
+def test_pools_of_no_node_are_for_the_controller() -> None:
+    config = read_simulated(EXAMPLES / "simulated-network.yaml")
+    assert list(devices(msgspec.structs.replace(config, node_name="worker-1"))) == ["worker-1"]
+    network = network_resources_of(config)
+    assert {name: (pool.all_nodes, pool.node_selector is not None) for name, pool in network.items()} == {
+        "switch": (True, False),
+        "rack-a": (False, True),
+        "shelf": (False, False),
+    }
+    assert [one.node_name or one.all_nodes for one in network["shelf"].slices[0].devices] == ["node-1", True]
+
+
+def test_a_node_publishes_nothing_if_all_pools_are_for_the_controller(write: Callable[[str], Path]) -> None:
+    config = read_simulated(write("pools: [{name: switch, allNodes: true, devices: 1}]"))
+    assert resources_of(config) is None
+    assert list(network_resources_of(config)) == ["switch"]
+    with pytest.raises(SettingsError, match="no pool is for the controller: give one allNodes, a nodeSelector"):
+        network_resources_of(read_simulated(write("")))
 
 
 def test_json_and_an_empty_file_will_do(write: Callable[[str], Path]) -> None:
@@ -212,6 +234,16 @@ BAD_FILES = [
         r"devices\[0\]\.taints\[0\]\.ky: unknown field",
     ),
     ("a quantity that is none", POOL % "{name: a, capacity: {memory: 40 GB}}", r"pools\[0\]\.devices\[0\]: .*40 GB"),
+    (
+        "two ways to say which nodes reach a pool",
+        "pools: [{name: p, allNodes: true, nodeSelector: {}}]",
+        r"pools\[0\]: allNodes and nodeSelector exclude each other: keep one of them",
+    ),
+    (
+        "a pool of all nodes that is named like one",
+        "pools: [{name: 'p-{nodeName}', allNodes: true}]",
+        r"pools\[0\]\.name: a pool with allNodes belongs to no node: give it a name without \{nodeName\}",
+    ),
     ("too many devices", "pools: [{name: p, devices: 10001}]", "from 0 to 10000, got 10001"),
     (
         "too many copies",

@@ -21,6 +21,7 @@ from typing import Any
 from dra_api.resource import Device
 from dra_kube import ConnectionSettingsError, KubeError, for_people
 
+from dra_kubeletplugin.controller import Controller, lead
 from dra_kubeletplugin.driver import Driver
 from dra_kubeletplugin.errors import DevicesFailed, PluginError, SettingsError
 from dra_kubeletplugin.files.cdi import CDI_DIR
@@ -31,7 +32,7 @@ from dra_kubeletplugin.process import run_to_the_end, serve
 from dra_kubeletplugin.settings import PluginSettings
 from dra_kubeletplugin.slices import Pool, Resources
 
-from .flags import FLAGS, KUBELET_DIR
+from .flags import CONTROLLER_FLAGS, FLAGS, KUBELET_DIR
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,30 @@ def run(
     set_up_logging(options.log_level, options.log_format)
     try:
         run_to_the_end(_run(driver, name, devices, options, beside, settings))
+    except (PluginError, KubeError) as error:
+        raise SystemExit(failed(name, error, options.log_format)) from None
+
+
+def run_controller(
+    controller: Controller,
+    name: str,
+    resources: Resources | AsyncIterable[Resources],
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """The main program of the controller of a driver ``name``, until SIGTERM.
+
+    ``resources`` are pools with ``all_nodes`` or a ``node_selector``, or an asynchronous iterator of them. An error
+    ends the process with one line, as for ``run``; so does losing the Lease.
+    """
+    parser = argparse.ArgumentParser(
+        description=f"Run the controller of the DRA driver {name}. Defaults in parentheses."
+    )
+    for flag, properties in CONTROLLER_FLAGS.items():
+        parser.add_argument(flag, **properties)
+    options = parser.parse_args(arguments)
+    set_up_logging(options.log_level, options.log_format)
+    try:
+        run_to_the_end(lead(controller, name, resources, kubeconfig=options.kubeconfig, namespace=options.namespace))
     except (PluginError, KubeError) as error:
         raise SystemExit(failed(name, error, options.log_format)) from None
 

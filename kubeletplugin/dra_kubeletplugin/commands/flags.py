@@ -1,4 +1,4 @@
-"""The flags of every driver's command."""
+"""The flags of the commands of every driver, on nodes and for its controller."""
 
 from __future__ import annotations
 
@@ -32,4 +32,9 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
         "choices": ["text", "json"],
         "help": "json: one object a line, with time, level, logger, request and message (text)",
     },
+}
+
+CONTROLLER_FLAGS: Final[dict[str, dict[str, Any]]] = {
+    "--namespace": {"metavar": "NAME", "help": "namespace of the Lease (POD_NAMESPACE, default)"},
+    **{flag: FLAGS[flag] for flag in ("--kubeconfig", "--log-level", "--log-format")},
 }

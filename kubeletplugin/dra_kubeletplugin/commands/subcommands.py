@@ -21,6 +21,7 @@ from dra_kube import KubeError
 
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.commands.command import failed, serve_monitored, set_up_logging
+from dra_kubeletplugin.controller import lead
 from dra_kubeletplugin.drivers.config_file import Config, ProcessConfig, read_file
 from dra_kubeletplugin.drivers.hostdev.config import read_config
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
@@ -28,7 +29,13 @@ from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.scan import listing, scan
-from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, resources_of
+from dra_kubeletplugin.drivers.simulated import (
+    SimulatedConfig,
+    SimulatedController,
+    SimulatedDriver,
+    network_resources_of,
+    resources_of,
+)
 from dra_kubeletplugin.process import run_to_the_end
 
 _TEMPLATES = Path(__file__).parent / "template"
@@ -126,6 +133,16 @@ def _simulated(options: argparse.Namespace) -> None:
     run_to_the_end(_serve(SimulatedDriver(config.driver_name), config, options, partial(resources_of, config)))
 
 
+def _simulated_controller(options: argparse.Namespace) -> None:
+    set_up_logging(options.log_level, options.log_format)
+    config = _overridden(read_file(Path(options.config), SimulatedConfig), options)
+    pools = network_resources_of(config)
+    controller = SimulatedController(config.driver_name, pools)
+    run_to_the_end(
+        lead(controller, config.driver_name, pools, kubeconfig=config.kubeconfig, namespace=options.namespace)
+    )
+
+
 def _hostdev(options: argparse.Namespace) -> None:
     set_up_logging(options.log_level, options.log_format)
     config = _overridden(read_config(Path(options.config)), options)
@@ -153,7 +170,7 @@ async def _serve(
     driver: Driver,
     config: ProcessConfig,
     options: argparse.Namespace,
-    resources: Callable[[], Resources | AsyncIterable[Resources]],
+    resources: Callable[[], Resources | AsyncIterable[Resources] | None],
     beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> None:
     if not config.node_name:
@@ -195,6 +212,7 @@ def _overridden(config: Config, options: argparse.Namespace) -> Config:
 
 COMMANDS: Final[dict[str, Callable[[argparse.Namespace], None]]] = {
     "simulated": _simulated,
+    "simulated-controller": _simulated_controller,
     "hostdev": _hostdev,
     "new": _new,
 }

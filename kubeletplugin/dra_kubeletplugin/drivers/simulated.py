@@ -15,6 +15,10 @@ The configuration file of the simulated driver, YAML or JSON. Everything in it i
 
 Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` and so on (plugin-helper.md 7.1).
 
+A pool that several nodes reach says which: ``allNodes: true``, a ``nodeSelector``, or ``perDeviceNodeSelection: true``
+with ``nodeName``, ``allNodes`` or ``nodeSelector`` in each device. Nodes do not publish it: the controller of the
+driver does, with the same file. It also reports as true what the scheduler waits for (``bindingConditions``).
+
 A driver without hardware: a container sees its devices as environment variables.
 
 Configuration of a claim or of its class, ``{"key": "value"}``, becomes ``user_key`` or ``admin_key``; a marker names
@@ -33,17 +37,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
 from dra_api.codec import DecodeError, convert, to_dict
+from dra_api.core import NodeSelector
+from dra_api.meta import Condition
 from dra_api.references import base_request
 from dra_api.resource import CounterSet, Device, DeviceRequestAllocationResult, ResourceClaim
 
 from dra_kubeletplugin import (
     ClaimError,
     ContainerEdits,
+    Controller,
+    DeviceStatus,
     Driver,
     Pool,
     PoolInvalid,
@@ -69,8 +77,20 @@ class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     name: str = ""
     devices: int | list[dict[str, Any]] = []
     shared_counters: list[dict[str, Any]] = []
+    all_nodes: bool = False
+    node_selector: dict[str, Any] | None = None
     per_device_node_selection: bool = False
     generation: int = 0
+
+    @property
+    def reach(self) -> list[str]:
+        """The fields that say which nodes reach the pool; none for a pool of the node that publishes it."""
+        given = {
+            "allNodes": self.all_nodes,
+            "nodeSelector": self.node_selector is not None,
+            "perDeviceNodeSelection": self.per_device_node_selection,
+        }
+        return [field for field, is_given in given.items() if is_given]
 
 
 class SimulatedConfig(ProcessConfig, frozen=True, kw_only=True):
@@ -81,26 +101,62 @@ class SimulatedConfig(ProcessConfig, frozen=True, kw_only=True):
     pools: list[PoolConfig] | None = None
 
 
-def resources_of(config: SimulatedConfig) -> Resources:
-    """The pools to publish. Raises SettingsError, which names the pool, the device and the field at fault."""
-    pools: dict[str, Pool] = {}
+def resources_of(config: SimulatedConfig) -> Resources | None:
+    """Return the pools that the node publishes; None if the file has pools, and all are for the controller.
+
+    Raises SettingsError, which names the pool, the device and the field at fault.
+    """
+    of_node, of_network = _pools(config)
+    if not of_node and of_network:
+        return None
+    return _checked(config, of_node, config.node_name)
+
+
+def network_resources_of(config: SimulatedConfig) -> Resources:
+    """Return the pools that the controller publishes. Raises SettingsError, also if there are none."""
+    _, of_network = _pools(config)
+    if not of_network:
+        raise SettingsError(
+            "no pool is for the controller: give one allNodes, a nodeSelector or perDeviceNodeSelection; "
+            "`dra-kubelet-plugin simulated` publishes the others on their nodes"
+        )
+    return _checked(config, of_network)
+
+
+def _pools(config: SimulatedConfig) -> tuple[dict[str, Pool], dict[str, Pool]]:
+    """Return the pools of the node, and those that several nodes may reach."""
+    of_node: dict[str, Pool] = {}
+    of_network: dict[str, Pool] = {}
     configured = [PoolConfig(devices=config.num_devices)] if config.pools is None else config.pools
     for index, pool in enumerate(configured):
-        name = pool.name.replace("{nodeName}", config.node_name) or config.node_name
         where = f"pools[{index}]"
-        if name in pools:
+        if len(pool.reach) > 1:
+            raise SettingsError(f"{where}: {' and '.join(pool.reach)} exclude each other: keep one of them")
+        if pool.reach and (not pool.name or "{nodeName}" in pool.name):
+            raise SettingsError(
+                f"{where}.name: a pool with {pool.reach[0]} belongs to no node: give it a name without {{nodeName}}"
+            )
+        name = pool.name.replace("{nodeName}", config.node_name) or config.node_name
+        if name in of_node or name in of_network:
             raise SettingsError(f"{where}.name: there is already a pool {name!r}: give each pool its own name")
-        pools[name] = Pool.of(
+        selector = pool.node_selector
+        (of_network if pool.reach else of_node)[name] = Pool.of(
             _devices(pool.devices, f"{where}.devices"),
             shared_counters=[
                 _decoded(CounterSet, given, f"{where}.sharedCounters[{at}]")
                 for at, given in enumerate(pool.shared_counters)
             ],
+            all_nodes=pool.all_nodes,
+            node_selector=None if selector is None else _decoded(NodeSelector, selector, f"{where}.nodeSelector"),
             per_device_node_selection=pool.per_device_node_selection,
             generation=pool.generation,
         )
+    return of_node, of_network
+
+
+def _checked(config: SimulatedConfig, pools: dict[str, Pool], node_name: str = "") -> Resources:
     try:
-        check_resources(pools, driver=config.driver_name, node_name=config.node_name)
+        check_resources(pools, driver=config.driver_name, node_name=node_name)
     except PoolInvalid as error:
         raise SettingsError(f"the API server would reject this configuration: {error}") from error
     return pools
@@ -215,3 +271,25 @@ class SimulatedDriver(Driver):
         edits = ContainerEdits(env=tuple(sorted(f"{name}={value}" for name, value in variables.items())))
         told = {"driverName": self._name, "pool": result.pool, "device": result.device}
         return PreparedDevice.of(result, edits=edits, attributes=told)
+
+
+class SimulatedController(Controller):
+    """Publishes the pools that belong to no node, and reports their devices as attached.
+
+    Each condition for which the scheduler waits becomes true, and ``Attached`` for devices without any.
+    """
+
+    def __init__(self, name: str, pools: Collection[str]) -> None:
+        self._name, self._pools = name, frozenset(pools)
+
+    async def attach(self, claim: ResourceClaim) -> Iterable[DeviceStatus]:
+        """Return the conditions of the claim's devices in these pools."""
+        return [
+            DeviceStatus.of(result, conditions=[_true(kind) for kind in result.binding_conditions or ("Attached",)])
+            for result in results_for(self._name, claim)
+            if result.pool in self._pools
+        ]
+
+
+def _true(kind: str) -> Condition:
+    return Condition(type=kind, status="True", reason="Simulated", message="")
