@@ -197,7 +197,7 @@ def available_devices(view: PoolView, usage: PoolUsage, features: Features, *, d
 
     ``declares``: the node manages without the calls that a slice leaves out (K37-ONO-04).
     """
-    if view.status is not Status.USABLE:
+    if not view.is_offered:
         return 0
     found = view.everywhere & ~view.bits(usage.exclusive)
     if not features.binding_conditions:
@@ -356,7 +356,7 @@ class Seen:
         self._ambiguous: set[int] = set()
         self._complaint = ""
         for view, nodes in sights:
-            if view.status is not Status.USABLE:
+            if not view.is_offered:
                 self._complaint = self._complaint or view.complaint
                 continue
             here = view.everywhere if nodes is None else _devices_for(view, nodes)

@@ -178,7 +178,6 @@ class Inventory:
         return self._troubled.values()
 
     def _apply(self, changes: list[SliceChange]) -> None:
-        partitionable = self.features.partitionable_devices
         for old, new in changes:
             for pool in self._pools_of(old, new) if self._with_counters else ():
                 self._remember_drawn(pool)
@@ -190,7 +189,7 @@ class Inventory:
             if new is not None and self._is_known(new):
                 after = Slice(new, self.features, self.semantics)
                 if after.pool not in self._pools:
-                    self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
+                    self._pools[after.pool] = Pool(after.pool, self.semantics, self.features)
                 self._pools[after.pool].put(after)
                 self._list(after, 1)
             for pool in self._pools_of(old, new) if self._drawn else ():

@@ -45,7 +45,7 @@ class Offer(NamedTuple):
 
 
 class NodeView:
-    """The usable pools of a node, and those in trouble."""
+    """The pools of a node whose devices are allocated, and those in trouble; before 1.35 an incomplete one is both."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class NodeView:
         """What an AllocationResult says of devices that can be used on this node only."""
         self.troubled = [view for view in (*views, *foreign) if view.status is not Status.USABLE]
         self.invalid = any(view.status is Status.INVALID for view in self.troubled)
-        usable = [view for view in views if view.status is Status.USABLE]
-        self.pools = [view for view in usable if not view.last] + [view for view in usable if view.last]
+        offered = [view for view in views if view.is_offered]
+        self.pools = [view for view in offered if not view.last] + [view for view in offered if view.last]
         self.offsets: list[int] = []
         self.devices: list[Device] = []
         self.pool_of: list[int] = []

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Node
 from dra_api.quantity import Quantity
+from dra_api.releases.pool_rules import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
 
 from .basics import DeviceId, Memo, PoolId
@@ -55,6 +56,7 @@ class PoolView:
         slices: Sequence[Slice],
         others: Sequence[Slice],
         *,
+        rules: PoolRules,
         counters: bool,
         drawn: Mapping[str, Drawn] | None = None,
     ) -> None:
@@ -80,7 +82,11 @@ class PoolView:
         self._found = len(self._every_slice)
         self._announced = slices[0].spec.pool.resource_slice_count
         """If the slices disagree about their number, the first one that came counts."""
-        self.status = self._status(len(slices))
+        self.status = self._status(len(slices), rules)
+        self.is_offered = self.status is Status.USABLE or (
+            rules.gives_of_incomplete_pools and self.status is Status.INCOMPLETE
+        )
+        """Whether its devices are allocated. A request for all devices needs more: a usable pool."""
         self.counter_groups = (
             CounterGroups([name for _, name in self.counters.names], self._counter_groups())
             if is_counted
@@ -95,12 +101,14 @@ class PoolView:
         """The compatibility groups of the pool's devices."""
         return CompatibilityTable(self._every_slice, self.devices, self._drawn)
 
-    def _status(self, relevant: int) -> Status:
-        if self._announced not in (relevant, self._found):
+    def _status(self, relevant: int, rules: PoolRules) -> Status:
+        """Where devices of incomplete pools are allocated, an incomplete pool can be invalid; that counts for more."""
+        is_incomplete = self._announced not in (relevant, self._found)
+        if is_incomplete and not rules.gives_of_incomplete_pools:
             return Status.INCOMPLETE
         if len(self.numbers) != len(self.devices) or self.counters.fault:
             return Status.INVALID
-        return Status.USABLE
+        return Status.INCOMPLETE if is_incomplete else Status.USABLE
 
     @property
     def complaint(self) -> str:
@@ -213,11 +221,12 @@ class Unreadable(NamedTuple):
 class Pool:
     """All slices of a pool in the cluster, and its views."""
 
-    def __init__(self, pool: PoolId, semantics: Semantics, *, partitionable: bool) -> None:
+    def __init__(self, pool: PoolId, semantics: Semantics, features: Features) -> None:
         self.id = pool
+        self._rules = POOL_RULES[features.release]
         self._newest_only = semantics.newest_generation_only
         self._errors_stay = semantics.errors_stay_on_node
-        self._partitionable = partitionable
+        self._partitionable = features.partitionable_devices
         self._drawn: Mapping[str, Drawn] | None = NOTHING_DRAWN if semantics.counters_stay_drawn else None
         self._stale = False
         self._slices: dict[str, Slice] = {}
@@ -368,7 +377,9 @@ class Pool:
         if view is None:
             chosen = set(key)
             others = [s for s in self._slices.values() if s.generation == newest and s.name not in chosen]
-            view = PoolView(self.id, relevant, others, counters=self._partitionable, drawn=self._drawn)
+            view = PoolView(
+                self.id, relevant, others, rules=self._rules, counters=self._partitionable, drawn=self._drawn
+            )
             self._views[key] = view
         return view
 

@@ -17,6 +17,7 @@ from allocator_problems import CrowdedMaker, Maker, make_case
 from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.core import Node
+from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_operator.allocator import (
     Allocated,
@@ -99,6 +100,12 @@ def test_the_oracle_gives_the_intended_answers_where_the_reference_errs() -> Non
 @given(sources)
 def test_the_allocator_agrees_with_brute_force(source: Random) -> None:
     check(make_case(source))
+
+
+@settings(relaxed, max_examples=fewer(60))
+@given(sources, st.sampled_from([release for release in Release if release < Release.V1_36]))
+def test_the_allocator_agrees_with_brute_force_by_the_rules_of_older_releases(source: Random, release: Release) -> None:
+    check(make_case(source), release=release)
 
 
 @pytest.mark.parametrize("maker", [Maker, CrowdedMaker])

@@ -366,3 +366,50 @@ def test_a_list_that_was_narrowed_is_wide_again_on_the_way_back() -> None:
 def test_a_configuration_is_copied_once_however_many_requests_it_is_for() -> None:
     for features in (OLD, NEW):
         assert len(names(features, [request("r1"), request("r2")], ["r1", "r2"])) == 1
+
+
+def half_of_a_pool(*devices: Json) -> list[Json]:
+    """One of two slices."""
+    (slice_,) = pool(*devices)
+    slice_["spec"]["pool"]["resourceSliceCount"] = 2
+    return [slice_]
+
+
+@pytest.mark.parametrize(("release", "given"), [(release, release < Release.V1_35) for release in Release])
+def test_the_devices_of_an_incomplete_pool_are_given_until_1_34(release: Release, given: bool) -> None:
+    """To requests for a number; a request for all has to know all. The index over nodes agrees."""
+    slices = half_of_a_pool(device("a"), device("b"))
+    cluster = lab(slices, [claim(request("r"))], features=Features(release))
+    assert cluster.devices() == ([["r=drv/p/a"]] if given else "none")
+    candidates = cluster.allocator.candidates(cluster.allocator.compile(cluster.claims), cluster.usage)
+    assert ("n1" in candidates) is given
+    everything = lab(slices, [claim(request("r", allocationMode="All"))], features=Features(release))
+    assert everything.devices() == "nodeError"
+
+
+@pytest.mark.parametrize("release", [Release.V1_32, Release.V1_34, Release.V1_35])
+def test_an_incomplete_pool_with_two_devices_of_one_name_gives_none(release: Release) -> None:
+    cluster = lab(half_of_a_pool(device("a"), device("a")), [claim(request("r"))], features=Features(release))
+    assert cluster.devices() == ("nodeError" if release < Release.V1_35 else "none")
+
+
+@pytest.mark.parametrize("release", Release)
+def test_all_of_nothing_is_nothing_in_1_32_and_a_refusal_since(release: Release) -> None:
+    everything = request("all", 'device.driver == "other"', allocationMode="All")
+    cluster = lab(pool(device("a")), [claim(everything, request("r"))], features=Features(release))
+    outcome = cluster.decide()
+    if release > Release.V1_32:
+        assert cluster.devices() == "none"
+        return
+    assert isinstance(outcome, Allocated)
+    assert cluster.devices() == [["r=drv/p/a"]]
+    alone = lab([], [claim(everything)], features=Features(release))
+    outcome = alone.decide()
+    assert isinstance(outcome, Allocated)
+    assert outcome.results[0].devices.results is None
+    assert outcome.results[0].node_selector is None
+    candidates = alone.allocator.candidates(alone.allocator.compile(alone.claims), alone.usage)
+    assert candidates.anywhere
+    half = [*half_of_a_pool(device("b")), *pool(device("a"), name="q")]
+    mine = request("all", 'device.driver == "drv"', allocationMode="All")
+    assert lab(half, [claim(mine)], features=Features(release)).devices() == "nodeError"

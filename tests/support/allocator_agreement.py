@@ -19,6 +19,7 @@ from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
+from dra_api.releases.release import BUILT, Release
 from dra_api.resource import AllocationResult, DeviceTaintRule
 from dra_operator.allocator import Allocated, Outcome, Semantics
 from dra_operator.allocator.search import search
@@ -29,19 +30,21 @@ LIMIT = 4_000
 """Steps of the oracle: what takes longer is left out, and must be rare."""
 
 
-def laboratory(case: Json, semantics: Semantics | None = None) -> Lab:
+def laboratory(case: Json, semantics: Semantics | None = None, release: Release = Release.V1_36) -> Lab:
     """The allocator on a case, taint rules included."""
-    lab = case_lab(case, semantics or Semantics())
+    lab = case_lab(case, semantics or Semantics(), release)
     for rule in case.get("rules") or []:
         lab.allocator.inventory.put_rule(convert(DeviceTaintRule, rule))
     return lab
 
 
-def ask_oracle(case: Json, node: Json, limit: int = LIMIT, **mistakes: bool) -> Answer | None:
+def ask_oracle(
+    case: Json, node: Json, release: Release = Release.V1_36, /, limit: int = LIMIT, **mistakes: bool
+) -> Answer | None:
     """The oracle's answer, or None when it takes too long. Slices come to it in the order of their names."""
     ordered = {**case, "slices": sorted(case["slices"], key=lambda slice_: slice_["metadata"]["name"])}
     try:
-        return answer(Problem.from_case(ordered, node, **mistakes), limit=limit)
+        return answer(Problem.from_case(ordered, node, (1, int(release)), **mistakes), limit=limit)
     except OutOfSteps:
         return None
 
@@ -69,13 +72,13 @@ def disagreement(outcome: Outcome, expected: Answer) -> str | None:
     return None
 
 
-def check(case: Json, *, as_reference: bool = False) -> list[str]:
+def check(case: Json, *, as_reference: bool = False, release: Release = Release.V1_36) -> list[str]:
     """The kinds of answer on the nodes of a case. Raises AssertionError when one of them differs."""
-    lab = laboratory(case, Semantics.reference() if as_reference else Semantics())
+    lab = laboratory(case, Semantics.reference() if as_reference else Semantics(), release)
     mistakes = dict.fromkeys(REFERENCE_MISTAKES, False) if as_reference else {}
     kinds = []
     for node in case["nodes"]:
-        expected = ask_oracle(case, node, **mistakes)
+        expected = ask_oracle(case, node, release, **mistakes)
         if expected is None:
             kinds.append("too long for the oracle")
             continue
@@ -92,6 +95,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--as-reference", action="store_true", help="repeat the reference's mistakes")
     parser.add_argument("--crowded", action="store_true", help="many requests of few kinds on one node")
+    parser.add_argument("--release", choices=[name for name in BUILT if name != "1.37"], default="1.36")
     parser.add_argument("--guided", action="store_true", help="prune from the start, not only when a search takes long")
     options = parser.parse_args()
     kinds: Counter[str] = Counter()
@@ -101,7 +105,7 @@ def main() -> int:
         case = make_case(Random(f"{options.seed}/{number}"), CrowdedMaker if options.crowded else Maker)
         try:
             with patch.object(search, "FAILURES_BEFORE_PRUNING", patience):
-                kinds.update(check(case, as_reference=options.as_reference))
+                kinds.update(check(case, as_reference=options.as_reference, release=BUILT[options.release]))
         except AssertionError as error:
             wrong += 1
             print(f"problem {options.seed}/{number}: {error}\n{json.dumps(case)}")

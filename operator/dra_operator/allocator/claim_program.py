@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.quantity import Quantity
+from dra_api.releases.pool_rules import POOL_RULES
 from dra_api.releases.release import Release
 from dra_api.resource import (
     Device,
@@ -125,6 +126,8 @@ class Alternative:
     everything: bool
     """Mode All; otherwise ``count`` devices."""
     count: int
+    least: int
+    """The fewest devices that serve it: ``count``, or in mode All one, and none in Kubernetes 1.32."""
     admin: bool
     tolerations: tuple[DeviceToleration, ...] | None
     capacity: tuple[tuple[str, Quantity], ...]
@@ -329,8 +332,9 @@ class _Compiler:
             request=name,
             class_=class_,
             selectors=self._selectors(class_.metadata.name, name, class_.spec.selectors) + own,
-            everything=wanted.allocation_mode == "All",
+            everything=(everything := wanted.allocation_mode == "All"),
             count=wanted.count,
+            least=wanted.count if not everything else int(not POOL_RULES[self._features.release].gives_all_of_nothing),
             admin=bool(admin),
             tolerations=wanted.tolerations,
             capacity=tuple(sorted(requested.items(), key=lambda item: item[0])),

@@ -160,6 +160,7 @@ class Pool:
     slices: list[ResourceSlice]
     all: list[ResourceSlice]
     complete: bool
+    incomplete_do: bool = False
     valid: bool = True
 
     @property
@@ -202,7 +203,7 @@ def candidates(pools: list[Pool]) -> list[Candidate]:
     return [
         Candidate(pool, slice_, device)
         for pool in pools
-        if pool.complete and pool.valid
+        if (pool.complete or pool.incomplete_do) and pool.valid
         for slice_ in pool.slices
         for device in slice_.spec.devices or ()
     ]
@@ -216,7 +217,7 @@ def _relevant(problem: Problem, slice_: ResourceSlice) -> bool:
     spec = slice_.spec
     if not problem.gates.partitionable and (spec.per_device_node_selection is not None or spec.shared_counters):
         return False
-    if spec.shared_counters and not problem.gates.errors_stay_on_node:
+    if spec.shared_counters and problem.gates.counters_apart and not problem.gates.errors_stay_on_node:
         return True
     if spec.node_name or spec.all_nodes or spec.node_selector is not None:
         return node_matches(problem, spec.node_name, spec.all_nodes, spec.node_selector)
@@ -241,9 +242,10 @@ def _pool(problem: Problem, key: tuple[str, str], relevant: list[ResourceSlice])
         if newest > generation:
             return None
         complete = len(kept) == wanted
-    with_devices = [slice_ for slice_ in relevant if not (problem.gates.partitionable and slice_.spec.shared_counters)]
-    pool = Pool(*key, sorted(with_devices, key=lambda s: s.metadata.name), kept, complete)
-    pool.valid = not complete or _valid(problem, pool)
+    with_devices = [slice_ for slice_ in relevant if not (problem.gates.counters_apart and slice_.spec.shared_counters)]
+    incomplete_do = problem.gates.incomplete_pools_do
+    pool = Pool(*key, sorted(with_devices, key=lambda s: s.metadata.name), kept, complete, incomplete_do)
+    pool.valid = not (complete or incomplete_do) or _valid(problem, pool)
     return pool
 
 

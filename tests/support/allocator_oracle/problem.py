@@ -37,6 +37,22 @@ class Gates:
     newest_generation_only: bool = True
     admin_ignores_allocations: bool = True
     errors_stay_on_node: bool = True
+    release: tuple[int, int] = (1, 36)
+
+    @property
+    def counters_apart(self) -> bool:
+        """A slice with counters has no devices."""
+        return self.partitionable and self.release >= (1, 35)
+
+    @property
+    def incomplete_pools_do(self) -> bool:
+        """A request for a number of devices gets those of incomplete pools (section 3)."""
+        return self.release < (1, 35)
+
+    @property
+    def nothing_is_all(self) -> bool:
+        """A request for all devices is served where there is none (section 7)."""
+        return self.release == (1, 32)
 
     @property
     def admin(self) -> bool:
@@ -116,7 +132,9 @@ class Problem:
     gates: Gates
 
     @classmethod
-    def from_case(cls, case: Mapping[str, Any], node: Mapping[str, Any], **mistakes: bool) -> Problem:
+    def from_case(
+        cls, case: Mapping[str, Any], node: Mapping[str, Any], release: tuple[int, int] = (1, 36), /, **mistakes: bool
+    ) -> Problem:
         """From a corpus case and one of its nodes."""
         slices = tuple(convert(ResourceSlice, slice_) for slice_ in case["slices"])
         rules = [convert(DeviceTaintRule, rule) for rule in case.get("rules") or []]
@@ -126,7 +144,7 @@ class Problem:
             classes=tuple(convert(DeviceClass, class_) for class_ in case["classes"]),
             slices=tuple(with_taints(slice_, rules) for slice_ in slices),
             taken=Taken.from_json(case.get("allocatedState") or {}),
-            gates=Gates(frozenset(case["features"]), **mistakes),
+            gates=Gates(frozenset(case["features"]), release=release, **mistakes),
         )
 
     def selects(self, expression: str, driver: str, device: Device) -> bool:

@@ -132,7 +132,7 @@ class Search:
         self.steps += 1
         if self._limit is not None and self.steps > self._limit:
             raise OutOfSteps
-        if wanted.collected == []:
+        if wanted.collected == [] and (wanted.fault or not self.problem.gates.nothing_is_all):
             return End.FAILED
         if have == wanted.count:
             return self._request(claim, request + 1)

@@ -215,7 +215,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
         if view is None:
             return Count(fallible_elsewhere=elsewhere)
         troubled = view.status is not Status.USABLE
-        if troubled and pool.owning_node is not None:
+        if not view.is_offered and pool.owning_node is not None:
             return Count(0, everything, elsewhere)
         matching, fallible, driver = 0, troubled and everything, ""
         for slice_ in view.slices if pool.owning_node is not None else pool.slices:

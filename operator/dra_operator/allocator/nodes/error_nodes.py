@@ -177,7 +177,7 @@ def find_error_nodes(
     """Return the nodes of a program for the reference's semantics; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
     anywhere = program.fault is not None or program.may_fail_anywhere
-    needs = [[Counted(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
+    needs = [[Counted(other.least, counts_of(other)) for other in stage.alternatives] for stage in program.stages]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0
         nodes.update(dict.fromkeys(need.counts.may_error()))
@@ -213,10 +213,6 @@ def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
 def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
     """Whether each request on the path, by itself, finds enough devices on the node."""
     return all(any(need.devices <= need.counts.most(node) for need in needs) for needs in path)
-
-
-def _least(alternative: Alternative) -> int:
-    return 1 if alternative.everything else alternative.count
 
 
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:

@@ -202,7 +202,7 @@ class NodeIndex:
     def _want(self, alternative: Alternative, together: Counter[DeviceCounts]) -> Want:
         counts = self._counts_of(alternative)
         if alternative.everything:
-            return Want(counts, 1)
+            return Want(counts, alternative.least)
         if not alternative.count or counts.sharing:
             return Want(counts, alternative.count)
         return Want(counts, max(alternative.count, together[counts]))

@@ -85,10 +85,15 @@ class Domain:
         return [one for one in self.ledgers if one.agrees_on or one.differs_in]
 
     @property
+    def is_void(self) -> bool:
+        """Mode All: there is no device, and in Kubernetes 1.32 that will do."""
+        return not (self.alternative.least or self.collected or self.fault) and self.alternative.everything
+
+    @property
     def short(self) -> bool:
         """Whether the domain alone has too few devices."""
         if self.alternative.everything:
-            return not self.collected or bool(self.collected & ~self.usable)
+            return not (self.collected or self.is_void) or bool(self.collected & ~self.usable)
         return self.usable.bit_count() < self.need
 
     @property

@@ -54,7 +54,7 @@ def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining
 def _serve(
     state: BranchState, pruner: BranchPruner | None, stage: int, domain: Domain, remaining: Remaining | None
 ) -> Frame | None:
-    if domain.alternative.everything:
+    if domain.alternative.everything and not domain.is_void:
         return AllDevicesFrame(stage, domain, remaining)
     if domain.need:
         if state.order is not None and stage >= state.ordered_from:
