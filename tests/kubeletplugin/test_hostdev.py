@@ -252,6 +252,46 @@ def test_a_network_interface_moves_into_the_container(host: FakeHost, read: Read
         assert owned(made) == ("network interface eth7",)
 
 
+async def test_a_container_is_told_what_its_network_card_is(host: FakeHost, read: Read) -> None:
+    """Attributes as in the slice, the standard ones included, and the interface as the container sees it."""
+    pci = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
+    files = {"vendor": "0x15b3", "device": "0x1021", "class": "0x020000", "numa_node": "1"}
+    made = host.folder(pci, "pci", driver="mlx5_core", **files)
+    host.folder(f"{pci}/infiniband/mlx5_1")
+    host.node("infiniband/uverbs1", "231:193", f"{pci}/infiniband_verbs/uverbs1", "infiniband_verbs")
+    port = host.folder(f"{pci}/net/ens1", "net", address="02:00:00:00:00:07", ifindex="3", iflink="3", flags="0x1003")
+    (port / "device").symlink_to(made)
+    host.at("/sys/class/net").mkdir(parents=True)
+    host.at("/sys/class/net/ens1").symlink_to(port)
+    config = read(
+        "devices: [{name: nic, sysfs: ['/sys/class/net/*'], nodes: ['device/infiniband_verbs/*'], "
+        "container: {netDevices: [{name: data}]}}]"
+    )
+    (found,) = scan(config, host).devices.values()
+    (prepared,) = await driver_of(config, host).prepare(claim_of(found.name))
+    assert prepared.attributes == found.published.attributes
+    assert {name: to_dict(value) for name, value in prepared.attributes.items()} == {
+        "entry": {"string": "nic"},
+        "node": {"string": "ens1"},
+        "subsystem": {"string": "net"},
+        "vendorId": {"string": "15b3"},
+        "productId": {"string": "1021"},
+        "pciClass": {"string": "020000"},
+        "driver": {"string": "mlx5_core"},
+        "rdmaDevice": {"string": "mlx5_1"},
+        "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.1"},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+        "resource.kubernetes.io/numaNode": {"int": 1},
+    }
+    assert prepared.network is not None
+    assert to_dict(prepared.network) == {"interfaceName": "data", "hardwareAddress": "02:00:00:00:00:07"}
+    assert prepared.edits is not None
+    assert [node.path for node in prepared.edits.device_nodes] == ["/dev/infiniband/uverbs1"]
+    host.folder(f"{pci}/infiniband/mlx5_2")
+    (found,) = scan(config, host).devices.values()
+    assert "rdmaDevice" not in (found.published.attributes or {})
+
+
 ONE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
 SHARES: list[tuple[str, dict[str, Any]]] = [
     ("1", {}),

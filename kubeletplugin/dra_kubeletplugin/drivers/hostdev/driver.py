@@ -27,7 +27,7 @@ from dra_kubeletplugin import (
 )
 
 from .device import Found
-from .edits import edits_of
+from .edits import edits_of, network_of
 from .facts import HostTree
 from .interfaces import InPods
 
@@ -75,7 +75,13 @@ class HostdevDriver(Driver):
         for config in configs_for(self._name, claim, result, Parameters):
             path = config.parameters.container_path or path
         try:
-            return PreparedDevice.of(result, edits=edits_of(made, path), owns=found.owned[made.name])
+            return PreparedDevice.of(
+                result,
+                edits=edits_of(made, path),
+                attributes=made.published.attributes,
+                network=network_of(made),
+                owns=found.owned[made.name],
+            )
         except (CdiError, ValueError) as error:
             raise ClaimError(f"device {result.device}: {error}") from error
 

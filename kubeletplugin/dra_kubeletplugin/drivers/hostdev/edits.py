@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dra_api.resource import NetworkDeviceData
+
 from dra_kubeletplugin import ContainerEdits, DeviceNode, Mount, NetDevice
 
 from . import template
@@ -122,6 +124,14 @@ def net_devices(made: HostDevice) -> Iterator[NetDevice]:
         interface, name = (template.filled_as_path(text, first) for text in (device.host_interface_name, device.name))
         if interface and (name or not device.name):
             yield NetDevice(host_interface_name=interface, name=name or interface)
+
+
+def network_of(made: HostDevice) -> NetworkDeviceData | None:
+    """Return how the first interface of a device is called in the container, and its hardware address."""
+    for device in net_devices(made):
+        address = made.parts[0].tree.text(f"/sys/class/net/{device.host_interface_name}/address")
+        return NetworkDeviceData(interface_name=device.name, hardware_address=address or "")
+    return None
 
 
 def _escaped(text: str) -> str:

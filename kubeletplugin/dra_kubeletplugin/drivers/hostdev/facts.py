@@ -165,6 +165,7 @@ FACTS: Mapping[str, str] = {
     "pcieRoot": "`pci0000:3a`, also of what is plugged into a PCI device",
     "numaNode": "number of the NUMA node; missing if the machine does not number them",
     "iommuGroup": "group for VFIO",
+    "rdmaDevice": "`mlx5_0`: the RDMA device of a network card, if it has one",
 }
 """The facts by name, with what they mean; docs/hostdev.md shows them."""
 
@@ -231,7 +232,14 @@ class Facts:
             "pcieRoot": root[1] if root else None,
             "numaNode": numa if numa and numa.isdecimal() else None,
             "iommuGroup": self._link("iommu_group"),
+            "rdmaDevice": self._rdma_device,
         }
+
+    @cached_property
+    def _rdma_device(self) -> str | None:
+        """The RDMA device below the PCI device; of several, as two ports of one function have, none can be told."""
+        found = self.tree.glob(f"{self._pci}/infiniband/*") if self._pci and not self._above("idVendor") else []
+        return found[0].rpartition("/")[2] if len(found) == 1 else None
 
     @cached_property
     def _pci(self) -> str | None:
