@@ -28,7 +28,7 @@ from dra_ledger.cel_language import CelSelectors
 from pages import PAGES, Page, is_test
 
 Names = dict[str, Any]
-NOT_RUN = {("docs/driver-author.md", 7): "serves until a signal, in a kubelet's folders"}
+NOT_RUN = {("docs/driver-production.md", 1): "serves until a signal, in a kubelet's folders"}
 OTHERWISE = {  # what a test cannot do as it is written
     'Path("/tmp/n1")': "root",
     "await plugin.wait()": "plugin.wait",
@@ -79,7 +79,7 @@ def for_the_plugin(names: Names, root: Path) -> Names:
         "Api": Api,
         "connection": connection,
         "settings": settings,
-        "driver": names["HelloDriver"](),
+        "driver": names["WellDriver"](),
         "resources": {"worker-1": dra_kubeletplugin.Pool.of(names["devices"])},
     }
 
@@ -101,7 +101,7 @@ def for_the_ledger(_names: Names, root: Path) -> Names:
 
 BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
     ("docs/choosing-devices.md", 0): for_the_allocator,
-    ("docs/driver-author.md", 8): for_the_plugin,
+    ("docs/driver-production.md", 2): for_the_plugin,
     ("docs/node-agent.md", 0): for_the_node_agent,
     ("docs/ledger.md", 0): for_the_ledger,
 }
