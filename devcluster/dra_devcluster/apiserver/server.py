@@ -37,11 +37,13 @@ from .app import App
 from .authorization import ADMIN, Mode, node_user
 from .controllers import (
     AggregationController,
+    CronJobController,
     DaemonSetController,
     DefaultScheduler,
     DefinitionController,
     DeploymentController,
     GarbageCollector,
+    JobController,
     NamespaceController,
     PodGroupProtection,
     QuotaController,
@@ -64,6 +66,8 @@ _CONTROLLERS = (
     DaemonSetController,
     DeploymentController,
     ReplicaSetController,
+    JobController,
+    CronJobController,
     DefaultScheduler,
 )
 _GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops

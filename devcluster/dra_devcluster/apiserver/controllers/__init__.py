@@ -2,6 +2,7 @@
 
 from dra_devcluster.apiserver.controllers.default_roles import AggregationController
 from dra_devcluster.apiserver.controllers.deletion import DefinitionController
+from dra_devcluster.apiserver.controllers.jobs import CronJobController, JobController
 from dra_devcluster.apiserver.controllers.workloads import DeploymentController, ReplicaSetController
 
 from .default_roles import ensure_default_roles
@@ -13,11 +14,13 @@ from .workloads import DaemonSetController
 
 __all__ = [
     "AggregationController",
+    "CronJobController",
     "DaemonSetController",
     "DefaultScheduler",
     "DefinitionController",
     "DeploymentController",
     "GarbageCollector",
+    "JobController",
     "NamespaceController",
     "PodGroupProtection",
     "QuotaController",

@@ -16,6 +16,7 @@ class Worker(Generic[K]):
 
     def __init__(self) -> None:
         self._keys: dict[K, None] = {}
+        self._later: dict[K, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -23,6 +24,21 @@ class Worker(Generic[K]):
         """Have the key handled soon; again if it is being handled now."""
         self._keys[key] = None
         self._wake.set()
+
+    def add_later(self, key: K, seconds: float) -> None:
+        """Have the key handled after so many seconds, or when an earlier call has said so."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(0.0, seconds)
+        waiting = self._later.get(key)
+        if waiting is not None and waiting.when() <= due:
+            return
+        if waiting is not None:
+            waiting.cancel()
+        self._later[key] = loop.call_at(due, self._is_due, key)
+
+    def _is_due(self, key: K) -> None:
+        del self._later[key]
+        self.add(key)
 
     def handle(self, key: K) -> None:
         """Do what the current state asks for; must be repeatable."""
@@ -50,4 +66,6 @@ class Worker(Generic[K]):
     ) -> None:
         if self._task is not None:
             self._task.cancel()
+            for waiting in self._later.values():
+                waiting.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

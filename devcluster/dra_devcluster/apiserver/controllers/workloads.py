@@ -40,8 +40,9 @@ MANAGER = "dra-devcluster"
 
 
 class WorkloadController(Worker[Key]):
-    """Works on the objects of one resource of ``apps``: on each when it or a dependent changes."""
+    """Works on the objects of one resource: on each when it or a dependent changes."""
 
+    group = "apps"
     kind = ""
     plural = ""
     owned = ("", "pods")
@@ -49,7 +50,7 @@ class WorkloadController(Worker[Key]):
     def __init__(self, registry: Registry) -> None:
         super().__init__()
         self.registry = registry
-        self.resource = registry.resource("apps", "v1", self.plural)
+        self.resource = registry.resource(self.group, "v1", self.plural)
         self.objects = registry.collection(self.resource)
         self.dependents = registry.store.collection(*self.owned)
         for stored in self.objects.all():
@@ -85,8 +86,11 @@ class WorkloadController(Worker[Key]):
         ]
         return sorted(found, key=lambda stored: stored.decode()["metadata"]["creationTimestamp"])
 
-    def create_pod(self, owner: Json, spec: Json, labels: dict[str, str]) -> None:
-        """A pod from the template in the owner's spec; one that cannot be made is reported by an event."""
+    def create_pod(self, owner: Json, spec: Json, labels: dict[str, str], more: Json | None = None) -> bool:
+        """Create a pod from the template in the owner's spec; an event reports one that cannot be made.
+
+        ``more`` is further metadata. Returns whether the pod was made.
+        """
         template = (owner["spec"].get("template") or {}).get("metadata") or {}
         meta = {
             "generateName": f"{owner['metadata']['name']}-",
@@ -96,11 +100,14 @@ class WorkloadController(Worker[Key]):
         }
         if annotations := template.get("annotations"):
             meta["annotations"] = annotations  # none at all rather than empty ones, as after any request
+        meta |= more or {}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": deepcopy(spec)}
         try:
             create(self.write("", "pods", meta["namespace"], "create"), body)
         except StatusError as error:
-            self._report(owner, f"Error creating: {error}")
+            self.report(owner, "FailedCreate", f"Error creating: {error}")
+            return False
+        return True
 
     def delete(self, stored: Stored) -> None:
         """Delete a pod or another dependent."""
@@ -109,23 +116,24 @@ class WorkloadController(Worker[Key]):
     def set_status(self, stored: Stored, obj: Json, status: Json) -> None:
         """Write the status if it differs; the object has not changed since ``stored``."""
         if obj.get("status") != status:
-            write = self.write("apps", self.plural, stored.namespace, "update", subresource="status")
+            write = self.write(self.group, self.plural, stored.namespace, "update", subresource="status")
             update(write, stored, {**obj, "status": status})
 
     def write(self, group: str, plural: str, namespace: str, verb: str, *, subresource: str = "") -> Write:
         resource = self.registry.resource(group, "v1", plural)
         return Write(self.registry, resource, namespace=namespace, verb=verb, subresource=subresource, manager=MANAGER)
 
-    def _report(self, owner: Json, message: str) -> None:
+    def report(self, owner: Json, reason: str, message: str, kind: str = "Warning") -> None:
+        """Write an event about an object of this resource."""
         meta, moment = owner["metadata"], now()
         about = {"kind": self.kind, "apiVersion": self.resource.api_version}
         about |= {key: meta[key] for key in ("name", "namespace", "uid")}
         event = {
             "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
             "involvedObject": about,
-            "reason": "FailedCreate",
+            "reason": reason,
             "message": message,
-            "type": "Warning",
+            "type": kind,
             "source": {"component": MANAGER},
             "firstTimestamp": moment,
             "lastTimestamp": moment,

@@ -8,6 +8,7 @@ from .base import Kind, Write
 from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
 from .events import CoreEvents, NewEvents
+from .jobs import CronJobs, Jobs
 from .namespaces import NamespaceKind
 from .pod import PodKind
 from .rbac import RBAC
@@ -25,6 +26,8 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("apps", "deployments"): Deployments,
     ("apps", "replicasets"): ReplicaSets,
     ("apps", "statefulsets"): StatefulSets,
+    ("batch", "cronjobs"): CronJobs,
+    ("batch", "jobs"): Jobs,
     **ADMISSION,
     **RBAC,
     **SIMPLE,

@@ -181,6 +181,29 @@ def daemon_set_cells(obj: Json, now: datetime) -> list[Any]:
     return [name(obj), *counts, label_text(node_selector), *tail]
 
 
+def job_cells(obj: Json, now: datetime) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    true = [c.get("type") for c in status.get("conditions") or [] if c.get("status") == "True"]
+    going = bool(obj["metadata"].get("deletionTimestamp"))
+    text = next((kind for kind in ("Complete", "Failed", "Suspended") if kind in true), "Terminating" if going else "")
+    text = text or next((kind for kind in ("FailureTarget", "SuccessCriteriaMet") if kind in true), "Running")
+    done, wanted, width = status.get("succeeded", 0), spec.get("completions"), spec.get("parallelism") or 0
+    ratio = f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {width}" if width > 1 else f"{done}/1"
+    start, end = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
+    duration = age(status.get("startTime"), end or now) if start else ""
+    return [name(obj), text, ratio, duration, created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
+
+
+def cron_job_cells(obj: Json, now: datetime) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    last = age(status.get("lastScheduleTime"), now) if parse_time(status.get("lastScheduleTime")) else NONE
+    suspended = str(bool(spec.get("suspend"))).capitalize()
+    head = [spec.get("schedule", ""), spec.get("timeZone") or NONE, suspended, len(status.get("active") or [])]
+    template = spec.get("jobTemplate") or {}
+    tail = [*_template(template), selector_text(spec_of(template).get("selector"))]
+    return [name(obj), *head, last, created(obj, now), *tail]
+
+
 def disruption_budget_cells(obj: Json, now: datetime) -> list[Any]:
     spec = spec_of(obj)
     bounds = [str(spec.get(key, "N/A")) for key in ("minAvailable", "maxUnavailable")]
