@@ -38,7 +38,7 @@ TRACKING: Final = "batch.kubernetes.io/job-tracking"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 BACKOFF_SECONDS: Final = 10.0
 _MOST_BACKOFF_SECONDS: Final = 600.0
-_MOST_DOUBLINGS: Final = 10  # more would only make large numbers
+_MOST_DOUBLING_COUNT: Final = 10  # more would only make large numbers
 _SCHEDULED: Final = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 _OUTCOMES: Final = {"SuccessCriteriaMet": "Complete", "FailureTarget": "Failed"}
 _OWN_CONTROLLER: Final = "kubernetes.io/job-controller"
@@ -94,7 +94,7 @@ class Backoff:
         """Return the seconds until pods may be made; 0 or less if they may."""
         if not self.failures:
             return 0.0
-        pause = min(_MOST_BACKOFF_SECONDS, BACKOFF_SECONDS * float(2 ** min(self.failures - 1, _MOST_DOUBLINGS)))
+        pause = min(_MOST_BACKOFF_SECONDS, BACKOFF_SECONDS * float(2 ** min(self.failures - 1, _MOST_DOUBLING_COUNT)))
         return self.last + pause - moment
 
 

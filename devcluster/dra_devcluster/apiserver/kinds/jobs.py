@@ -211,7 +211,7 @@ _MACROS: Final = {
 }
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _FOREIGN: Final = re.compile(r"[#]|\bL|L\b|W\b")
-_FIELDS: Final = 5
+_FIELD_COUNT: Final = 5
 
 
 class Schedule:
@@ -230,8 +230,8 @@ class Schedule:
             return
         if "TZ" in text:
             raise ValueError("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
-        if len(self._fields.split()) != _FIELDS:
-            raise ValueError(f"expected exactly {_FIELDS} fields, found {len(self._fields.split())}: {text}")
+        if len(self._fields.split()) != _FIELD_COUNT:
+            raise ValueError(f"expected exactly {_FIELD_COUNT} fields, found {len(self._fields.split())}: {text}")
         if _FOREIGN.search(re.sub("JUL", "", self._fields.upper())):
             raise ValueError("L, W and # are not known to Kubernetes")
         try:
