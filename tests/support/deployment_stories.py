@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 from deployment_site import NODES, Site
 from kubectl import ROOT
-from real_cluster import RealCluster
 
 HALF, WHOLE = 4, 8
 """Of the devices that manifests/plugin/simulated.yaml gives a node."""
@@ -42,30 +41,10 @@ async def gangs_start_together(site: Site) -> None:
 
 
 async def a_job_is_done(site: Site, path: Path) -> None:
-    """Its four pods are a gang. The development cluster has no controller of Jobs: there the pods are created."""
-    kubectl = site.kubectl
-    if isinstance(site.cluster, RealCluster):
-        await kubectl("apply", "--validate=strict", "-f", str(path))
-        await kubectl("wait", "--for=condition=Complete", "job", "gang-job", "--timeout=120s")
-        await kubectl("delete", "-f", str(path), "--timeout=120s")
-        return
-    pods = [f"gang-job-{number}" for number in range(4)]
-    living = (await kubectl.read("resourceclaimtemplate", "gang"))["metadata"]["uid"]
-    await kubectl("create", "-f", "-", stdin=yaml.safe_dump_all(job_pods(path, living, pods)))
-    await kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", *pods, "--timeout=120s")
-    await kubectl("delete", "pod", *pods)
-
-
-def job_pods(path: Path, uid: str, names: list[str]) -> list[dict[str, Any]]:
-    """Pods as the controller of Jobs makes them.
-
-    ``uid`` is that of an object there is: what belongs to an owner that is gone is removed.
-    """
-    job = yaml.safe_load(path.read_text())
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": uid}
-    template = job["spec"]["template"]
-    owned = {**template["metadata"], "ownerReferences": [owner | {"controller": True}]}
-    return [{"apiVersion": "v1", "kind": "Pod", **template, "metadata": owned | {"name": name}} for name in names]
+    """Its four pods are a gang."""
+    await site.kubectl("apply", "--validate=strict", "-f", str(path))
+    await site.kubectl("wait", "--for=condition=Complete", "job", "gang-job", "--timeout=120s")
+    await site.kubectl("delete", "-f", str(path), "--timeout=120s")
 
 
 async def an_urgent_pod_ends_a_patient_one(site: Site) -> None:
