@@ -145,10 +145,6 @@ async def main(kubeconfig: Path, namespace: str, control: str) -> None:
             await api.delete_collection(PODS, it)
 
 
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
-
-
 # --- The devices of the cage: some for a neighbour, and some of each kind that makes a search hard ---
 
 CLASSES = ("gpu", "hard", "part", "share", "visitor")
@@ -223,3 +219,7 @@ def _shares(node: str) -> Iterator[Object]:
     memory = {"memory": {"value": str(step * 1_000), "requestPolicy": policy}}
     devices = [{"name": f"share-{n}", "allowMultipleAllocations": True, "capacity": memory} for n in range(16)]
     yield _slice(node, "share", 0, 1, devices=devices)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
