@@ -18,8 +18,7 @@ from dra_operator.allocator import Features
 from fake_api import ERRORS, Nth
 from objects import Make
 from rounds import a_third
-from volume_controller import bind_volumes
-from volume_lab import on_nodes, storage_class, store, uses, volume, volume_claim
+from volume_lab import bind_volumes, on_nodes, storage_class, store, uses, volume, volume_claim
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from allocator_lab import partition_problem
 from controllers_world import World
 from dra_kube import (
     DEVICE_CLASSES,
@@ -23,7 +24,6 @@ from dra_kube import RESOURCE_SLICES as SLICES
 from dra_operator.allocator import GATES
 from dra_operator.gates import accepted
 from dra_operator.sources.kinds import watched_kinds
-from hard_problem import partition_problem
 from objects import Make, Obj
 
 BOUND = "bound"

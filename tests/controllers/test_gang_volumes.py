@@ -24,8 +24,7 @@ from dra_operator.controllers import PreemptionSettings
 from dra_operator.controllers.scheduling import gang_binding, planning
 from fake_api import Call
 from objects import Make, Obj
-from volume_controller import bind_volumes, due
-from volume_lab import HOST, SELECTED, on_nodes, storage_class, store, uses, volume, volume_claim
+from volume_lab import HOST, SELECTED, bind_volumes, due, on_nodes, storage_class, store, uses, volume, volume_claim
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
 FAST = "fast"

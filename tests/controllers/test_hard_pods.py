@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from allocator_lab import partition_problem
 from controllers_world import World
 from dra_api.selectors import Requirement
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.scheduling import Pause, Planning, plan
-from hard_problem import partition_problem
 from objects import Make
 
 HARD, EASY = 20, 12

@@ -19,8 +19,18 @@ from dra_kube import (
 )
 from fake_api import Call
 from objects import Make, Obj
-from volume_controller import bind_volumes
-from volume_lab import HOST, SELECTED, on_labels, on_nodes, storage_class, store, uses, volume, volume_claim
+from volume_lab import (
+    HOST,
+    SELECTED,
+    bind_volumes,
+    on_labels,
+    on_nodes,
+    storage_class,
+    store,
+    uses,
+    volume,
+    volume_claim,
+)
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
 FAST = "fast"

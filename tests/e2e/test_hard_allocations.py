@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from allocator_lab import partition_problem
 from dra_kube import RESOURCE_SLICES, Object
-from hard_problem import partition_problem
 from operator_process import OperatorProcess, operator_process
 from scene import Scene
 from second_operator import NAME

@@ -14,8 +14,7 @@ import pytest
 from dra_kube import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, NotFound, Object, Resource
 from scene import Scene
 from variants import both
-from volume_controller import volume_controller
-from volume_lab import BOUND, SELECTED, on_labels, storage_class, uses, volume
+from volume_lab import BOUND, SELECTED, on_labels, storage_class, uses, volume, volume_controller
 
 NAME = "e2e.kopf-dra/name"  # a label: bare nodes have none with their name
 

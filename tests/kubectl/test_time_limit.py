@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allocator_lab import partition_problem
 from dra_api.core import Pod
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.pipeline import (
@@ -21,7 +22,6 @@ from dra_operator.kubectl.pipeline import (
 from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.why.answer import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
-from hard_problem import partition_problem
 
 LIMIT = "the time limit was reached; kubectl dra why --time-limit gives more"
 Json = dict[str, Any]

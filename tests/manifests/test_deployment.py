@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
-from deployment_site import NODES, WORKLOADS, Site, deployment_site
-from deployment_stories import (
+from deployment_site import (
+    NODES,
+    WORKLOADS,
+    Site,
     a_pod_is_moved_for_a_large_one,
     an_urgent_pod_ends_a_patient_one,
+    deployment_site,
     gangs_start_together,
 )
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api

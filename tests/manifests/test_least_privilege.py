@@ -33,7 +33,7 @@ from dra_kube import (
     Api,
 )
 from kubectl import ROOT
-from rare_verbs import USES as RARE
+from manifest_accounts import USES as RARE
 from rounds import LONG
 from volume_lab import SELECTED, on_nodes, storage_class, uses, volume
 from waiting import until

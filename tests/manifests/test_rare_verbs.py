@@ -17,8 +17,7 @@ from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import Api, Forbidden, connection
-from manifest_accounts import ON_NODE_1, REPORTING, furnish, grant, objects, path_of
-from rare_verbs import REPORTING_USES, USES
+from manifest_accounts import ON_NODE_1, REPORTING, REPORTING_USES, USES, furnish, grant, objects, path_of
 
 
 def without(role: Json, verb: str, resource: str) -> Json:

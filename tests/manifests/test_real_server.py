@@ -5,16 +5,17 @@ from __future__ import annotations
 import envtest
 import pytest
 import yaml
-from deployment_site import Site, deployment_site
-from deployment_stories import (
+from deployment_site import (
+    Site,
     a_pod_is_moved_for_a_large_one,
     an_urgent_pod_ends_a_patient_one,
+    deployment_site,
     gangs_start_together,
 )
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from image import calls
 from kubectl import ROOT
-from node_log import node_log
+from scene import node_log
 from waiting import until
 
 pytestmark = pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS: NOT tried on a real server")

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 from dra_operator.scheduling import NoPlace, decided, plan
-from gang_preemption_lab import exhaustive as exhaustive_for_gang
-from gang_preemption_lab import random_gang_scene
-from preemption_lab import Found, exhaustive, random_scene
+from preemption_lab import Found, exhaustive, exhaustive_for_gang, random_gang_scene, random_scene
 from rounds import FIRST_FRESH_SEED, LONG, fresh
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from allocator_lab import partition_problem
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, Planning, decided, plan
 from dra_operator.scheduling.gang import SameValues, joint_plan
-from gang_lab import decided_together
-from hard_problem import partition_problem
 from msgspec import structs
-from placement_lab import Attributes, case, claim, node, pod, wants
+from placement_lab import Attributes, case, claim, decided_together, node, pod, wants
 
 
 def hard(filter_timeout: float) -> Planning:

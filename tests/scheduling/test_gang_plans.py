@@ -14,10 +14,9 @@ from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import JointPlan, SameValues
 from dra_operator.scheduling.state import LoadedNode, pod_requests
 from gang_campaign import compared
-from gang_lab import decided_together, decided_with_pauses
 from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
-from placement_lab import allocator, case, claim, node, pod, wants
+from placement_lab import allocator, case, claim, decided_together, decided_with_pauses, node, pod, wants
 from rounds import fewer
 
 RACK = "example.com/rack"

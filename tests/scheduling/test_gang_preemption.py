@@ -17,11 +17,10 @@ from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_ga
 from dra_operator.scheduling.preemption.terms import Meter
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.scheduling.state.requests import add, node_requests
-from gang_preemption_lab import GangScene, exhaustive, member, random_gang_scene
 from msgspec.structs import replace as with_
 from neighbour_lab import HOST, WEB, away, term
 from placement_lab import allocator, claim, node, pod, wants
-from preemption_lab import Scene, held, of_gang, running
+from preemption_lab import GangScene, Scene, exhaustive_for_gang, held, member, of_gang, random_gang_scene, running
 from rounds import fewer
 
 
@@ -31,7 +30,7 @@ def compared(scene: GangScene) -> bool | None:
         return None
     answer = scene.answer()
     found = frozenset(it.metadata.name for it in answer.victims) if answer is not None else None
-    assert found == exhaustive(scene)
+    assert found == exhaustive_for_gang(scene)
     if answer is not None:
         assert isinstance(scene.plan_without((*answer.victims, *answer.awaited)), tuple)
     return answer is not None

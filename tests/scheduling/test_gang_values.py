@@ -17,9 +17,8 @@ from dra_operator.scheduling import InPieces, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues, domains
 from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
-from gang_lab import decided_together
 from msgspec import structs
-from placement_lab import case, claim, node, pod, publishing, wants
+from placement_lab import case, claim, decided_together, node, pod, publishing, wants
 
 DOMAIN = "nvlink.example.com/domain"
 RACK = "example.com/rack"

@@ -13,10 +13,9 @@ from dra_operator.scheduling import CycleState, Nodes
 from dra_operator.scheduling.gang import JointPlan, SameValues
 from dra_operator.scheduling.rules import volumes_of
 from dra_operator.scheduling.state import Obstacle
-from gang_lab import decided_together, decided_with_pauses
 from neighbour_lab import away, term
 from objects import Obj
-from placement_lab import allocator, case, node
+from placement_lab import allocator, case, decided_together, decided_with_pauses, node
 from rounds import fewer
 from volume_lab import HOST, Shelf, on_nodes, pod, storage_class, uses, volume, volume_claim
 

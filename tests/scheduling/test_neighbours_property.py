@@ -10,8 +10,7 @@ from dra_api.core import Pod
 from dra_operator.scheduling import Nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbour_oracle import REQUIRED, Json, Oracle
-from neighbour_strategies import labels, node_labels, selectors
+from neighbour_lab import REQUIRED, Json, Oracle, labels, node_labels, selectors
 from placement_lab import labelled, node
 from rounds import fewer
 

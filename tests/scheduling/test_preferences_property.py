@@ -8,8 +8,7 @@ from dra_api.core import Pod
 from dra_operator.scheduling import Nodes, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbour_oracle import REQUIRED, Json, Oracle
-from neighbour_strategies import VALUES, labels, node_labels, selectors
+from neighbour_lab import REQUIRED, VALUES, Json, Oracle, labels, node_labels, selectors
 from placement_lab import allocator, decide, node
 from rounds import fewer
 from score_oracle import PREFERRED, ScoreOracle

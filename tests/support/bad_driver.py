@@ -1,30 +1,284 @@
-"""A driver that does everything right, except for the faults that it is told to have.
-
-It is written without the plugin library, and runs in the process of the tests. The table of tests/drivertest says which
-check has to find which fault.
-"""
+"""A driver that does everything right, except for the faults that it is told to have: health, slices, claims."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
+import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 from bad_driver_claims import ClaimWork
-from bad_driver_health import SERVICES, HealthService
-from bad_driver_node import BadNode, Damaged
-from bad_driver_slices import SliceWork
+from bad_driver_node import NETWORK, PLAIN, BadNode, Damaged, Json, devices_of, pools_of
 from dra_driver_test.kit import Place, Running
-from dra_kube import Api, KubeError, connection
+from dra_kube import NODES, RESOURCE_SLICES, Api, Gone, KubeError, connection
 from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dra_proto.health.v1alpha1 import api_pb2 as health
 from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+
+PERIOD = 0.2
+TIMEOUT = 1
+
+
+SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+
+class HealthService:
+    """Tells the health of all devices, again and again; a fault may be that of one version only."""
+
+    def __init__(self, node: BadNode, claims: ClaimWork) -> None:
+        self._node = node
+        self._claims = claims
+        self._streams = 0
+        self._open = 0
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve each version."""
+        for service in SERVICES:
+            if self._node.has("health is offered and not served", f"{service} is offered and not served"):
+                continue
+            watch = grpc.unary_stream_rpc_method_handler(
+                partial(self._watch, service),
+                request_deserializer=health.NodeWatchResourcesRequest.FromString,
+                response_serializer=health.NodeWatchResourcesResponse.SerializeToString,
+            )
+            handler = grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch})
+            server.add_generic_rpc_handlers((handler,))
+
+    async def _watch(self, service: str, _request: Any, _context: Any) -> AsyncIterator[Any]:
+        has = self._node.has
+        self._streams += 1
+        if (
+            has("health says nothing", f"{service} says nothing")
+            or (self._streams > 1 and has("only the first stream gets health"))
+            or (self._streams > 5 and has("streams that ended count"))
+            or (self._open and has("one stream at a time gets health"))
+            or (self._node.starts > 1 and has("only the first process tells health"))
+        ):
+            await asyncio.sleep(60)
+        self._open += 1
+        self._claims.streams += 1
+        try:
+            yield health.NodeWatchResourcesResponse(devices=self._devices(service))
+            while True:
+                await asyncio.sleep(60 if has("health comes once", f"{service} comes once") else PERIOD)
+                devices = self._devices(service)
+                yield health.NodeWatchResourcesResponse(
+                    devices=devices[: 1 if has("later health is partial") else None]
+                )
+        finally:
+            self._open -= 1
+            self._claims.streams -= 1
+
+    def _devices(self, service: str) -> list[Any]:
+        has, names = self._node.has, list(devices_of(self._node))
+        if has("health leaves a device out", f"{service} leaves a device out"):
+            names.pop()
+        if has("health names an unknown device"):
+            names.append((self._node.place.node, "gpu-77"))
+        if has("health names a device twice"):
+            names.append(names[0])
+        return [
+            health.DeviceHealth(
+                device=health.DeviceIdentifier(pool_name=pool, device_name=name),
+                health=self._health(service),  # type: ignore[arg-type]  # an open enum
+                last_updated_time=self._updated(),
+                health_check_timeout_seconds=-1 if has("health has a negative time-out") else TIMEOUT,
+                message="x" * 2000 if has("health has a long message") else "",
+            )
+            for pool, name in names
+        ]
+
+    def _updated(self) -> int:
+        if self._node.has("variant: no device's health changed for a week"):
+            return int(time.time()) - 7 * 86400
+        return int(time.time() * (1000 if self._node.has("health has times in milliseconds") else 1))
+
+    def _health(self, service: str) -> int:
+        has = self._node.has
+        if has("health has an unknown value"):
+            return 7
+        return 2 if has(f"{service} says otherwise") else 1
+
+
+# --- How the bad driver publishes: two slices, one with counters and one with devices, looked after all the time ---
+
+PUBLISH_PERIOD = 0.1
+WATCHES = (
+    "it never watches again after 410",
+    "it never watches again after an end",
+    "variant: it watches instead of looking now and then",
+)
+
+
+class SliceWork:
+    """Keeps the slices of the node as they should be."""
+
+    def __init__(self, node: BadNode, api: Api) -> None:
+        self._node, self._api, self._has = node, api, node.has
+        self._uid = ""
+        self._start = node.starts
+        self._synced = False
+        self._writes = itertools.count()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to publish."""
+        found = (await self._api.get(NODES, self._node.place.node))["metadata"]["uid"]
+        if self._has("it keeps the uid of its Node"):
+            found = self._node.uid = self._node.uid or found
+        self._uid = found
+        if self._has("it publishes anew at each start"):
+            await self.withdraw()
+        self._task = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        """Stop publishing; the slices stay."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def withdraw(self) -> None:
+        """Delete the slices."""
+        for one in await self._mine():
+            await self._delete(one)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._sync()
+                self._synced = True
+                if self._has(*WATCHES):
+                    await self._watch()
+            except KubeError:
+                if self._has("it stops publishing when a request fails"):
+                    return
+            await asyncio.sleep(PUBLISH_PERIOD)
+
+    async def _watch(self) -> None:
+        """Sync when something changes, until the watch ends; then the caller lists and watches again."""
+        has = self._has
+        _, version = await self._api.list(RESOURCE_SLICES)
+        await self._sync()
+        try:
+            async for event in self._api.watch(RESOURCE_SLICES, resource_version=version):
+                if event.type == "DELETED":
+                    await self._sync()
+        except Gone:
+            if has("it never watches again after 410"):
+                await asyncio.Event().wait()
+            return
+        if has("it never watches again after an end"):
+            await asyncio.Event().wait()
+
+    async def _mine(self) -> list[Json]:
+        selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
+        if self._has("it deletes slices of other nodes"):
+            selector = f"spec.driver={self._driver}"
+        if self._has("it deletes slices of other drivers"):
+            selector = f"spec.nodeName={self._node_name}"
+        if self._has(NETWORK):
+            found, _ = await self._api.list(RESOURCE_SLICES, fieldSelector=f"spec.driver={self._driver}")
+            return [one for one in found if one["spec"].get("nodeName") is None]
+        return (await self._api.list(RESOURCE_SLICES, fieldSelector=selector))[0]
+
+    async def _delete(self, one: Json) -> None:
+        await self._api.delete(RESOURCE_SLICES, one["metadata"]["name"])
+
+    async def _sync(self) -> None:
+        has, found = self._has, await self._mine()
+        if has("it publishes nothing") or (self._synced and has("it publishes once")):
+            return
+        if self._start > 1 and has("it publishes at its first start"):
+            return
+        if self._synced and found and has("it publishes anew when all slices are gone"):
+            return
+        wanted = self._wanted()
+        current: dict[str, Json] = {}
+        for one in found:
+            key = one["metadata"].get("annotations", {}).get("slice", "")
+            if key in wanted and key not in current:
+                current[key] = one
+            elif not has("it keeps left-over slices"):
+                await self._delete(one)
+        for key, body in wanted.items():
+            if key not in current:
+                await self._api.create(RESOURCE_SLICES, body)
+            elif self._differs(current[key], body):
+                metadata = current[key]["metadata"]
+                if has("it writes slices all the time"):
+                    metadata["labels"] = {"write": str(next(self._writes))}
+                await self._api.update(RESOURCE_SLICES, {"metadata": metadata, "spec": body["spec"]})
+
+    def _differs(self, current: Json, wanted: Json) -> bool:
+        if self._has("it writes slices all the time"):
+            return True
+        if self._synced and self._has("it never corrects a slice"):
+            return False
+        if not self._synced and self._has("taints are new at each start"):
+            return True
+        return bool(_without_times(current["spec"]) != _without_times(wanted["spec"]))
+
+    @property
+    def _driver(self) -> str:
+        return "other-name.example.com" if self._has("it publishes under another name") else self._node.driver_name
+
+    @property
+    def _node_name(self) -> str:
+        return "localhost" if self._has("it publishes for another node") else self._node.place.node
+
+    def _wanted(self) -> dict[str, Json]:
+        has, wanted = self._has, dict[str, Json]()
+        for name, offer in pools_of(self._node).items():
+            parts: dict[str, Json] = {"devices": {"devices": offer.devices}}
+            if offer.counters:
+                parts = {"counters": {"sharedCounters": offer.counters}, **parts}
+            if has("a device is published twice"):
+                parts["more"] = {"devices": [{"name": PLAIN[0]}]}
+            pool = {"name": name, "generation": 2, "resourceSliceCount": len(parts)}
+            if has("a slice of a pool is missing"):
+                pool["resourceSliceCount"] = len(parts) + 1
+            if has("it keeps old generations"):
+                wanted["old"] = self._slice("old", {**pool, "generation": 1}, {"devices": [{"name": "gone-0"}]})
+            wanted |= {f"{name}/{key}": self._slice(f"{name}/{key}", pool, part) for key, part in parts.items()}
+        return wanted
+
+    def _slice(self, key: str, pool: Json, part: Json) -> Json:
+        has = self._has
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node.place.node,
+            "uid": self._uid,
+            "controller": True,
+        }
+        metadata: Json = {"generateName": f"{self._driver}-{self._node.place.node}-", "annotations": {"slice": key}}
+        if has("its slices have odd names"):
+            metadata["generateName"] = "slice-"
+        where: Json = {"allNodes": True} if has(NETWORK) else {"nodeName": self._node_name}
+        if not has("its slices have no owner", NETWORK):
+            metadata["ownerReferences"] = [owner]
+        return {"metadata": metadata, "spec": {"driver": self._driver, **where, "pool": pool, **part}}
+
+
+def _without_times(spec: Json) -> Any:
+    devices = [
+        {**device, "taints": [{**taint, "timeAdded": ""} for taint in device.get("taints", [])]}
+        for device in spec.get("devices", [])
+    ]
+    return {**spec, "devices": devices}
+
+
+# --- A driver that does everything right, except for the faults that it is told to have ---
 
 V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
 

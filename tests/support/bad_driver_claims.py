@@ -13,9 +13,19 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import grpc
-from bad_driver_devices import PLAIN, devices_of, drawn
-from bad_driver_edits import edited, edits_of, remove_metadata
-from bad_driver_node import NETWORK, TWO_POOLS, BadNode, Damaged, Json
+from bad_driver_node import (
+    NETWORK,
+    PLAIN,
+    TWO_POOLS,
+    BadNode,
+    Damaged,
+    Json,
+    devices_of,
+    drawn,
+    edited,
+    edits_of,
+    remove_metadata,
+)
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound, ServerError, TooManyRequests
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 

@@ -26,10 +26,9 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues
-from gang_lab import decided_together
 from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
-from placement_lab import case, node, pod, prefers, publishing, wants
+from placement_lab import case, decided_together, node, pod, prefers, publishing, wants
 
 DOMAIN: Final = "nvlink.example.com/domain"
 RACK: Final = "example.com/rack"

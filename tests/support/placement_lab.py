@@ -1,17 +1,21 @@
-"""Pods, nodes and devices as short as tests of placement want them."""
+"""Pods, nodes and devices as short as tests of placement want them, and plans for gangs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan, decided, plan
+from dra_operator.scheduling import CycleState, InPieces, Nodes, NoPlace, Pause, Plan, decided, plan
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
+from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
+from dra_operator.scheduling.gang.joint_search import JointSearch
+from dra_operator.scheduling.gang.members import MemberFrame
 from dra_operator.scheduling.state import LoadedNode
 
 
@@ -141,3 +145,25 @@ def case(
         usage or Usage(),
         {claim.key: claim for claim in (*claims, *others)}.get,
     )
+
+
+# --- Plans for gangs, decided in one go ---
+
+
+def decided_together(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
+    """The plan for all of them, or why there is none."""
+    planning = InPieces(joint_plan(made, same))
+    assert all(isinstance(pause, Pause) for pause in planning)
+    return planning.answer
+
+
+def decided_with_pauses(made: Sequence[CycleState], same: SameValues) -> JointPlan | NoPlace:
+    """The same, with a pause before each member is asked about nodes: all members leave the nodes meanwhile."""
+    original = JointSearch._advance
+
+    def pausing(search: JointSearch, frame: MemberFrame) -> Any:
+        yield Pause.SEARCHING
+        return (yield from original(search, frame))
+
+    with mock.patch.object(JointSearch, "_advance", pausing):
+        return decided_together(made, same)

@@ -1,34 +1,33 @@
-"""Small clusters in which a pod may preempt others, and the victims by exhaustive search.
-
-The search tries every set of pods that may end, and builds the cluster without them afresh for each.
-"""
+"""Small clusters in which pods and gangs may preempt others, and the victims by exhaustive search."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain, combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import format_time
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import (
-    CycleState,
-    Fits,
-    Nodes,
-    NoPlace,
-    PodFilter,
-    PostFilterResult,
-    decided,
-    plan,
+from dra_operator.scheduling import CycleState, Fits, Nodes, NoPlace, PodFilter, PostFilterResult, decided, plan
+from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
+from dra_operator.scheduling.gang.domains import NOTHING_SAME
+from dra_operator.scheduling.preemption import (
+    Budget,
+    GangNomination,
+    PreemptionTerms,
+    preempt,
+    preempt_for_gang,
+    priority,
+    seconds_left,
 )
-from dra_operator.scheduling.preemption import Budget, PreemptionTerms, preempt, priority, seconds_left
+from dra_operator.scheduling.preemption.terms import Meter
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
 from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants
@@ -318,3 +317,67 @@ def _with_grace(it: Pod, dice: random.Random) -> Pod:
         return structs.replace(it, metadata=structs.replace(it.metadata, deletion_timestamp=ends))
     grace = dice.choice((None, 0, 1, 1, 30, 31, 3600, 10 * 365 * 86400))
     return structs.replace(it, spec=structs.replace(it.spec, termination_grace_period_seconds=grace))
+
+
+# --- gang preemption lab ---
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GangScene:
+    """``members`` wait together in a cluster; ``scene.waiting`` is the one with the lowest priority."""
+
+    scene: Scene
+    members: Sequence[tuple[Pod, Sequence[ResourceClaim]]]
+    same: SameValues = NOTHING_SAME
+
+    def without(self, ended: Sequence[Pod]) -> list[CycleState]:
+        """The members after these have ended, in a cluster that is made afresh."""
+        nodes, usage = self.scene.cluster_without(ended)
+        others = list(self.scene.claims)
+        return [case(it, claims, nodes, self.scene.devices, usage=usage, others=others) for it, claims in self.members]
+
+    def plan_without(self, ended: Sequence[Pod]) -> JointPlan | NoPlace:
+        return decided(joint_plan(self.without(ended), self.same))
+
+    def answer(self, meter: Meter | None = None) -> GangNomination | None:
+        """What preemption nominates."""
+        return decided(preempt_for_gang(self.without(()), self.same, self.scene.terms, meter))
+
+
+def exhaustive_for_gang(scene: GangScene) -> frozenset[str] | None:
+    """The names of the victims; None if no set of them lets the gang in."""
+    found = groups(scene.scene)
+    sets = [some for some in subsets(scene.scene, found) if isinstance(scene.plan_without(list(chain(*some))), tuple)]
+    if not sets:
+        return None
+    chosen = min(sets, key=lambda some: importance(scene.scene, found, some))
+    return frozenset(it.metadata.name for it in scene.scene.victims(chosen))
+
+
+def member(
+    number: int, count: int = 1, *, selector: str | None = None, cpu: str = "0", rank: int = 10
+) -> tuple[Pod, list[ResourceClaim]]:
+    """A pod of the gang ``wanting``, with so many devices."""
+    made, name = pod(cpu, priority=rank), f"m{number}"
+    meta = structs.replace(made.metadata, name=name, uid=f"uid-{name}", annotations=of_gang("wanting", 2))
+    claims = [claim(f"{name}-0", wants(count=count, selector=selector))] if count else []
+    return structs.replace(made, metadata=meta), claims
+
+
+def random_gang_scene(seed: int, *, graces: bool = False) -> GangScene:
+    """The cluster of ``random_scene``, with gangs in it, and two or three pods that wait together."""
+    scene, dice = random_scene(seed, gangs=True, graces=graces), random.Random(-seed)
+    members = [
+        member(
+            number,
+            dice.choice((0, 1, 1, 2)),
+            selector=dice.choice((None, None, "x")),
+            cpu=dice.choice(("0", "1", "2", "3")),
+            rank=dice.choice((2, 3, 3, 6)),
+        )
+        for number in range(dice.choice((2, 2, 3)))
+    ]
+    lowest, _ = min(members, key=lambda it: it[0].spec.priority or 0)
+    return GangScene(replace(scene, waiting=lowest, wanted=[]), members)

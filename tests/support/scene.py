@@ -1,9 +1,4 @@
-"""One end-to-end test: a namespace, a driver with a name of its own, and the objects that the scenarios are made of.
-
-The driver is the simulated one, run in the test's process by the plugin library with a recorder and ordered
-faults around its calls; class parameters ``x: y`` arrive in containers as ``admin_x=y``, claim parameters
-``a: b`` as ``user_a=b``, and each prepared request as ``claim_<claim>_<request>=true``.
-"""
+"""One end-to-end test: a namespace, a driver with a name of its own, and the objects that scenarios are made of."""
 
 from __future__ import annotations
 
@@ -15,15 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra_devcluster.agent import NodeAgent
+from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 from dra_kube import (
     DEVICE_CLASSES,
     EVENTS,
     NAMESPACES,
+    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Api,
+    Connection,
     NotFound,
     Object,
     Resource,
@@ -31,9 +29,20 @@ from dra_kube import (
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
-from node_log import node_log
 from waiting import NotObserved, stays, until
 from world import NODE_LABEL, World
+
+
+async def node_log(api: Api, namespace: str, pod: str, container: str) -> str:
+    """The log of a container whose node is an agent of ours. Raises NotFound."""
+    node = await api.get(NODES, (await api.get(PODS, pod, namespace))["spec"]["nodeName"])
+    port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    key = f"Bearer {node['metadata']['annotations'][SERVER_KEY_ANNOTATION]}"
+    async with Api(Connection(f"http://127.0.0.1:{port}", None, lambda: key)) as kubelet:
+        return await kubelet.raw_text(f"/containerLogs/{namespace}/{pod}/{container}")
+
+
+# --- scene ---
 
 PRINT_ENVIRONMENT = "env | grep -E '^(user|admin|claim)_' | sort; echo ready; trap 'exit 0' TERM; sleep 3600 & wait"
 CLASS_PARAMETERS = {"x": "y"}

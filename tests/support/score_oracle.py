@@ -1,6 +1,6 @@
 """Preferences of a pod, read literally from kube-scheduler's formulas: the scores of every node.
 
-It works on plain JSON, beside ``neighbour_oracle``. Nodes are given with the share of their room that is free.
+It works on plain JSON, beside ``neighbour_lab``. Nodes are given with the share of their room that is free.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from neighbour_oracle import REQUIRED, Json, Oracle, label_keys
+from neighbour_lab import REQUIRED, Json, Oracle, label_keys
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 

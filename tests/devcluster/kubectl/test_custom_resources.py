@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blocking_kubectl import BlockingKubectl
+from kubectl import BlockingKubectl
 
 DEFINITION = """
     apiVersion: apiextensions.k8s.io/v1

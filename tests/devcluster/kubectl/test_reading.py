@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from blocking_kubectl import BlockingKubectl
+from kubectl import BlockingKubectl
 
 CLAIM = """
     apiVersion: resource.k8s.io/v1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from blocking_kubectl import BlockingKubectl
+from kubectl import BlockingKubectl
 
 POD = """
     apiVersion: v1

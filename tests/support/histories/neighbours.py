@@ -13,7 +13,7 @@ from contextlib import suppress
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Conflict, NotFound, Resource
 from fake_store import key_of
 from objects import Obj
-from volume_controller import bind_volumes
+from volume_lab import bind_volumes
 
 from .rival import is_rival
 from .script import OTHER

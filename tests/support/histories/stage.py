@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
 from objects import Make, Obj
-from volume_controller import OURS
-from volume_lab import HOST, storage_class
+from volume_lab import HOST, OURS, storage_class
 
 from .attacher import Attacher
 from .incarnation import KINDS, Incarnation
