@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from access import recorded
+from dra_api.version import VERSION
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, Rule
+from dra_driver_test.cli import parser as kit_options
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings, SettingsError
 from dra_kubeletplugin.cli import main
@@ -23,7 +26,17 @@ from dra_kubeletplugin.testing import FakeKubelet
 from waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ["gpu_driver.py", "test_gpu_driver.py", "Dockerfile", "gpu_driver.yaml", "pod.yaml"]
+WORKFLOW = ".github/workflows/test.yaml"
+FILES = [
+    "gpu_driver.py",
+    "test_gpu_driver.py",
+    "conftest.py",
+    "pyproject.toml",
+    WORKFLOW,
+    "Dockerfile",
+    "gpu_driver.yaml",
+    "pod.yaml",
+]
 
 
 def test_the_command_writes_a_driver_and_says_how_to_go_on(
@@ -50,11 +63,53 @@ def test_the_tests_of_a_new_driver_pass(tmp_path: Path, name: str, monkeypatch: 
         sys.modules.pop(driver.stem, None)
 
 
-def test_a_new_driver_passes_strict_checks(tmp_path: Path) -> None:
-    create("gpu.example.com", tmp_path)
-    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--select", "E,F,I,UP,B", str(tmp_path)]
-    checked = subprocess.run([*ruff, "--line-length", "120"], capture_output=True, text=True, check=False)
+def lint(folder: Path) -> None:
+    """As in a repository of the driver's own: ruff tells its modules from others by where it is started."""
+    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--select", "E,F,I,UP,B", "."]
+    checked = subprocess.run([*ruff, "--line-length", "120"], capture_output=True, text=True, check=False, cwd=folder)
     assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("name", ["gpu.example.com", "a-card.example.com"])
+def test_a_new_driver_passes_strict_checks(tmp_path: Path, name: str) -> None:
+    create(name, tmp_path)
+    lint(tmp_path)
+
+
+@pytest.mark.parametrize("network_attached", [False, True])
+def test_its_files_need_no_exception_from_a_linter(tmp_path: Path, network_attached: bool) -> None:
+    create("gpu.example.com", tmp_path, network_attached=network_attached)
+    texts = {path.name: path.read_text() for path in tmp_path.rglob("*.py")}
+    assert [name for name, text in texts.items() if "noqa" in text or "sys.path" in text] == []
+
+
+def test_its_tests_run_in_another_project_that_configures_pytest(tmp_path: Path) -> None:
+    """As in a clone of this one, whose import mode adds no folder to sys.path."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--import-mode=importlib"\n')
+    create("gpu.example.com", tmp_path / "gpu")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "gpu/test_gpu_driver.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "3 passed" in ran.stdout
+
+
+@pytest.mark.parametrize("network_attached", [False, True])
+def test_the_workflow_tests_the_driver_from_a_git_url(tmp_path: Path, network_attached: bool) -> None:
+    create("gpu.example.com", tmp_path, network_attached=network_attached)
+    text = (tmp_path / WORKFLOW).read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow["env"]["KOPF_DRA"] == (f"kopf-dra[testing] @ git+https://github.com/kopf-dra/kopf-dra@v{VERSION}")
+    assert f"kopf_dra-{VERSION}-py3-none-any.whl[testing]" in text, "a wheel does as well"
+    steps = workflow["jobs"]["test"]["steps"]
+    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in steps if "uses" in step), "pinned"
+    install, own, *kit = [step["run"] for step in steps if "run" in step]
+    assert (install, own) == ('pip install "$KOPF_DRA"', "pytest")
+    assert bool(kit) is not network_attached
+    for command in kit:
+        program, *arguments = shlex.split(command)
+        options = kit_options().parse_args(arguments)
+        assert (program, options.quick, options.jobs) == ("dra-driver-test", True, 4)
+        assert (tmp_path / options.command[1]).exists()
 
 
 def rules(manifest: str) -> list[dict[str, Any]]:
@@ -195,9 +250,7 @@ def test_a_new_driver_of_a_network_has_a_controller_and_its_tests_pass(
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
-    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--select", "E,F,I,UP,B", "net"]
-    checked = subprocess.run([*ruff, "--line-length", "120"], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert checked.returncode == 0, checked.stdout
+    lint(tmp_path / "net")
 
 
 def test_the_rights_of_a_network_driver_are_split_between_its_parts(tmp_path: Path) -> None:

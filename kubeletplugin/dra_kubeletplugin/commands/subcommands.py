@@ -43,7 +43,7 @@ _LONGEST_LABEL_CHARACTERS = 40  # of the first label of a name; names of objects
 
 
 def create(name: str, folder: Path | None = None, *, network_attached: bool = False) -> list[Path]:
-    """Write a driver ``name``, its tests, image and manifests; returns the files.
+    """Write a driver ``name``, its tests with a workflow for them, image and manifests; returns the files.
 
     With ``network_attached`` a controller publishes and attaches the devices, and they belong to no node. The folder is
     called like the first label of the name unless given. Raises SettingsError for a name that no driver can have, and
@@ -65,6 +65,9 @@ def create(name: str, folder: Path | None = None, *, network_attached: bool = Fa
     files = {
         f"{module}.py": "driver.py",
         f"test_{module}.py": "test_driver.py",
+        "conftest.py": "conftest.py",
+        "pyproject.toml": "pyproject.toml",
+        ".github/workflows/test.yaml": "workflow.yaml",
         "Dockerfile": "Dockerfile",
         f"{module}.yaml": "driver.yaml",
         "pod.yaml": "pod.yaml",
@@ -74,16 +77,16 @@ def create(name: str, folder: Path | None = None, *, network_attached: bool = Fa
             f"{module}.py": "node.py",
             f"test_{module}.py": "test_controller.py",
             f"{module}_controller.py": "controller.py",
-            **dict(list(files.items())[2:]),
+            **{file: template for file, template in list(files.items())[2:] if template != "conftest.py"},
         }
     folder = folder or Path(short)
     paths = [folder / file for file in files]
     if existing := [str(path) for path in paths if path.exists()]:
         raise SettingsError(f"{', '.join(existing)} exists: choose another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, template in zip(paths, files.values(), strict=True):
             text = _template(template)
+            path.parent.mkdir(parents=True, exist_ok=True)
             if network_attached and template in _OF_THE_NODE:
                 text = _OF_THE_NODE[template](text)
             path.write_text(Template(text).substitute(values))
@@ -103,6 +106,14 @@ def _with_controller_image(dockerfile: str) -> str:
     return "\n".join([*lines, "COPY ${module}_controller.py /usr/local/bin/$program-controller", entry, ""])
 
 
+def _without_kit(workflow: str) -> str:
+    """Return the workflow without the kit, which judges drivers that publish the devices of a node."""
+    lines = workflow.replace(
+        ": first its own tests, then dra-driver-test as kubelets and nodes treat it", ""
+    ).splitlines()
+    return "\n".join([*lines[: lines.index("      - run: >-")], ""])
+
+
 def _with_controller(manifest: str) -> str:
     """Return the manifest with a controller. Rights and policy for slices go, since the controller writes them."""
     kept = [part for part in manifest.split("---\n") if "$program-resourceslices" not in part]
@@ -112,7 +123,11 @@ def _with_controller(manifest: str) -> str:
     return before + rest[rest.index("---\n") :] + _template("controller.yaml")
 
 
-_OF_THE_NODE: Final = {"Dockerfile": _with_controller_image, "driver.yaml": _with_controller}
+_OF_THE_NODE: Final = {
+    "Dockerfile": _with_controller_image,
+    "driver.yaml": _with_controller,
+    "workflow.yaml": _without_kit,
+}
 
 
 def run(options: argparse.Namespace) -> int:
