@@ -1,7 +1,7 @@
 """``kubectl dra fit``: whether the pods of manifests would fit before they exist, where, and how many.
 
-The files hold Pods, or Deployments, ReplicaSets, StatefulSets, Jobs and Kueue's Workloads that make them. Other objects
-that decide about pods, such as their claims, templates and classes, are taken as if they were in the
+The files hold Pods, Kueue's Workloads, or objects of any kind with pod templates, such as Deployments, Jobs or
+RayClusters. Other objects that decide about pods, such as their claims and classes, are taken as if they were in the
 cluster. Nodes and their ResourceSlices come from files of their own.
 
 All pods of a Workload start at the same time, on nodes of the flavors that Kueue assigned, or none does.
@@ -10,6 +10,7 @@ All pods of a Workload start at the same time, on nodes of the flavors that Kueu
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, 
 from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
+from dra_operator.kubectl.pod_templates import PodTemplate, not_read, pod_templates
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.outcome import PodFact
@@ -32,8 +34,8 @@ from dra_operator.wording import counted, listed
 JSON = dict[str, Any]
 Items = Iterable[tuple[str, JSON]]
 """Objects, and where each is."""
-WORKLOADS: Final = {"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch"}
-"""API groups by kind: Volcano has a Job as well."""
+NEED_TEMPLATE: Final = {"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch"}
+"""Kinds that make pods from ``spec.template`` alone, with their API groups: Volcano has a Job as well."""
 KUEUE: Final = {"Workload": kueue.GROUP, "ResourceFlavor": kueue.GROUP}
 LEFT_OUT: Final = {"DaemonSet": "apps", "CronJob": "batch"}
 
@@ -49,6 +51,7 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     objects: list[Object] = []
     notes: list[str] = []
     promised: list[Promised] = []
+    others: Counter[str] = Counter()
     try:
         manifests = list(_placed(given, namespace))
         flavors = _flavors(manifests)
@@ -60,23 +63,26 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
                         pods += found
                     else:
                         promised.append(Promised(found, owns))
-            elif _is_among(WORKLOADS, item):
-                pods.append(_of_workload(where, item))
-                if item["kind"] == "StatefulSet" and item["spec"].get("volumeClaimTemplates"):
-                    notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
             elif _is_among(LEFT_OUT, item):
                 title = f"{where}: {item['kind']} {_name(item)}"
                 notes.append(f"{title} is left out: how many pods it has depends on nodes or time")
+            elif found := _of_templates(where, item):
+                pods += found
+                if _is_among({"StatefulSet": "apps"}, item) and item["spec"].get("volumeClaimTemplates"):
+                    notes.append(f"{where}: volumeClaimTemplates are left out: volumes are not looked at")
             elif (obj := decoded(where, item)) is not None:
                 _sort_in(where, identified(obj), pods, objects)
+            else:
+                others[item["kind"]] += 1
         nodes = [
             identified(obj) for where, item in _placed(added, namespace) if (obj := _of_node(where, item)) is not None
         ]
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
+    notes += not_read(others)
     if not pods:
-        known = "Pod, Deployment, ReplicaSet, StatefulSet, Job or Workload of Kueue"
-        raise Problem("; ".join([f"the manifests hold no {known} to place", *notes]), ExitCode.USAGE)
+        known = "the manifests hold no Pod, no Workload of Kueue and nothing with a pod template to place"
+        raise Problem("; ".join([known, *notes]), ExitCode.USAGE)
     return Wanted(pods, objects, nodes, notes, promised)
 
 
@@ -119,27 +125,36 @@ def _of_node(where: str, item: JSON) -> Object | None:
     return obj
 
 
-def _of_workload(where: str, item: JSON) -> WantedPods:
-    """The pods of a template, all alike. Raises BadInput."""
+def _of_templates(where: str, item: JSON) -> Sequence[WantedPods]:
+    """The pods of each template of an object, all alike. Raises BadInput."""
     title = f"{where}: {item['kind']} {_name(item)}"
-    spec = item.get("spec")
-    template = spec.get("template") if isinstance(spec, dict) else None
-    metadata = item.get("metadata")
-    if not isinstance(spec, dict) or not isinstance(template, dict) or not isinstance(metadata, dict):
-        raise BadInput(f"{title}: spec.template and metadata are missing")
-    labelled = template.get("metadata")
-    inner: JSON = labelled if isinstance(labelled, dict) else {}
+    try:
+        found = list(pod_templates(item))
+    except BadInput as error:
+        raise BadInput(f"{title}: {error}") from error
+    if not found and _is_among(NEED_TEMPLATE, item):
+        raise BadInput(f"{title}: spec.template with the spec of a pod is missing")
+    if found and not isinstance(item.get("metadata"), dict):
+        raise BadInput(f"{title}: metadata is missing")
+    return [_made_from(title, item, each, is_one=len(found) == 1) for each in found]
+
+
+def _made_from(title: str, item: JSON, template: PodTemplate, *, is_one: bool) -> WantedPods:
+    """``is_one``: the object has no other template, so that its name is enough for the pods. Raises BadInput."""
+    name = _name(item) if is_one or not template.role else f"{_name(item)}-{template.role}"
     owner = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "name": _name(item), "controller": True}
     meta = {
-        **inner,
-        "name": _name(item),
-        "namespace": metadata.get("namespace"),
+        **template.metadata,
+        "name": name,
+        "namespace": item["metadata"].get("namespace"),
         "ownerReferences": [{**owner, "uid": f"wanted {_name(item)}"}],
     }
-    pod = decoded(where, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.get("spec")})
+    pod = decoded(
+        f"{title}: {template.path}", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.spec}
+    )
     if not isinstance(pod, Pod):
-        raise BadInput(f"{title}: spec.template holds no pod")
-    return WantedPods(pod, _replicas(title, item["kind"], spec), is_single=False)
+        raise BadInput(f"{title}: {template.path} holds no pod")
+    return WantedPods(pod, template.number, is_single=False)
 
 
 def _flavors(manifests: Items) -> dict[str, kueue.ResourceFlavor]:
@@ -190,21 +205,6 @@ def _kueue_object(where: str, item: JSON, type_: type[T]) -> T:
         return convert(type_, without_nulls(item))
     except DecodeError as error:
         raise BadInput(f"{where}: {item['kind']} {_name(item)}: {error}") from error
-
-
-def _replicas(title: str, kind: str, spec: JSON) -> int:
-    """Of a Job, as many as run at the same time."""
-    names = ("parallelism", "completions") if kind == "Job" else ("replicas",)
-    numbers = []
-    for name in names:
-        number = spec.get(name)
-        if number is None and name == "completions":
-            continue
-        number = 1 if number is None else number
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise BadInput(f"{title}: spec.{name}: expected a number, 0 or more, got {number!r}")
-        numbers.append(number)
-    return min(numbers)
 
 
 def _name(item: JSON) -> str:

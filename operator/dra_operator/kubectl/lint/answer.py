@@ -22,9 +22,10 @@ from dra_operator.kubectl.lint.meaning import apart, doubtful
 from dra_operator.kubectl.lint.supply import Supply, lacking_devices
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.pod_templates import not_read
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.published import Published
-from dra_operator.wording import counted, listed
+from dra_operator.wording import counted
 
 
 def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, *, has_cluster: bool) -> list[Finding]:
@@ -65,7 +66,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     names = list(dict.fromkeys(one.object for one in found if one.severity is not Severity.NOTE))
     code = ExitCode.IN_THE_WAY if counts[Severity.ERROR] else ExitCode.CLEAR
     notes = [
-        *_not_read(others),
+        *not_read(others),
         *_unchecked(seen, has_cluster=has_cluster),
         *(notes_on(seen, DEPENDS) if has_cluster else ()),
     ]
@@ -89,13 +90,6 @@ def _lines(found: list[Finding]) -> Iterator[str]:
             yield f"{one.where}: {one.object}"
         place = f"{one.field}: " if one.field else ""
         yield f"  {one.severity}: {place}{one.message}"
-
-
-def _not_read(others: Counter[str]) -> Iterator[str]:
-    """Kinds that neither decide about devices nor make pods."""
-    if others:
-        kinds = listed(f"{kind} ({number})" if number > 1 else kind for kind, number in sorted(others.items()))
-        yield f"not looked at, since no devices and no pods were found in them: {kinds}"
 
 
 def _unchecked(seen: Observed, *, has_cluster: bool) -> Iterator[str]:

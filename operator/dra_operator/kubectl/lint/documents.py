@@ -20,6 +20,7 @@ from dra_api.core import ContainerClaim, PodResourceClaim
 
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.pod_templates import pod_templates
 
 from .manifest import Finding, Manifest, Severity
 
@@ -112,13 +113,6 @@ def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
 
 
-def pods_in(item: JSON) -> Iterator[tuple[str, JSON]]:
-    """Yield the path and the spec of each pod that an object makes: ``spec`` with containers, at any depth."""
-    if item["kind"] == "Pod":
-        return
-    yield from _pods(item, "")
-
-
 def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest], list[Finding], Counter[str]]:
     """Return the objects that matter here, the faults of their text, and the kinds that were not looked at.
 
@@ -134,15 +128,17 @@ def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest]
     for where, whole in found:
         item = without_nulls(whole)
         title, meta = _title(item, namespace)
-        pods = list(pods_in(item))
+        try:
+            found_in = list(pod_templates(item))
+        except BadInput as error:
+            found_in = []
+            faults.append(Finding(severity=Severity.ERROR, where=where, object=title, field="", message=str(error)))
+        pods = [(it.path, it.spec) for it in found_in]
         templates = [
             (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
         ]
-        is_read = item["kind"] in KINDS or bool(pods)
-        wrong = list(_wrong(item))
-        if not is_read and not wrong:
-            others[item["kind"]] += 1
-        for prefix, (severity, path, text) in wrong:
+        is_read, before = False, len(faults)
+        for prefix, (severity, path, text) in _wrong(item, pods):
             faults.append(Finding(severity=severity, where=where, object=title, field=prefix + path, message=text))
         for prefix, each in [("", {**item, "metadata": meta}), *templates]:
             try:
@@ -154,18 +150,27 @@ def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest]
                 )
                 continue
             if obj is not None:
+                is_read = True
                 manifests.append(Manifest(where, title, obj, prefix))
+        if not is_read and len(faults) == before:
+            others[_kind(item)] += 1
     return manifests, faults, others
 
 
-def _wrong(item: JSON) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
+def _kind(item: JSON) -> str:
+    """The kind, with its group if another group has a kind of the name that is read."""
+    group = str(item.get("apiVersion") or "").rpartition("/")[0]
+    return f"{item['kind']} of {group}" if item["kind"] in KINDS and group else str(item["kind"])
+
+
+def _wrong(item: JSON, pods: Sequence[tuple[str, JSON]]) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
     for fault in faults_of(item):
         yield "", fault
     spec = item.get("spec")
     if item["kind"] == "Pod" and isinstance(spec, dict):
         for fault in faults_of_pod(spec):
             yield "", fault
-    for path, inner in pods_in(item):
+    for path, inner in pods:
         for fault in faults_of_pod(inner):
             yield f"{path}.", fault
 
@@ -180,20 +185,6 @@ def _title(item: JSON, namespace: str) -> tuple[str, JSON]:
     if is_global:
         del meta["namespace"]
     return f"{item['kind']} {meta['name'] if is_global else '{namespace}/{name}'.format(**meta)}", meta
-
-
-def _pods(value: Any, path: str) -> Iterator[tuple[str, JSON]]:
-    if isinstance(value, dict):
-        spec = value.get("spec")
-        if path and isinstance(spec, dict) and isinstance(spec.get("containers"), list):
-            yield path, spec
-            return
-        for name, inner in value.items():
-            if isinstance(inner, dict | list) and name not in ("metadata", "status"):
-                yield from _pods(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _pods(inner, f"{path}[{place}]")
 
 
 def _unknown(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, Iterable[str]]]:
