@@ -267,13 +267,33 @@ class PodCondition(Part, frozen=True):
     last_transition_time: str | None = None
 
 
+class ContainerStateWaiting(Part, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Part, frozen=True):
+    """Of a container that runs or has ended, nothing is kept."""
+
+    waiting: ContainerStateWaiting | None = None
+
+
+class ContainerStatus(Part, frozen=True):
+    name: str = ""
+    state: ContainerState | None = None
+
+
 class PodStatus(Part, frozen=True):
     phase: str = ""
+    reason: str = ""
+    message: str = ""
     conditions: tuple[PodCondition, ...] | None = None
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] | None = None
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
     node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] | None = None
     nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
 class Pod(Object, frozen=True):
@@ -294,6 +314,7 @@ class NodeSpec(Part, frozen=True):
 class NodeCondition(Part, frozen=True):
     type: str = ""
     status: str = ""
+    last_transition_time: str | None = None
 
 
 class NodeStatus(Part, frozen=True):

@@ -139,7 +139,8 @@ def test_of_many_drivers_with_an_attribute_of_that_name_the_domain_of_the_class_
 
 def numbered(number: int, version: str = "535.104.5") -> Json:
     """A device with a number and a version."""
-    attributes = {"model": {"string": "a100"}, "numa": {"int": number}, "driverVersion": {"version": version}}
+    attributes: Json = {"model": {"string": "a100"}, "numa": {"int": number}, "driverVersion": {"version": version}}
+    attributes["ecc"] = {"bool": False}
     return device(f"gpu-{number}", attributes=attributes)
 
 
@@ -160,6 +161,15 @@ VERSION = f'device.attributes["{DRIVER}"].driverVersion'
         (f'{VERSION}.isGreaterThan(semver("550.0.0"))', 'write "535.104.4" instead of "550.0.0"'),
         (f'{MODEL} == "a100" && {NUMA} == 7', "write 1 instead of 7"),
         (f'device.attributes["{DRIVER}"].modle == "a100"', "write model instead of modle"),
+        (f'{MODEL}.matches("^A100$")', 'write "^a100$" instead of "^A100$"'),
+        (f"{NUMA} == -1", "write 0 instead of -1"),
+        (f"{MEMORY}.asInteger() > 42949672960", "write 42949672959 instead of 42949672960"),
+        (f"{VERSION}.major() >= 550", "write 535 instead of 550"),
+        (f'{MEMORY} >= "40Gi"', f'write {MEMORY}.compareTo(quantity("40Gi")) >= 0 instead of {MEMORY} >= "40Gi"'),
+        (f'{VERSION} >= "535"', f'write {VERSION}.compareTo(semver("535", true)) >= 0 instead of'),
+        (f'{VERSION} == "535"', 'write semver("535.104.5") instead of "535"'),
+        (f'{VERSION}.startsWith("535.")', f"write {VERSION}.major() == 535 instead of"),
+        (f'device.attributes["{DRIVER}"].ecc == true', "write false instead of true"),
     ],
 )
 def test_a_mistake_in_one_literal_is_mended_in_the_literal(wants: str, said: str) -> None:
@@ -276,6 +286,14 @@ def test_holders_that_are_made_again_before_the_pod_are_scaled_down() -> None:
         "karpenter.sh/disrupted",
         "node.cloudprovider.kubernetes.io/uninitialized",
         "node.cloudprovider.kubernetes.io/shutdown",
+        "DeletionCandidateOfClusterAutoscaler",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "node.ocean.example.com/deletion",
+        "kubevirt.io/drain",
+        "startup-taint.cluster-autoscaler.kubernetes.io/gpu",
+        "efs.csi.aws.com/agent-not-ready",
+        "node.cluster.x-k8s.io/uninitialized",
+        "example.com/gpu-driver-not-installed",
     ],
 )
 def test_no_pod_tolerates_that_its_node_goes_or_is_not_there_yet(key: str) -> None:
@@ -344,3 +362,61 @@ def test_an_init_container_that_asks_for_too_much_is_named_and_mended() -> None:
     found = told(cluster(node("gpu-1"), gpus("a100"), claims=(claim(),), initContainers=[setup]))
     assert "init container setup asks for 12; gpu-1 has the most free: 8 of 8" in found.text
     assert found.advice == ["on gpu-1: ask for at most 8 cpu instead of 12 in init container setup"]
+
+
+def test_a_node_that_is_being_deleted_does_not_count() -> None:
+    going = node("gpu-1", taints=[{"key": "web", "effect": "NoSchedule"}])
+    going["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["karpenter.sh/termination"]}
+    found = told(cluster(going, gpus("a100"), *holder("train", "gpu-1/gpu-0"), claims=(claim(),)))
+    assert "it is being deleted, so it does not count (kept by karpenter.sh/termination)" in found.text
+    assert found.advice == []
+
+
+def held(**status: Any) -> list[Json]:
+    """The claim of a holder with other fields of its status and metadata, and no pod."""
+    found = holder("train", "gpu-1/gpu-0")[0]
+    found["metadata"] |= status.pop("metadata", {})
+    found["status"] |= status
+    return [found]
+
+
+@pytest.mark.parametrize(
+    ("holders", "said"),
+    [
+        (
+            held(reservedFor=[], metadata={"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["x/y"]}),
+            "one of these releases claim ns/train-claim, in deletion already",
+        ),
+        (
+            held(reservedFor=[], metadata={"finalizers": ["example.com/keep"]}),
+            "delete claim ns/train-claim, reserved for no pod, and see that its finalizer example.com/keep goes",
+        ),
+        (
+            held(reservedFor=[{"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "j"}]),
+            "wait until the consumers of claim ns/train-claim end: jobs.batch j",
+        ),
+        (
+            [*held(), pod("train", nodeName="n9")],
+            "delete pod ns/train (kubectl delete pod --force -n ns -- train): its node n9 does not exist",
+        ),
+    ],
+)
+def test_who_has_to_act_so_that_devices_are_released_is_said(holders: list[Json], said: str) -> None:
+    found = told(cluster(node("gpu-1"), gpus("a100"), *holders, claims=(claim(),)))
+    assert said in found.advice[0], found.text
+
+
+def test_a_daemonset_is_kept_from_the_node_since_it_has_no_replicas() -> None:
+    agent = holder("agent-1", "gpu-1/gpu-0")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "ds", "controller": True}
+    agent[1]["metadata"]["ownerReferences"] = [owner]
+    found = told(cluster(node("gpu-1"), gpus("a100"), *agent, claims=(claim(),)))
+    assert "keep DaemonSet agent from node gpu-1 (its nodeSelector), which makes it again" in found.advice[0]
+    assert "scale down" not in found.text
+
+
+def test_how_long_a_node_is_unreachable_is_said() -> None:
+    lost = unreachable("gpu-1")
+    lost["status"]["conditions"][0]["lastTransitionTime"] = "2030-01-01T09:00:00Z"
+    found = told(cluster(lost, gpus("a100"), *holder("train", "gpu-1/gpu-0"), claims=(claim(),)))
+    assert "node gpu-1, which is unreachable since 3h" in found.text

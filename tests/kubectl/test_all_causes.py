@@ -168,6 +168,60 @@ def test_a_pod_that_has_its_node_and_does_not_start_says_why(reason: str, messag
     assert "FailedScheduling" not in found.text
 
 
+def waiting_container(reason: str, message: str, phase: str = "Pending", kind: str = "containerStatuses") -> Json:
+    """The status of a pod whose container the kubelet cannot start."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": phase, kind: [{"name": "main", "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (
+            waiting_container("ImagePullBackOff", "no such image"),
+            "container main waits, ImagePullBackOff: no such image",
+        ),
+        (waiting_container("CrashLoopBackOff", "back-off 5m0s", "Running"), "container main waits, CrashLoopBackOff"),
+        (
+            waiting_container("CreateContainerConfigError", 'secret "x" not found', kind="initContainerStatuses"),
+            'init container main waits, CreateContainerConfigError: secret "x" not found',
+        ),
+        (
+            {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"},
+            "it failed: UnexpectedAdmissionError: no such device",
+        ),
+    ],
+)
+def test_what_the_kubelet_says_in_the_status_is_told_when_its_events_are_gone(status: Json, said: str) -> None:
+    objects = bound(1)
+    objects[-1]["status"] |= status
+    found = told(objects)
+    assert said in found.text
+    assert found.code == 3
+    objects[-1]["status"] |= waiting_container("ContainerCreating", "")
+    objects[-1]["status"].pop("initContainerStatuses", None)
+    assert told(objects).code == (3 if status["phase"] == "Failed" else 0)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_pod_with_a_node_that_its_finalizers_keep_names_them(phase: str) -> None:
+    objects = bound(1)
+    objects[-1]["status"]["phase"] = phase
+    objects[-1]["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": ["example.com/billing"]}
+    found = told(objects)
+    assert "example.com/billing" in found.text
+    assert found.code == 3
+
+
+def test_a_node_that_lacks_several_resources_names_each() -> None:
+    full = node("gpu-1")
+    full["status"]["allocatable"]["pods"] = "0"
+    wants = {"container": {"resources": {"requests": {"cpu": "20", "example.com/x": "1"}}}}
+    found = told([device_class(), full, slice_("gpu-1"), claim(), waits(**wants)])
+    for words in ("Insufficient cpu", "too many pods", "cannot fit resource example.com/x"):
+        assert words in found.text, found.text
+
+
 def test_a_pod_that_has_its_node_for_long_and_does_not_start_is_never_clear() -> None:
     found = told(bound())
     assert "has its node for 20 min and has not started, and no event says why: look at its kubelet" in found.text
@@ -182,6 +236,15 @@ def test_a_driver_whose_pod_is_down_while_its_slices_are_there_is_named() -> Non
     driver["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     found = told([*bound(1), driver])
     assert f"driver {DRIVER} has slices for node gpu-1, but its pod there is not ready: ns/gpu-driver-1" in found.text
+    assert found.code == 3
+
+
+def test_a_driver_without_a_pod_on_the_node_of_its_slices_is_named() -> None:
+    driver = pod("gpu-driver-2", nodeName="gpu-2", labels={"driver": DRIVER})
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
+    driver["metadata"]["ownerReferences"] = [owner]
+    found = told([*bound(1), node("gpu-2"), driver])
+    assert f"driver {DRIVER} has slices for node gpu-1, but no pod there: it runs in ns/gpu-driver-2" in found.text
     assert found.code == 3
 
 

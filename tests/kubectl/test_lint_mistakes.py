@@ -320,6 +320,32 @@ WRONG: dict[str, list[JSON]] = {
             ("PodTemplate", "v1", "template"),
         )
     },
+    "claims of another driver by a mistyped name": [selecting('device.driver == "gpu.exmaple.com"')],
+    "class that no device matches": [
+        class_(
+            "mine", GPU, selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].?model.orValue("") == "H100"'}}]
+        )
+    ],
+    "class with a selector that fails": [
+        class_("mine", GPU, selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].modle == "h100"'}}])
+    ],
+    "rule without a selector": [changed([rule(driver=GPU)], "spec.deviceSelector", None)[0]],
+    "rule of a deprecated version": [rule(driver=GPU) | {"apiVersion": "resource.k8s.io/v1alpha3"}],
+    "template with the spec of a claim": [{**template(), "spec": claim()["spec"]}],
+    "template named as a claim": [
+        template(),
+        {**pod(), "spec": {**pod_spec(), "resourceClaims": [{"name": "e-t", "resourceClaimName": "t"}]}},
+    ],
+    "extended resource without a limit": [
+        changed(
+            [asking(**{"example.com/gpu": "1"})], "spec.containers.0.resources", {"requests": {"example.com/gpu": "1"}}
+        )[0]
+    ],
+    "half an extended resource": [asking(**{"example.com/gpu": "500m"})],
+    "toleration without an effect of a taint that evicts": [
+        claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}]),
+        rule(driver=GPU),
+    ],
 }
 Linted = Callable[[list[JSON]], JSON]
 
@@ -366,6 +392,11 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("rule for all devices", "evicts every pod"),
         ("two templates on different nodes", "no single node"),
         ("version that is gone", "write resource.k8s.io/v1"),
+        ("claims of another driver by a mistyped name", "did you mean gpu.example.com"),
+        ("class with a selector that fails", "correct the name: no device publishes it"),
+        ("template with the spec of a claim", "spec.spec of the template"),
+        ("template named as a claim", "write resourceClaimTemplateName"),
+        ("toleration without an effect of a taint that evicts", "write effect: NoExecute"),
     ],
 )
 def test_a_finding_says_what_to_write(name: str, says: str, linted: Linted) -> None:

@@ -314,7 +314,7 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="tell what the rule would do instead of printing it")
     parser.add_argument(
-        "--effect", choices=("NoExecute", "NoSchedule"), default="NoExecute", help="what the taint does (%(default)s)"
+        "--effect", choices=("NoExecute", "NoSchedule"), help="what the taint does (NoExecute, which evicts pods)"
     )
     parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
     parser.add_argument("--value", default="", help="value of the taint")
@@ -374,7 +374,7 @@ def _topology(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _fit_arguments(parser: argparse.ArgumentParser) -> None:
-    add_files_argument(parser, "Pods, Deployments, ReplicaSets, StatefulSets or Jobs, and what they refer to")
+    add_files_argument(parser, "Pods, or Deployments, Jobs and others with pod templates, and what they refer to")
     number = parser.add_mutually_exclusive_group()
     number.add_argument("--count", type=positive, default=1, metavar="N", help="copies of all of it (1)")
     number.add_argument("--max", action="store_true", help="as many copies as fit")

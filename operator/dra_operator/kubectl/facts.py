@@ -108,6 +108,29 @@ def pods_of_workload(seen: Observed, kind: str, name: str) -> list[Pod]:
     return sorted(found, key=lambda pod: pod.key)
 
 
+def driver_pods(driver: str, pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods of DaemonSets that seem to run a driver: the words of its name are in theirs, or in a label.
+
+    Nothing in the API says which pods run a driver.
+    """
+    words = {word for word in re.split(r"[.\-]", driver)[:-1] if word not in ("k8s", "io", "dra", "driver", "resource")}
+    found = []
+    for pod in pods:
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != "DaemonSet":
+            continue
+        text = " ".join((pod.metadata.namespace, owner.name, *(pod.metadata.labels or {}).values()))
+        if driver in text or words <= set(re.split(r"[^a-z0-9]+", text)):
+            found.append(pod)
+    return sorted(found, key=lambda pod: pod.key)
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod runs, and does not say that it is not ready."""
+    unready = any(one.type == "Ready" and one.status != "True" for one in pod.status.conditions or ())
+    return pod.status.phase == "Running" and not unready
+
+
 Marks = Mapping[DeviceId, Sequence[DeviceTaint | Taint]]
 
 

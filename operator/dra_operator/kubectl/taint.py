@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -97,6 +97,8 @@ class Loss(Fact, frozen=True):
     """A pod with devices that get the taint. ``seconds`` until it is deleted; None: it tolerates the taint and stays.
 
     ``node`` is where it runs, ``target`` where it could go; empty if nowhere, and then ``why`` says what is in the way.
+    ``again``: the seconds after which its successor is deleted as well, since it gets tainted devices again; None if
+    it gets others.
     """
 
     pod: str
@@ -107,6 +109,12 @@ class Loss(Fact, frozen=True):
     seconds: int | None = None
     target: str = ""
     why: str = ""
+    again: int | None = None
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it keeps its devices, or is made again and runs on with others."""
+        return self.seconds is None or bool(self.target and self.owner and self.again is None)
 
 
 def losses(made: Pipeline, rule: DeviceTaintRule) -> Iterator[tuple[Pod, Loss]]:
@@ -126,12 +134,6 @@ def losses(made: Pipeline, rule: DeviceTaintRule) -> Iterator[tuple[Pod, Loss]]:
 
 
 def _loss(pod: Pod, claims: Sequence[ResourceClaim], rule: DeviceTaintRule, now: datetime) -> Loss:
-    found = [
-        claim_eviction(claim.status.allocation, DeviceTaints(), (rule,), now)
-        for claim in claims
-        if claim.status.allocation is not None
-    ]
-    due = min((eviction.due for eviction in found if eviction is not None), default=None)
     devices = (DeviceId.of(result) for claim in claims for result in claim.results)
     owner = pod.metadata.controller
     return Loss(
@@ -140,8 +142,19 @@ def _loss(pod: Pod, claims: Sequence[ResourceClaim], rule: DeviceTaintRule, now:
         node=pod.spec.node_name,
         claims=tuple(claim.key for claim in claims),
         devices=tuple(dict.fromkeys(str(device) for device in devices if selects(rule, device))),
-        seconds=max(0, int((due - now).total_seconds())) if due is not None else None,
+        seconds=_seconds_left(claims, rule, now),
     )
+
+
+def _seconds_left(claims: Iterable[ResourceClaim], rule: DeviceTaintRule, now: datetime) -> int | None:
+    """Until a pod with these claims is deleted; None if they tolerate the taint, or have other devices."""
+    found = [
+        claim_eviction(claim.status.allocation, DeviceTaints(), (rule,), now)
+        for claim in claims
+        if claim.status.allocation is not None
+    ]
+    due = min((eviction.due for eviction in found if eviction is not None), default=None)
+    return max(0, int((due - now).total_seconds())) if due is not None else None
 
 
 def tainted(objects: Sequence[Object], rule: DeviceTaintRule) -> list[Object]:
@@ -173,19 +186,21 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.key == SCHEDULER_KEY:
         raise Problem(f"{SCHEDULER_KEY} gives devices to a scheduler: kubectl dra territory does that", ExitCode.USAGE)
     now = format_time(seen.taken)
-    taint = DeviceTaint(key=options.key, value=options.value, effect=options.effect, time_added=now)
-    rule = rule_of(taint, selector, options.effect)
+    effect = options.effect or NO_EXECUTE
+    taint = DeviceTaint(key=options.key, value=options.value, effect=effect, time_added=now)
+    rule = rule_of(taint, selector, effect)
     notes = [*rule_notes(made), *notes_on(seen)]
+    if options.effect is None and options.dry_run:
+        notes.append(f"no effect was named, so that it is {effect}: with --effect NoSchedule no pod is deleted")
     if not options.dry_run:
         lines = list(manifest(rule, made.settings.release or seen.release))
         return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
     selected = [one for one, id_ in zip(facts, published, strict=True) if is_meant(selector, id_)]
     found = _with_targets(made, rule, settings)
-    is_harmless = all(loss.seconds is None or (loss.target and loss.owner) for loss in found)
     lines = [*_head(rule, selected), *map(_line, found)]
     value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}
     names = [f"pod/{loss.pod}" for loss in found if loss.seconds is not None]
-    code = ExitCode.CLEAR if is_harmless else ExitCode.IN_THE_WAY
+    code = ExitCode.CLEAR if all(loss.is_harmless for loss in found) else ExitCode.IN_THE_WAY
     return Answer(lines=lines, value=value, names=names, notes=notes, code=code)
 
 
@@ -213,13 +228,14 @@ def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> 
     for pod in leaving:
         overlay.evict(pod)
     targets = successors(overlay, leaving)
-    return [_with_target(loss, targets.get(pod.key)) for pod, loss in found]
+    return [_with_target(overlay, rule, loss, targets.get(pod.key)) for pod, loss in found]
 
 
-def _with_target(loss: Loss, outcome: Placed | NotPlaced | None) -> Loss:
+def _with_target(overlay: Overlay, rule: DeviceTaintRule, loss: Loss, outcome: Placed | NotPlaced | None) -> Loss:
     match outcome:
-        case Placed(node=node):
-            return structs.replace(loss, target=node)
+        case Placed(pod=pod, node=node):
+            claims = [claim for _, claim in overlay.cluster.claims_of(pod) if claim is not None]
+            return structs.replace(loss, target=node, again=_seconds_left(claims, rule, overlay.made.now))
         case NotPlaced(reason=why):
             return structs.replace(loss, why=why)
     return loss
@@ -242,6 +258,11 @@ def _line(loss: Loss) -> str:
         return f"  {loss.pod}{owner} tolerates the taint, and keeps {devices}"
     when = "at once" if not loss.seconds else f"after {loss.seconds}s, which its claim tolerates"
     text = f"  {loss.pod}{owner} would be deleted from {loss.node} {when}, and lose {devices}"
+    if loss.again is not None:
+        who = "its successor" if loss.owner else "nothing creates it again, and a pod like it"
+        ends = f"after {loss.again}s, which its claim tolerates" if loss.again else "at once"
+        why = "" if loss.again else ": its toleration has not the effect NoExecute, which alone prevents eviction"
+        return f"{text}: {who} would get a tainted device on {loss.target}, and be deleted again {ends}{why}"
     if not loss.owner:
         return f"{text}: nothing creates it again" + (f"; it would fit on {loss.target}" if loss.target else "")
     return f"{text}: it could go to {loss.target}" if loss.target else f"{text}: no node would take it: {loss.why}"

@@ -21,7 +21,7 @@ from dra_operator.kubectl.doctor.claims import allocation_troubles, claim_troubl
 from dra_operator.kubectl.doctor.devices import device_troubles, slice_troubles
 from dra_operator.kubectl.doctor.rights import missing_rights, needed_rights, operator_lacks
 from dra_operator.kubectl.doctor.schedulers import scheduler_troubles
-from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair
+from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, advised_once
 from dra_operator.kubectl.live import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.wording import counted
@@ -30,7 +30,7 @@ from dra_operator.wording import counted
 def diagnose(seen: Observed) -> list[Diagnosis]:
     """What is wrong."""
     checks = (scheduler_troubles, allocation_troubles, claim_troubles, device_troubles, slice_troubles)
-    return [one for check in checks for one in check(seen)]
+    return advised_once(one for check in checks for one in check(seen))
 
 
 async def repaired(api: Api, repair: Repair) -> str:

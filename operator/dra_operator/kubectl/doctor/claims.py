@@ -27,7 +27,7 @@ from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
-from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, unchanged
+from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, Trouble, unchanged
 from dra_operator.kubectl.facts import age, pods_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD, is_immediate
@@ -48,6 +48,21 @@ def delete_pods(names: Iterable[str], namespace: str) -> str:
     """Return the command that deletes the pods, without consumers that no pod can be called like."""
     pods = list(filter(is_name, names))
     return kubectl("delete", "pod", names=pods, namespace=namespace) if pods else ""
+
+
+def not_made_again(seen: Observed, names: Iterable[str], namespace: str) -> str:
+    """Return ``; nothing creates pod x again: keep its manifest``, or an empty text if controllers do for all pods.
+
+    A person who deletes such a pod loses it.
+    """
+    pods = (seen.one(Pod, f"{namespace}/{name}") for name in names)
+    alone = [pod for pod in pods if pod is not None and pod.metadata.controller is None and not pod_is_done(pod)]
+    if not alone:
+        return ""
+    one = len(alone) == 1
+    which = f"pod{'' if one else 's'} {listed(pod.metadata.name for pod in alone)}"
+    save = f"kubectl get pod -n {namespace} -o yaml"
+    return f"; nothing creates {which} again: keep {'its manifest' if one else 'their manifests'} first ({save})"
 
 
 def is_gone(seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
@@ -148,6 +163,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         users = [user.name for user in pods_of(seen, claim) if not is_gone(seen, claim, user)]
         command = delete_pods(users, meta.namespace)
         remedy = "it ends with its pods; if they are not needed any more, delete them"
+        remedy += not_made_again(seen, users, meta.namespace)
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
     elif (
         status.allocation is not None
@@ -244,19 +260,36 @@ def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[
         first, *others = sorted((claim for claim, _ in held), key=lambda claim: _right_of_way(seen, claim))
         names = listed(f"{claim.key} ({_who(seen, claim)})" for claim in (first, *others))
         claim, space = others[-1], others[-1].metadata.namespace  # one at a time: afterwards doctor is asked again
+        repair = None
         if pods := [pod.metadata.name for pod in _running(seen, claim)]:
             remedy = f"keep claim {first.key}, and delete {listed(f'pod {space}/{name}' for name in pods)}"
+            remedy += not_made_again(seen, pods, space)
             command = kubectl("delete", "pod", names=pods, namespace=space)
         elif claim.metadata.deletion_timestamp is not None:
             remedy, command = f"keep claim {first.key}; claim {claim.key} is being deleted already", ""
+        elif (repair := _release(seen, claim)) is not None:
+            remedy = f"keep claim {first.key}; of claim {claim.key}, which no pod uses: {repair.text}"
+            command = repair.command
         else:
             remedy = f"keep claim {first.key}, and delete claim {claim.key}, which no pod uses"
             command = kubectl("delete", "resourceclaim", names=[claim.metadata.name], namespace=space)
         if any(lease.metadata.name == KUBE_SCHEDULER for lease in seen.every(Lease)):
             remedy += f"; then restart {KUBE_SCHEDULER}, which takes the device for free once one of them gives it up"
         remedy += "; to prevent it, give devices to one scheduler: kubectl dra territory --help"
-        what = f"device {device}"
-        yield Diagnosis.of("conflict", what, f"is held by {len(held)} claims: {names}", remedy=remedy, command=command)
+        message = f"is held by {len(held)} claims: {names}"
+        trouble = Trouble(kind="conflict", object=f"device {device}", message=message, remedy=remedy, command=command)
+        # what is wrong with the claim that goes is over with it
+        settled = frozenset() if claim.metadata.deletion_timestamp is not None else frozenset({f"claim {claim.key}"})
+        yield Diagnosis(trouble, repair, settled)
+
+
+def _release(seen: Observed, claim: ResourceClaim) -> Repair | None:
+    """Return the repair that takes the devices from a claim without living pods, if that is safe."""
+    found = [one.repair for one in _reserved_for_gone_pods(seen, claim)] if "pods" not in seen.unseen else []
+    if not claim.status.reserved_for and is_freed_with_its_consumers(claim):
+        found.append(without_devices(claim, "free its devices"))
+    frees = [it for it in found if it is not None and any(one["path"] == "/status/allocation" for one in it.operations)]
+    return frees[0] if frees else None
 
 
 def _is_parked(claim: ResourceClaim) -> bool:
@@ -311,7 +344,9 @@ def _runs_without(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
                 lacks = "is not reserved for it" if claim.status.allocation is not None else "holds no device"
                 fault = f"claim {name} {lacks}"
         message = f"is on node {pod.spec.node_name}, but its {fault}"
-        remedy = "its devices may go to others, or it never starts: delete it, so that its controller makes it anew"
+        remedy = "its devices may go to others, or it never starts: delete it"
+        lost = not_made_again(seen, [pod.metadata.name], pod.metadata.namespace)
+        remedy += lost or ", so that its controller makes it anew"
         command = kubectl("delete", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
         yield Diagnosis.of("unreserved", f"pod {pod.key}", message, remedy=remedy, command=command)
 
@@ -349,12 +384,16 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
     owner = meta.controller
     if owner is not None and owner.kind == "Pod" and not _is_recent(meta.creation_timestamp, seen):
         pod = seen.one(Pod, f"{meta.namespace}/{owner.name}")
-        is_gone = pod is None or pod.metadata.uid != owner.uid
-        if is_gone or (pod is not None and pod_is_done(pod)):
-            why = "does not exist" if is_gone else "has ended"
+        owner_is_gone = pod is None or pod.metadata.uid != owner.uid
+        if claim.status.reserved_for and all(is_gone(seen, claim, it) for it in claim.status.reserved_for):
+            return  # it goes with its reservations, which have a diagnosis of their own
+        if owner_is_gone or (pod is not None and pod_is_done(pod)):
+            why = "does not exist" if owner_is_gone else "has ended"
             message = f"was made for pod {owner.name} (UID {owner.uid}), which {why}"
             is_needed = users or claim.status.reserved_for or other_finalizers(claim)
-            if is_gone and not is_needed and len(meta.owner_references or ()) == 1:  # the collector asks for others
+            if (
+                owner_is_gone and not is_needed and len(meta.owner_references or ()) == 1
+            ):  # the collector asks for others
                 repair = deletion(claim, (owner.name, owner.uid))
                 yield Diagnosis.repairable("orphan", f"claim {claim.key}", message, repair)
                 return

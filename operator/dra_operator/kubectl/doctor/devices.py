@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
@@ -12,10 +12,11 @@ from dra_api.resource import ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
-from dra_operator.kubectl.doctor.claims import delete_pods, is_gone
+from dra_operator.kubectl.doctor.claims import delete_pods, is_gone, not_made_again
 from dra_operator.kubectl.doctor.trouble import Diagnosis
-from dra_operator.kubectl.facts import age, pods_of
+from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of
 from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
 from dra_operator.wording import counted, listed
 
 
@@ -96,35 +97,57 @@ class Pools:
 
 
 def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
-    """What claims hold and no driver publishes; then drivers that are absent where their devices are used."""
+    """What claims hold and no driver publishes; then drivers that do not run where their devices are used or offered.
+
+    Where a driver publishes nothing for a node with pods that use its devices, its pod is to be looked at: that the
+    devices of these pods are not published either is the same trouble.
+    """
     pools = Pools(seen)
+    without = _nodes_without_driver(seen, pools)
     for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
-        yield from _vanished(seen, pools, claim)
-    yield from _nodes_without_driver(seen, pools)
+        yield from _vanished(seen, pools, claim, without)
+    for (node, driver), pods in sorted(without.items()):
+        users_text = f"{counted(len(pods), 'pod')} there {'uses' if len(pods) == 1 else 'use'} its devices"
+        message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(pods))}"
+        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}", of_names=[node])
+        remedy = "check that the pod of the driver runs there: without it these pods neither start nor end"
+        yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
+    yield from _plugins_that_are_down(seen)
+    yield from _unreachable_nodes(seen)
 
 
-def _vanished(seen: Observed, pools: Pools, claim: ResourceClaim) -> Iterator[Diagnosis]:
-    held = list(dict.fromkeys(DeviceId.of(result) for result in claim.results))
-    gone = {device: why for device in held if (why := pools.absent(device))}
-    if not gone:
-        return
+def _vanished(
+    seen: Observed, pools: Pools, claim: ResourceClaim, without: Mapping[tuple[str, str], Collection[str]]
+) -> Iterator[Diagnosis]:
+    """Devices of a claim that are not published. ``without``: the pods on nodes whose driver publishes nothing."""
     meta = claim.metadata
-    message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
     may_exist = "pods" in seen.unseen
     consumers = [user.name for user in pods_of(seen, claim) if may_exist or not is_gone(seen, claim, user)]
+    told = {
+        driver for (_, driver), pods in without.items() if any(f"{meta.namespace}/{it}" in pods for it in consumers)
+    }
+    held = list(dict.fromkeys(DeviceId.of(result) for result in claim.results))
+    gone = {device: why for device in held if device.driver not in told and (why := pools.absent(device))}
+    if not gone or (claim.status.reserved_for and not consumers and not may_exist):
+        return  # reserved for pods that are gone: with these reservations the devices go as well
+    message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
     remedy, command = "start the driver again if it should be there", ""
     if consumers:
         command = delete_pods(consumers, meta.namespace)
         remedy += "; otherwise delete the pods, so that they get other devices"
+        remedy += not_made_again(seen, consumers, meta.namespace)
     elif not claim.status.reserved_for:
         command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
         remedy += "; otherwise delete the claim, which no pod uses"
     yield Diagnosis.of("vanished", f"claim {claim.key}", message, remedy=remedy, command=command)
 
 
-def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
-    """Drivers that publish node by node, and nothing for a node where a pod uses their devices."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+def _nodes_without_driver(seen: Observed, pools: Pools) -> dict[tuple[str, str], set[str]]:
+    """Return the pods, by node and driver, that use devices of a driver that publishes nothing for their node.
+
+    Only drivers count that publish node by node, or nothing at all.
+    """
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
     nodes = {node.metadata.name for node in seen.every(Node)}
     for claim in seen.every(ResourceClaim):
         for user in pods_of(seen, claim):
@@ -132,12 +155,59 @@ def _nodes_without_driver(seen: Observed, pools: Pools) -> Iterator[Diagnosis]:
             if pod is None or pod_is_done(pod) or pod.spec.node_name not in nodes:
                 continue
             for driver in {result.driver for result in claim.results}:
-                where = pools.nodes_of_driver.get(driver, {pod.spec.node_name + "?"})
+                where = pools.nodes_of_driver.get(driver, set())
                 if "" not in where and pod.spec.node_name not in where:
-                    found[(pod.spec.node_name, driver)].append(pod.key)
-    for (node, driver), pods in sorted(found.items()):
-        users_text = f"{counted(len(set(pods)), 'pod')} there {'uses' if len(set(pods)) == 1 else 'use'} its devices"
-        message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(set(pods)))}"
-        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}", of_names=[node])
-        remedy = "check that the pod of the driver runs there: without it these pods neither start nor end"
-        yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
+                    found[(pod.spec.node_name, driver)].add(pod.key)
+    return found
+
+
+def _plugins_that_are_down(seen: Observed) -> Iterator[Diagnosis]:
+    """Nodes whose slices are there although the pod of their driver is not ready, or missing.
+
+    New pods get such devices and do not start. A pod is known to be missing only where other pods carry the name of
+    the driver: nothing in the API says which DaemonSet runs a driver.
+    """
+    places: dict[str, set[str]] = defaultdict(set)
+    for slice_ in seen.every(ResourceSlice):
+        if slice_.spec.node_name and slice_.spec.devices and seen.one(Node, slice_.spec.node_name) is not None:
+            places[slice_.spec.driver].add(slice_.spec.node_name)
+    for driver, nodes in sorted(places.items()):
+        pods = driver_pods(driver, seen.every(Pod))
+        named = [pod for pod in pods if driver in (pod.metadata.labels or {}).values()]
+        for node in sorted(nodes):
+            there = [pod for pod in pods if pod.spec.node_name == node and pod.metadata.deletion_timestamp is None]
+            if any(map(is_ready, there)) or not (there or named):
+                continue
+            names = listed(f"{pod.key} ({pod.status.phase or 'Pending'})" for pod in there)
+            lacks = f"whose pod there is not ready: {names}" if there else "which has no pod there"
+            message = f"has slices of driver {driver}, {lacks}"
+            remedy = "pods that get its devices do not start: look at the pod of the driver"
+            shown = there or named[:1]
+            space = shown[0].metadata.namespace
+            command = kubectl("describe", "pod", names=[it.metadata.name for it in there], namespace=space)
+            if not there:
+                owner = shown[0].metadata.controller
+                command = kubectl("describe", "daemonset", names=[owner.name if owner else ""], namespace=space)
+            yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
+
+
+def _unreachable_nodes(seen: Observed) -> Iterator[Diagnosis]:
+    """Nodes that do not answer while pods there hold devices, which nobody gets back before the node does."""
+    for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
+        if not is_unreachable(node):
+            continue
+        name, pods = node.metadata.name, set[str]()
+        for claim in seen.every(ResourceClaim):
+            for user in pods_of(seen, claim) if claim.results else ():
+                pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
+                if pod is not None and pod.spec.node_name == name and not pod_is_done(pod):
+                    pods.add(pod.key)
+        if not pods or any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints or ()):
+            continue
+        have = f"{counted(len(pods), 'pod')} there {'holds' if len(pods) == 1 else 'hold'} devices"
+        message = f"is unreachable{unreachable_since(node, seen.taken)}, and {have}: {listed(sorted(pods))}"
+        remedy = (
+            "bring it back; if its machine is off, say so by the taint, which deletes its pods and frees the devices"
+        )
+        command = kubectl("taint", "nodes", names=[name], then=[f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute"])
+        yield Diagnosis.of("node", f"node {name}", message, remedy=remedy, command=command)

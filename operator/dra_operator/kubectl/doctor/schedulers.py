@@ -58,6 +58,12 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         elif not pod.spec.scheduling_gates:
             waiting[pod.spec.scheduler_name or DEFAULT].append(pod)
     leases = {lease.metadata.name: lease for lease in seen.every(Lease)}
+    for name, one in leases.items():  # who stopped without giving its Lease up is missed before the next pod waits
+        if one.spec.holder_identity and not one.is_held(seen.taken):
+            if name.startswith(LEASE_PREFIX):
+                waiting[name.removeprefix(LEASE_PREFIX)] += ()
+            elif name == KUBE_SCHEDULER:
+                waiting[DEFAULT] += ()
     for scheduler, pods in sorted(waiting.items()):
         is_operators = scheduler == SCHEDULER_NAME or f"{LEASE_PREFIX}{scheduler}" in names
         name = f"{LEASE_PREFIX}{scheduler}" if is_operators else KUBE_SCHEDULER
@@ -67,6 +73,7 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         if lease is None and any(map(_was_looked_at, pods)):  # by an operator without a Lease, or with one elsewhere
             continue
         them = f"{counted(len(pods), 'pod waits', 'pods wait')} for it: {listed(sorted(pod.key for pod in pods))}"
+        them = them if pods else "no pod waits for it yet"
         if lease is None:
             message = f"has no operator: there is no Lease {name}, and {them}"
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,8 @@ class Diagnosis:
 
     trouble: Trouble
     repair: Repair | None = None
+    settles: frozenset[str] = frozenset()
+    """Objects of which this advice is all that is to be done: other troubles with them are not told beside it."""
 
     @classmethod
     def of(cls, kind: str, what: str, message: str, *, remedy: str = "", command: str = "") -> Diagnosis:
@@ -78,9 +80,17 @@ class Diagnosis:
         return cls(Trouble(kind=kind, object=what, message=message, remedy=remedy, command=command))
 
     @classmethod
-    def repairable(cls, kind: str, what: str, message: str, repair: Repair) -> Diagnosis:
-        """``--fix`` can."""
-        return cls(Trouble(kind=kind, object=what, message=message, remedy=repair.text, command=repair.command), repair)
+    def repairable(cls, kind: str, what: str, message: str, repair: Repair, *, remedy: str = "") -> Diagnosis:
+        """``--fix`` can. ``remedy`` says more than the text of the repair, if it is given."""
+        text = remedy or repair.text
+        return cls(Trouble(kind=kind, object=what, message=message, remedy=text, command=repair.command), repair)
+
+
+def advised_once(found: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Return the diagnoses without those of objects that the advice of another one settles."""
+    every = list(found)
+    settled = {what for one in every for what in one.settles}
+    return [one for one in every if one.settles or one.trouble.object not in settled]
 
 
 def unchanged(claim: ResourceClaim) -> list[Operation]:

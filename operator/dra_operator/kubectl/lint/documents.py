@@ -82,7 +82,13 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     if short not in (newest, *others):
         yield Severity.ERROR, "apiVersion", f"a {kind} has no version {short}{_similar(short, (newest, *others))}"
         return
-    if short in others and kind != "DeviceTaintRule":  # whose v1 is of 1.37 alone
+    if short in others and kind == "DeviceTaintRule":  # whose v1 is of 1.37 alone
+        if short != others[0]:
+            text = (
+                f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{others[0]} (from 1.36 on)"
+            )
+            yield Severity.WARNING, "apiVersion", text
+    elif short in others:
         text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{newest} (from 1.34 on)"
         yield Severity.WARNING, "apiVersion", text
     try:
@@ -90,7 +96,10 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     except (conversion.ConversionError, TypeError, AttributeError):
         return  # decoding names the fault
     for path, name, known in _unknown(shaped, KINDS[kind][1], ""):
-        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_similar(name, known)}'
+        hint = _similar(name, known)
+        if kind == "ResourceClaimTemplate" and (path, name) == ("spec", "devices"):
+            hint = ": the spec of the claims is spec.spec of the template"
+        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:

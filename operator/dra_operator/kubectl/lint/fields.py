@@ -119,8 +119,11 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
 def _elsewhere(namespace: str, entry: PodResourceClaim, around: Surroundings) -> str:
     """The same name in another namespace, or a similar one in this namespace."""
     name = entry.resource_claim_name or entry.resource_claim_template_name or ""
-    cluster = around.made.cluster
-    objects = list(cluster.claims if entry.resource_claim_name is not None else cluster.templates)
+    cluster, is_claim = around.made.cluster, entry.resource_claim_name is not None
+    if f"{namespace}/{name}" in (cluster.templates if is_claim else cluster.claims):
+        other = "Template" if is_claim else ""
+        return f"; there is a ResourceClaim{other} of that name: write resourceClaim{other}Name"
+    objects = list(cluster.claims if is_claim else cluster.templates)
     if others := sorted(it.metadata.namespace for it in objects if it.metadata.name == name):
         return f"; there is one in namespace {others[0]}"
     here = [it.metadata.name for it in objects if it.metadata.namespace == namespace]

@@ -7,18 +7,19 @@ pod. Each is a warning: another cluster, or tomorrow's, may make sense of it.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Final
 
-from dra_api.core import Node, Pod
+from dra_api.core import Container, Node, Pod
 from dra_api.meta import ObjectMeta
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     DeviceClass,
     DeviceSelector,
+    DeviceTaint,
     DeviceTaintRule,
     ResourceClaim,
     ResourceClaimSpec,
@@ -26,18 +27,18 @@ from dra_api.resource import (
 )
 from dra_api.validation.formats import is_extended_resource
 from dra_cel import Reference
+from dra_ledger.taints import tolerates
+from msgspec import structs
 
-from dra_operator.kubectl.facts import value_text
+from dra_operator.kubectl.facts import taint_text, value_text
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import listed
 
 from .fields import meant
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
-from .supply import Supply
+from .supply import Supply, drivers_in
 
-_EQUALS: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"]+)\1|(['\"])([^'\"]+)\3\s*==\s*device\.driver")
-_ONE_OF: Final = re.compile(r"device\.driver\s+in\s+\[([^\]]*)\]")
 _PARENTS: Final = ("parent", "parentuuid", "parentdevice")
 
 
@@ -53,9 +54,13 @@ def doubtful(around: Surroundings, published: Published) -> Iterator[Finding]:
                 yield from _of_slice(manifest, manifest.obj)
             case Pod():
                 yield from _of_pod(manifest, manifest.obj, around)
+    evicting = _evicting_taints(around)
     for manifest, claim, spec in claims_in(around.manifests):
         yield from _of_configuration(manifest, claim, spec, around)
         yield from _of_constraints(manifest, claim, spec, published)
+        yield from _of_tolerations(manifest, claim, spec, evicting)
+        for name, wanted in every_request(claim):
+            yield from _absent_drivers(manifest, f"{spec}.devices.requests[{name}]", wanted.selectors, published)
     yield from _served_twice(around)
 
 
@@ -80,29 +85,25 @@ def apart(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             yield manifest.finding(severity, "spec.resourceClaims", text)
 
 
-def drivers_in(selectors: Iterable[DeviceSelector] | None) -> set[str]:
-    """Return the drivers that the selectors allow by name; empty if they do not compare the driver."""
-    found: set[str] = set()
-    for selector in selectors or ():
-        text = selector.cel.expression if selector.cel is not None else ""
-        found |= {one[1] or one[3] for one in (match.groups() for match in _EQUALS.finditer(text))}
-        for one in _ONE_OF.finditer(text):
-            found |= set(re.findall(r"['\"]([^'\"]+)['\"]", one[1]))
-    return found
-
-
 def _of_class(manifest: Manifest, class_: DeviceClass, published: Published) -> Iterator[Finding]:
     drivers = drivers_in(class_.spec.selectors)
-    for place, selector in enumerate(class_.spec.selectors or ()):
-        for driver in sorted(drivers_in([selector])):
-            if published.drivers and driver not in published.drivers:
-                text = f"no device is published by driver {driver}{_similar(driver, published.drivers)}"
-                yield manifest.finding(Severity.WARNING, f"spec.selectors[{place}]", text)
+    yield from _absent_drivers(manifest, "spec", class_.spec.selectors, published)
     for place, config in enumerate(class_.spec.config or ()):
         driver = config.opaque.driver if config.opaque is not None else ""
         if driver and drivers and driver not in drivers:
             text = f"configuration for driver {driver}, and the class allows devices of {listed(sorted(drivers))} alone"
             yield manifest.finding(Severity.WARNING, f"spec.config[{place}].opaque.driver", text)
+
+
+def _absent_drivers(
+    manifest: Manifest, path: str, selectors: Sequence[DeviceSelector] | None, published: Published
+) -> Iterator[Finding]:
+    """Yield drivers that selectors name, and that publish nothing while others do."""
+    for place, selector in enumerate(selectors or ()):
+        for driver in sorted(drivers_in([selector])):
+            if published.drivers and driver not in published.drivers:
+                text = f"no device is published by driver {driver}{_similar(driver, published.drivers)}"
+                yield manifest.finding(Severity.WARNING, f"{path}.selectors[{place}]", text)
 
 
 def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, around: Surroundings) -> Iterator[Finding]:
@@ -136,6 +137,39 @@ def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, publish
                 yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].{field}", text)
 
 
+def _evicting_taints(around: Surroundings) -> list[DeviceTaint]:
+    """The taints that evict pods, of devices and rules, in the cluster or the manifests."""
+    seen = around.made.seen
+    of_devices = (
+        it for slice_ in seen.every(ResourceSlice) for one in slice_.spec.devices or () for it in one.taints or ()
+    )
+    taints = chain(of_devices, (rule.spec.taint for rule in seen.every(DeviceTaintRule)))
+    return list(dict.fromkeys(structs.replace(it, time_added=None) for it in taints if it.effect == "NoExecute"))
+
+
+def _of_tolerations(
+    manifest: Manifest, claim: ResourceClaim, spec: str, evicting: Sequence[DeviceTaint]
+) -> Iterator[Finding]:
+    """Yield tolerations that let a claim have tainted devices from which its pods are then evicted, over and over.
+
+    It is a warning if there is such a taint, and a note if there may be one.
+    """
+    for name, wanted in every_request(claim):
+        every = wanted.tolerations or ()
+        holding = [it for it in every if it.effect == "NoExecute"]
+        for place, one in enumerate(every):
+            if one.effect or any(it.key in (one.key, None, "") for it in holding):
+                continue
+            taints = [it for it in evicting if tolerates(one, it) and not any(tolerates(two, it) for two in holding)]
+            which = f"the taint {taint_text(taints[0])}" if taints else "a NoExecute taint"
+            text = (
+                f"without an effect, a device with {which} is allocated, and the pod is evicted from it at once: write "
+                "effect: NoExecute, or NoSchedule if such devices are not wanted"
+            )
+            path = f"{spec}.devices.requests[{name}].tolerations[{place}]"
+            yield manifest.finding(Severity.WARNING if taints else Severity.NOTE, path, text)
+
+
 def _of_rule(
     manifest: Manifest, rule: DeviceTaintRule, published: Published, around: Surroundings
 ) -> Iterator[Finding]:
@@ -144,6 +178,8 @@ def _of_rule(
     if selector is not None and not (selector.driver or selector.pool or selector.device):
         what = "evicts every pod that has a device" if effect == "NoExecute" else "keeps every device from pods"
         yield manifest.finding(Severity.WARNING, path, f"selects all devices of the cluster, and so {what}")
+    if selector is None:
+        yield manifest.finding(Severity.WARNING, path, "is not given, so that the rule selects no device")
     if selector is None or not published.drivers:
         return
     if selector.driver and selector.driver not in published.drivers:
@@ -196,6 +232,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
         if entry.name not in used:
             text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
             yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
+    yield from _amounts(manifest, containers)
     if not around.has_cluster:
         return
     served = {
@@ -209,10 +246,27 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
     for container in containers:
         asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
         for name in asked:
-            is_ours = name.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(name)
-            if is_ours and name not in served:
+            if _is_extended(name) and name not in served:
                 text = f"no device class and no node offers {name}{_similar(name, served)}"
                 yield manifest.finding(Severity.WARNING, f"spec.containers[{container.name}].resources", text)
+
+
+def _is_extended(resource: str) -> bool:
+    return resource.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(resource)
+
+
+def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Finding]:
+    """Yield amounts of extended resources that the API server refuses: devices are whole, and not overcommitted."""
+    for container in containers:
+        requests, limits = container.resources.requests or {}, container.resources.limits or {}
+        path = f"spec.containers[{container.name}].resources"
+        for name in filter(_is_extended, dict.fromkeys((*requests, *limits))):
+            limit, request = limits.get(name), requests.get(name, limits.get(name))
+            if limit is None or limit != request:
+                text = f"the API server refuses a request of {name} without a limit of the same amount"
+                yield manifest.finding(Severity.ERROR, path, text)
+            elif limit.nanos % 10**9:
+                yield manifest.finding(Severity.ERROR, path, f"{name} must be a whole number, not {limit}")
 
 
 def _served_twice(around: Surroundings) -> Iterator[Finding]:

@@ -5,13 +5,15 @@ Devices in use count as free here: what is taken today may be free tomorrow, but
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from dra_api.references import every_toleration
-from dra_api.resource import SCHEDULER_KEY, DeviceSelector, ResourceClaim, ResourceSlice
-from dra_cel import CompileError, compile, device_selectors
+from dra_api.resource import SCHEDULER_KEY, DeviceClass, DeviceSelector, ResourceClaim, ResourceSlice
+from dra_cel import CompileError, Reference, compile, device_selectors
 
 from dra_operator.allocator import (
     Allocated,
@@ -32,6 +34,20 @@ from dra_operator.kubectl.why.request_changes import Wanted, every_request
 from dra_operator.wording import counted, listed
 
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
+
+_EQUALS: Final = re.compile(r"device\.driver\s*==\s*(['\"])([^'\"]+)\1|(['\"])([^'\"]+)\3\s*==\s*device\.driver")
+_ONE_OF: Final = re.compile(r"device\.driver\s+in\s+\[([^\]]*)\]")
+
+
+def drivers_in(selectors: Iterable[DeviceSelector] | None) -> set[str]:
+    """Return the drivers that the selectors allow by name; empty if they do not compare the driver."""
+    found: set[str] = set()
+    for selector in selectors or ():
+        text = selector.cel.expression if selector.cel is not None else ""
+        found |= {one[1] or one[3] for one in (match.groups() for match in _EQUALS.finditer(text))}
+        for one in _ONE_OF.finditer(text):
+            found |= set(re.findall(r"['\"]([^'\"]+)['\"]", one[1]))
+    return found
 
 
 class Matching(NamedTuple):
@@ -109,7 +125,13 @@ class Supply:
 
 
 def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
-    """A note on each request, or an error if it can never be served; then one on the claim, if no request is short."""
+    """A note on each request, or an error if it can never be served; then one on the claim, if no request is short.
+
+    A class that matches nothing is a warning: its devices may have yet to be published.
+    """
+    for manifest in around.manifests:
+        if isinstance(manifest.obj, DeviceClass) and manifest.title not in around.refused:
+            yield from _of_class(manifest, manifest.obj, supply)
     for manifest, claim, spec in claims_in(around.manifests):
         if manifest.title in around.refused:
             continue
@@ -128,6 +150,16 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             yield manifest.finding(severity, f"{spec}.devices", text)
 
 
+def _of_class(manifest: Manifest, class_: DeviceClass, supply: Supply) -> Iterator[Finding]:
+    selectors = class_.spec.selectors or ()
+    found = supply.matching(selectors)
+    if found.fault:
+        text = f"{found.fault}; {_advice(found.fault, selectors, supply)}"
+        yield manifest.finding(Severity.ERROR, "spec.selectors", text)
+    elif not found.by_node.total() and drivers_in(selectors) <= set(supply.published.drivers):
+        yield manifest.finding(Severity.WARNING, "spec.selectors", f"no device matches{_values(selectors, supply)}")
+
+
 def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Supply) -> Iterator[Finding]:
     """Whether it tolerates the taints by which devices belong to schedulers: then two may take one device."""
     entered = [scheduler for scheduler in supply.schedulers if enters(every_toleration(claim), scheduler)]
@@ -139,23 +171,31 @@ def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Suppl
         yield manifest.finding(Severity.WARNING, f"{spec}.devices", text)
 
 
-def _advice(fault: str) -> str:
-    if "no such key" in fault or "not found" in fault:
-        return 'allow for devices without the name, as in "NAME" in device.attributes["DOMAIN"] && ...'
+def _advice(fault: str, selectors: Sequence[DeviceSelector], supply: Supply) -> str:
+    """What mends the error that a selector raised on a device."""
+    if found := re.search(r"no such key: (\S+)", fault):
+        read = [name for name in _read_by(selectors) if name.id == found[1]]
+        if any(supply.published.values(name) for name in read):
+            return 'allow for devices without the name, as in "NAME" in device.attributes["DOMAIN"] && ...'
+        return "correct the name: no device publishes it" if read else "correct the expression"
     if "overload" in fault:
         return 'compare values of one type: versions by semver("1.2.3"), capacities by quantity("40Gi")'
     return "correct the expression"
 
 
+def _read_by(selectors: Sequence[DeviceSelector]) -> list[Reference]:
+    """The names that selectors read, in order."""
+    found: dict[Reference, None] = {}
+    for selector in selectors:
+        with suppress(CompileError):
+            if selector.cel is not None:
+                found |= dict.fromkeys(sorted(compile(selector.cel.expression, device_selectors(new=True)).references))
+    return list(found)
+
+
 def _values(selectors: Sequence[DeviceSelector], supply: Supply) -> str:
     """What devices publish under the names that the selectors read."""
-    said: list[str] = []
-    for selector in selectors:
-        try:
-            names = compile(selector.cel.expression, device_selectors(new=True)).references if selector.cel else ()
-        except CompileError:
-            continue
-        said += [f"{name} is {listed(values)}" for name in sorted(names) if (values := supply.published.values(name))]
+    said = [f"{name} is {listed(values)}" for name in _read_by(selectors) if (values := supply.published.values(name))]
     return f"; among the devices {', '.join(dict.fromkeys(said))}" if said else ""
 
 
@@ -165,7 +205,9 @@ def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundi
     found = supply.matching(selectors)
     if found.fault:
         remedy = "a node where it meets such a device first takes no pod of the claim"
-        return manifest.finding(Severity.ERROR, path, f"{found.fault}; {remedy}; {_advice(found.fault)}")
+        return manifest.finding(
+            Severity.ERROR, path, f"{found.fault}; {remedy}; {_advice(found.fault, selectors, supply)}"
+        )
     number, most = found.by_node.total(), max(found.by_node.values(), default=0)
     needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1
     # One of several alternatives may be beyond this cluster: then the next is taken.

@@ -6,7 +6,6 @@ and pools by name, and what selectors ask for beside what the devices of the who
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -19,7 +18,7 @@ from dra_cel import Reference
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster, newest_slices
 from dra_operator.eviction import selects
-from dra_operator.kubectl.facts import age, taint_text
+from dra_operator.kubectl.facts import age, driver_pods, taint_text
 from dra_operator.kubectl.why.changes import amount_of
 from dra_operator.kubectl.why.node_changes import leaving_or_coming
 from dra_operator.kubectl.why.published import Published, requirement_text, selector_text
@@ -255,23 +254,6 @@ def _as_seen(pod: Pod) -> str:
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     unready = [one for one in pod.status.conditions or () if one.type == "Ready" and one.status != "True"]
     return f"{pod.key}{where}, {pod.status.phase or 'Pending'}{', not ready' if unready else ''}"
-
-
-def driver_pods(driver: str, pods: Iterable[Pod]) -> list[Pod]:
-    """Return the pods of DaemonSets that seem to run a driver: the words of its name are in theirs, or in a label.
-
-    Nothing in the API says which pods run a driver.
-    """
-    words = {word for word in re.split(r"[.\-]", driver)[:-1] if word not in ("k8s", "io", "dra", "driver", "resource")}
-    found = []
-    for pod in pods:
-        owner = pod.metadata.controller
-        if owner is None or owner.kind != "DaemonSet":
-            continue
-        text = " ".join((pod.metadata.namespace, owner.name, *(pod.metadata.labels or {}).values()))
-        if driver in text or words <= set(re.split(r"[^a-z0-9]+", text)):
-            found.append(pod)
-    return sorted(found, key=lambda pod: pod.key)
 
 
 def _has_some_of(driver: str, node: Node, inventory: Inventory) -> bool:

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from itertools import combinations
 from typing import Final
 
 from dra_api.command_line import kubectl, with_command
 from dra_api.core import MIRROR_ANNOTATION, Node, Pod
 from dra_api.references import is_pod_group, pod_is_done
-from dra_api.resource import ResourceClaim, ResourceClaimStatus
+from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
-from dra_operator.kubectl.facts import age
+from dra_operator.kubectl.facts import age, age_of_first
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.changes import Change, Patch
 from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.rules import PORT, RESOURCE, TOO_MANY_PODS
-from dra_operator.scheduling.state import ANNOTATION, LoadedNode, Obstacle, is_immediate, pod_requests, ports_held
+from dra_operator.scheduling.state import (
+    ANNOTATION,
+    HOLD,
+    LoadedNode,
+    Obstacle,
+    is_immediate,
+    pod_requests,
+    ports_held,
+)
 from dra_operator.wording import counted, listed
 
 MOST_HOLDERS: Final = 2
@@ -38,6 +47,9 @@ MOST_ENDED_PODS: Final = 3
 """At most this many pods of a node are deleted on trial to make room."""
 SERVICES: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Owners that replace a deleted pod."""
+CONTROLLERS: Final = "see that kube-controller-manager or the operator runs"
+OWN_FINALIZERS: Final = frozenset({FINALIZER, HOLD})
+"""Finalizers that go with a deleted claim; who set another one has to remove it."""
 
 
 class Holders:
@@ -152,6 +164,20 @@ def is_unreachable(node: Node | None) -> bool:
     return says == "Unknown" or any(taint.key == UNREACHABLE for taint in node.spec.taints or ())
 
 
+def unreachable_since(node: Node, now: datetime) -> str:
+    """Return `` since 2h``, or an empty text if the node does not say since when."""
+    times = [one.last_transition_time for one in node.status.conditions or () if one.type == "Ready"]
+    since = age_of_first(filter(None, times), now)
+    return f" since {since}" if since else ""
+
+
+def bring_back(what: str, name: str) -> str:
+    """Return what a person does about a node that does not answer; ``what`` is the node in words."""
+    command = kubectl("taint", "nodes", names=[name], then=[f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute"])
+    off = with_command(f"say so by the taint {OUT_OF_SERVICE}", command)
+    return f"bring {what} back, or if its machine is off, {off}"
+
+
 def _gone(_: object) -> None:
     return None
 
@@ -184,7 +210,14 @@ class _Ending:
 
     def change(self, devices: Sequence[DeviceId], otherwise: str = "") -> Change:
         """Return all of it as one change. ``otherwise`` is its purpose, if it frees no devices."""
-        parts = [*self._kept(), *self._finished(), *self._lost(), *self._running(), *self._unused()]
+        parts = [
+            *self._kept(),
+            *self._finished(),
+            *self._lost(),
+            *self._lost_nodes(),
+            *self._running(),
+            *self._unused(),
+        ]
         text = f"{' and '.join(parts)} ({otherwise or f'frees {listed(map(str, devices))}'})"
         patches = [Patch(ResourceClaim, claim.key, _gone) for claim in self._claims]
         patches += [Patch(Pod, key, _gone) for key in self._pods]
@@ -200,15 +233,14 @@ class _Ending:
     def _finished(self) -> Iterator[str]:
         """A pod that is over holds nothing: its claim waits for a controller that does not work."""
         over = [pod for pod in self._pods.values() if pod_is_done(pod)]
-        works = "see that kube-controller-manager or the operator runs"
         if over:
             pods = listed(pod.key for pod in over)
             whose = f"pods {pods} have finished, and one of these releases their claims"
-            yield f"{works}: " + (
+            yield f"{CONTROLLERS}: " + (
                 whose if len(over) > 1 else f"pod {pods} has finished, and one of these releases its claim"
             )
         if gone := self._gone_consumers():
-            yield f"{works}: one of these releases {listed(gone)}, whose pods are gone"
+            yield f"{CONTROLLERS}: one of these releases {listed(gone)}, whose pods are gone"
 
     def _gone_consumers(self) -> list[str]:
         """Claims that are reserved only for pods that do not exist any more."""
@@ -237,18 +269,36 @@ class _Ending:
             if pod.metadata.deletion_timestamp is not None:
                 since = age(pod.metadata.deletion_timestamp, self._made.now)
                 leaving = " and is being deleted" + (f" for {since}" if since else "")
-            name = pod.spec.node_name
-            command = kubectl("taint", "nodes", names=[name], then=[f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute"])
-            off = with_command(f"say so by the taint {OUT_OF_SERVICE}", command)
+            name, node = pod.spec.node_name, cluster.nodes.get(pod.spec.node_name)
+            since = unreachable_since(node, self._made.now) if node is not None else ""
             yield (
-                f"bring node {name} back, or if its machine is off, {off}: pod {_named(pod, self._waiting)} is on "
-                f"node {name}, which is unreachable{leaving}, and cannot end there"
+                f"{bring_back(f'node {name}', name)}: pod {_named(pod, self._waiting)} is on node {name}, which is "
+                f"unreachable{since}{leaving}, and cannot end there"
             )
+
+    def _lost_nodes(self) -> Iterator[str]:
+        """A pod whose node was deleted does not end by itself: no kubelet is left to end it."""
+        for pod in self._pods.values():
+            if self._is_without_node(pod):
+                command = kubectl(
+                    "delete", "pod", "--force", names=[pod.metadata.name], namespace=pod.metadata.namespace
+                )
+                how = with_command(f"delete pod {pod.key}", command)
+                yield f"{how}: its node {pod.spec.node_name} does not exist, and no kubelet ends it"
+
+    def _is_without_node(self, pod: Pod) -> bool:
+        nodes, name = self._made.cluster.nodes, pod.spec.node_name
+        are_known = self._made.seen.is_whole and "nodes" not in self._made.seen.unseen and len(nodes)
+        return bool(are_known and name and name not in nodes and not pod_is_done(pod))
 
     def _running(self) -> Iterator[str]:
         nodes = self._made.cluster.nodes
         live = [
-            it for it in self._pods.values() if not pod_is_done(it) and not is_unreachable(nodes.get(it.spec.node_name))
+            it
+            for it in self._pods.values()
+            if not pod_is_done(it)
+            and not is_unreachable(nodes.get(it.spec.node_name))
+            and not self._is_without_node(it)
         ]
         if not live:
             return
@@ -261,22 +311,34 @@ class _Ending:
         )
 
     def _end(self, live: Sequence[Pod]) -> str:
-        """A pod of higher priority that is made again takes the devices again."""
+        """A pod of higher priority that is made again takes the devices again, and one of a DaemonSet does so at once,
+        since it waits for no other pod: a DaemonSet has no replicas, and is kept from the node instead."""
         rank = self._waiting.spec.priority or 0
-        owners = {
-            f"{owner.kind} {owner.name}": None
-            for pod in live
-            if (owner := pod.metadata.controller) is not None
-            and owner.kind in SERVICES
-            and ((pod.spec.priority or 0) > rank or owner.kind == "DaemonSet")
-        }
+        scaled: dict[str, None] = {}
+        kept: dict[str, None] = {}
+        for pod in live:
+            owner = pod.metadata.controller
+            if owner is not None and owner.kind == "DaemonSet":
+                kept[f"keep DaemonSet {owner.name} from node {pod.spec.node_name} (its nodeSelector)"] = None
+            elif owner is not None and owner.kind in SERVICES and (pod.spec.priority or 0) > rank:
+                scaled[f"{owner.kind} {owner.name}"] = None
         them = "it" if len(live) == 1 else "them"
-        return f"scale down {listed(owners)}, which makes {them} again" if owners else f"delete {them}"
+        ways = [*([f"scale down {listed(scaled)}"] if scaled else []), *kept]
+        return f"{' and '.join(ways)}, which makes {them} again" if ways else f"delete {them}"
 
     def _unused(self) -> Iterator[str]:
-        unused = [claim.key for claim in self._claims if not claim.status.reserved_for]
-        if unused:
-            yield f"delete claim{'s' * (len(unused) > 1)} {listed(unused)}, reserved for no pod"
+        unused = [claim for claim in self._claims if not claim.status.reserved_for]
+        leaving = [it.key for it in unused if it.metadata.deletion_timestamp is not None]
+        if leaving:
+            yield (
+                f"{CONTROLLERS}: one of these releases claim{'s' * (len(leaving) > 1)} {listed(leaving)}, in deletion "
+                "already"
+            )
+        if deleted := [claim for claim in unused if claim.metadata.deletion_timestamp is None]:
+            keys = listed(claim.key for claim in deleted)
+            text = f"delete claim{'s' * (len(deleted) > 1)} {keys}, reserved for no pod"
+            others = {name for it in deleted for name in it.metadata.finalizers or () if name not in OWN_FINALIZERS}
+            yield text + (f", and see that its finalizer {listed(sorted(others))} goes" if others else "")
         gone = self._gone_consumers()
         unknown = [
             claim.key
@@ -284,7 +346,17 @@ class _Ending:
             if claim.status.reserved_for and not users(self._made.cluster, claim) and f"claim {claim.key}" not in gone
         ]
         if unknown:
-            yield f"wait until the consumers of claim{'s' * (len(unknown) > 1)} {listed(unknown)} end"
+            by_key = {claim.key: claim for claim in self._claims}
+            whom = dict.fromkeys(_consumer(it) for key in unknown for it in by_key[key].status.reserved_for or ())
+            claims = f"claim{'s' * (len(unknown) > 1)} {listed(unknown)}"
+            yield f"wait until the consumers of {claims} end: {listed(whom)}"
+
+
+def _consumer(one: ResourceClaimConsumerReference) -> str:
+    """``PodGroup train``, ``pod x`` or ``jobs.batch y``."""
+    kinds = {"pods": "pod", "podgroups": "PodGroup"}
+    kind = kinds.get(one.resource, f"{one.resource}.{one.api_group}".rstrip("."))
+    return f"{kind} {one.name}"
 
 
 def _no_more_immediate(keys: Sequence[str]) -> str:

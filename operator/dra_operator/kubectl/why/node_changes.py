@@ -6,7 +6,8 @@ kubelet or a cloud provider writes: they describe the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dra_api.command_line import kubectl, with_command
@@ -40,22 +41,36 @@ from dra_operator.scheduling.state import (
 
 BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 """Resources whose amounts are written in powers of 1024."""
-GOING: Final = {
+GOING: Final[Mapping[str, str]] = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to delete it",
-    "karpenter.sh/disrupted": "Karpenter is about to delete it",
-    "karpenter.sh/disruption": "Karpenter is about to delete it",
+    "DeletionCandidateOfClusterAutoscaler": "the cluster autoscaler is about to delete it",
+    "karpenter.sh/disrupt": "Karpenter is about to delete it",
     "node.cloudprovider.kubernetes.io/shutdown": "its machine is shut down",
-    "aws-node-termination-handler/spot-itn": "its machine is about to be taken away",
+    "aws-node-termination-handler/": "its machine is about to be taken away",
     "cloud.google.com/impending-node-termination": "its machine is about to be taken away",
+    "kubevirt.io/drain": "it is being drained",
 }
-"""Taints of nodes that are about to go, with what they say."""
-COMING: Final = {
+"""What taints say of nodes that are about to go, by the beginning of their keys."""
+LEAVING_WORDS: Final = re.compile(
+    r"(?:^|[/\-_.])(?:to-?be-?deleted|deletion|termination|terminating|disrupt\w*|shut-?down|decommission\w*|spot-itn)"
+    r"(?:$|[\-_.])",
+    re.I,
+)
+"""The same in keys of other tools."""
+COMING: Final[Mapping[str, str]] = {
     "node.cloudprovider.kubernetes.io/uninitialized": "the cloud provider has not initialized it yet",
     "karpenter.sh/unregistered": "Karpenter has not registered it yet",
     "node.cilium.io/agent-not-ready": "its network is not ready yet",
-    "ebs.csi.aws.com/agent-not-ready": "its storage driver is not ready yet",
+    "startup-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
 }
-"""Taints of nodes that are not ready for pods yet, with what they say."""
+"""What taints say of nodes that are not ready for pods yet, by the beginning of their keys."""
+ARRIVING_WORDS: Final = re.compile(
+    r"(?:^|[/\-_.])(?:un-?initiali[sz]ed|un-?registered|not-?ready|not-?installed|startup|bootstrap\w*|provisioning)"
+    r"(?:$|[\-_.])",
+    re.I,
+)
+"""The same in keys of other tools: ``ebs.csi.aws.com/agent-not-ready``."""
 CONDITIONS: Final = {
     "not-ready": "is not ready: look at its kubelet",
     "unreachable": "is unreachable: bring the machine or its network back, or delete the node",
@@ -116,27 +131,51 @@ def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[C
 
 
 def leaving_or_coming(node: Node) -> str:
-    """What a taint says of a node that does not count, since it is about to go or not there yet; empty if none does."""
+    """What is to be known of a node that does not count, since it is about to go or not there yet, or an empty text."""
+    if node.metadata.deletion_timestamp is not None:
+        kept = ", ".join(node.metadata.finalizers or ()) or "no finalizer"
+        return f"it is being deleted, so it does not count (kept by {kept})"
     for taint in node.spec.taints or ():
-        if (going := GOING.get(taint.key)) is not None:
+        if going := _leaving(taint.key):
             return f"{going}, so it does not count (taint {taint.key})"
-        if (coming := COMING.get(taint.key)) is not None:
+        if coming := _arriving(taint.key):
             return f"{coming}: wait (taint {taint.key})"
     return ""
+
+
+def is_leaving(node: Node) -> bool:
+    """Return whether the node is about to go, so that no change for it is worth its while."""
+    return node.metadata.deletion_timestamp is not None or any(_leaving(it.key) for it in node.spec.taints or ())
+
+
+def _leaving(key: str) -> str:
+    """What a taint says of a node that is about to go; empty if it does not say so."""
+    if key.startswith(NODE_CONDITION):
+        return ""
+    said = next((text for start, text in GOING.items() if key.startswith(start)), "")
+    return said or ("it is about to go" if LEAVING_WORDS.search(key) else "")
+
+
+def _arriving(key: str) -> str:
+    """What a taint says of a node that is not ready for pods yet; empty if it does not say so."""
+    if key.startswith(NODE_CONDITION):
+        return ""
+    said = next((text for start, text in COMING.items() if key.startswith(start)), "")
+    return said or ("it is not ready for pods yet" if ARRIVING_WORDS.search(key) else "")
 
 
 def _coming(node: Node) -> Iterator[Change]:
     """Wait for a node that has yet to come; for one that is about to go there is nothing to do."""
     keys = [taint.key for taint in node.spec.taints or ()]
-    coming = [key for key in keys if key in COMING]
-    if coming and not any(key in GOING for key in keys):
+    coming = [key for key in keys if _arriving(key)]
+    if coming and not is_leaving(node):
 
         def there(now: Node) -> Node:
-            left = tuple(taint for taint in now.spec.taints or () if taint.key not in COMING)
+            left = tuple(taint for taint in now.spec.taints or () if not _arriving(taint.key))
             return replace(now, spec=replace(now.spec, taints=left))
 
         name = node.metadata.name
-        text = f"wait until the taint {coming[0]} goes: node {name} is not there yet, {COMING[coming[0]]}"
+        text = f"wait until the taint {coming[0]} goes: node {name} is not there yet, {_arriving(coming[0])}"
         yield Change(text, (Patch(Node, name, there),), Effort.WAIT_FOR_REPAIR)
 
 

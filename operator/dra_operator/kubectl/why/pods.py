@@ -19,10 +19,11 @@ from dra_api.values import format_time, parse_time
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
 from dra_operator.commands.simulated.cluster import gated_by_others
-from dra_operator.kubectl.facts import age, belonging, marks_of
+from dra_operator.kubectl.facts import age, belonging, driver_pods, is_ready, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.causes import driver_pods, holding
+from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Report
+from dra_operator.kubectl.why.holders import bring_back, is_unreachable, unreachable_since
 from dra_operator.kubectl.why.supposed import unmade
 from dra_operator.kubectl.why.waiting import why_besides, why_waiting
 from dra_operator.scheduling import NotTried, pre_filter
@@ -39,8 +40,15 @@ from dra_operator.scheduling.state import (
 from dra_operator.wording import listed
 
 FAILED: Final = "FailedPrepareDynamicResources"
-OTHERS: Final = frozenset({"FailedScheduling", "Preempted", "TaintManagerEviction", "FailedResourceClaimCreation"})
+OTHERS: Final = frozenset(
+    {
+        *("FailedScheduling", "Preempted", "TaintManagerEviction", "FailedResourceClaimCreation"),
+        *("Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulAttachVolume"),
+    }
+)
 """Reasons of events that tell nothing of why a pod with a node does not start."""
+UNDER_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons for which containers of every pod wait for a while."""
 SHOWN_EVENTS: Final = 4
 NOT_STARTED_SECONDS: Final = 300.0
 """After so long a pod that has its node and says nothing is looked into."""
@@ -60,7 +68,7 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
         return report
     for line in _wrong(made, pod):
         report.object_to(line)
-    for line in _failures(made, pod) if pod.status.phase != "Running" else ():
+    for line in _failures(made, pod) if pod.status.phase != "Running" else _waiting_containers(pod):
         report.object_to(line)
     eviction = evictions.eviction_of(cluster, pod, made.now, made.now)
     if eviction is not None:
@@ -97,6 +105,8 @@ def _node(made: Pipeline, pod: Pod) -> Iterator[str]:
     if node is None:
         if "nodes" not in made.seen.unseen and len(made.cluster.nodes):
             yield f"node {name} does not exist: delete the pod"
+    elif is_unreachable(node):
+        yield f"node {name} is unreachable{unreachable_since(node, made.now)}: {bring_back('it', name)}"
     elif (state := ready_state(node)) != "True":
         yield f"node {name} is not ready (its condition Ready is {state}): look at its kubelet"
 
@@ -109,7 +119,8 @@ def ready_state(node: Node) -> str:
 
 def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
     """What warns of the pod last, by reason, and drivers that do not work on the node."""
-    warnings = warnings_of(made, pod.metadata.uid)
+    events = warnings_of(made, pod.metadata.uid)
+    warnings = [*events, *(text for text in _waiting_containers(pod) if not any(_says(it, text) for it in events))]
     yield from warnings
     node = pod.spec.node_name
     for driver in _silent_drivers(made, pod):
@@ -122,15 +133,29 @@ def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
         if there and not any(map(is_ready, there)):
             names = listed(it.key for it in there)
             yield f"driver {driver} has slices for node {node}, but its pod there is not ready: {names}"
+        named = [it for it in made.cluster.pods if driver in (it.metadata.labels or {}).values()]
+        if named and not there:
+            names = listed(it.key for it in named)
+            yield f"driver {driver} has slices for node {node}, but no pod there: it runs in {names}"
     since = _waits_for(made, pod)
     if not warnings and since > NOT_STARTED_SECONDS:
         yield f"has its node for {since / 60:.0f} min and has not started, and no event says why: look at its kubelet"
 
 
-def is_ready(pod: Pod) -> bool:
-    """Whether the pod runs, and does not say that it is not ready."""
-    unready = any(one.type == "Ready" and one.status != "True" for one in pod.status.conditions or ())
-    return pod.status.phase == "Running" and not unready
+def _waiting_containers(pod: Pod) -> Iterator[str]:
+    """Containers that the kubelet cannot start, in its words: an image, a Secret, or a program that ends at once."""
+    for kind, statuses in (("init container", pod.status.init_container_statuses), ("", pod.status.container_statuses)):
+        for one in statuses or ():
+            waiting = one.state.waiting if one.state is not None else None
+            if waiting is not None and waiting.reason and waiting.reason not in UNDER_WAY:
+                said = f": {waiting.message}" if waiting.message else ""
+                yield f"{kind or 'container'} {one.name} waits, {waiting.reason}{said}"
+
+
+def _says(event: str, text: str) -> bool:
+    """Whether an event says what is said of a container."""
+    message = text.partition(": ")[2]
+    return bool(message) and message in event
 
 
 def _waits_for(made: Pipeline, pod: Pod) -> float:
@@ -167,7 +192,9 @@ def _silent_drivers(made: Pipeline, pod: Pod) -> list[str]:
 def _ending(made: Pipeline, pod: Pod) -> Iterator[str]:
     """A pod that is being deleted: the kubelet ends it, and then the driver takes its devices back."""
     since = age(pod.metadata.deletion_timestamp or "", made.now)
-    yield f"is being deleted since {since or pod.metadata.deletion_timestamp}: its kubelet ends it"
+    kept = pod.metadata.finalizers
+    then = f", and then its finalizers keep it: {listed(kept)}" if kept else ""
+    yield f"is being deleted since {since or pod.metadata.deletion_timestamp}: its kubelet ends it{then}"
     yield from _node(made, pod)
     for driver in _silent_drivers(made, pod):
         gone = "the kubelet cannot end the pod before the driver has unprepared its claims: start the driver"
@@ -261,6 +288,13 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
         return report
     if pod_is_done(pod):
         report.say(f"pod {pod.key} is done ({pod.status.phase})")
+        if pod.status.phase == "Failed" and (pod.status.reason or pod.status.message):
+            report.object_to(f"it failed: {': '.join(filter(None, (pod.status.reason, pod.status.message)))}")
+        if pod.metadata.deletion_timestamp is not None and pod.metadata.finalizers:
+            since = age(pod.metadata.deletion_timestamp, made.now) or "a while"
+            report.object_to(
+                f"was deleted {since} ago, and is kept by its finalizers: {listed(pod.metadata.finalizers)}"
+            )
         return report
     if pod.spec.node_name:
         report.take_in(why_bound(made, pod))

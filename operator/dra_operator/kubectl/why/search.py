@@ -18,7 +18,7 @@ from dra_operator.allocator import Rule
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.changes import Change, Fix, Patch, Trial
 from dra_operator.kubectl.why.holders import Holders, holder_remedies, release_remedies, room_remedies
-from dra_operator.kubectl.why.node_changes import node_remedies
+from dra_operator.kubectl.why.node_changes import is_leaving, node_remedies
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import claim_remedies, extended_remedies, name_remedies
 from dra_operator.kubectl.why.selector_changes import selector_remedies
@@ -154,7 +154,7 @@ class FixSearch:
         trial = self._trial
         cycle_state = trial.cycle_state()
         state = cycle_state.nodes.get(node) if cycle_state is not None else None
-        if cycle_state is None or state is None:
+        if cycle_state is None or state is None or is_leaving(state.node):
             return
         match answer:
             case Obstructed(obstacle, elsewhere):

@@ -26,9 +26,17 @@ from dra_operator.kubectl.why.request_changes import Wanted, every_request, name
 from dra_operator.scheduling import CycleState
 
 TOKEN: Final = re.compile(
-    r"""(?P<string>"(?:[^"\\\n])*"|'(?:[^'\\\n])*')|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+(?:\.\d+)?)"""
+    r"""(?P<string>"(?:[^"\\\n])*"|'(?:[^'\\\n])*')|(?P<name>[A-Za-z_]\w*)"""
+    r"""|(?P<number>(?:(?<=[=<>(,\[])-|(?<=[=<>(,\[] )-)?\d+(?:\.\d+)?)"""
 )
-"""Texts without escapes, names and numbers; a number in a name is none."""
+"""Texts without escapes, names and numbers with their sign; a number in a name is none."""
+PATTERN_ENDS: Final = re.compile(r"^[\^(.*]+|[$).*]+$")
+"""What a regular expression has around the value that is meant."""
+COMPARED: Final = re.compile(
+    r"([\w.?\[\]\"'/-]+?)\s*(<=|>=|==|!=|<|>)\s*(\"[^\"]*\"|'[^']*'|\d+|(?:quantity|semver)\([^()]*\))"
+)
+STARTS: Final = re.compile(r"([\w.?\[\]\"'/-]+?)\.startsWith\(([\"'])v?(\d+)(?:\.(\d+))?\.?\2\)")
+"""Comparisons as of numbers and texts, which versions and quantities do not have."""
 CALL_BEFORE: Final = re.compile(r"\b(quantity|semver)\(\s*$")
 AFTER_COMPARISON: Final = re.compile(r"compareTo\(.*\)\s*(?:[<>]=?|[=!]=)\s*-?\s*$", re.DOTALL)
 """A number behind this is the result of a comparison, and no value of a device."""
@@ -240,7 +248,8 @@ class Mending:
             is_inside = term.start <= token.start < term.end
             before = self._expression[: token.start]
             is_result = token.kind == "number" and AFTER_COMPARISON.search(before) is not None
-            if is_inside and token.kind != "name" and token.word not in parts and not is_result:
+            is_value = token.kind != "name" or token.word in ("true", "false")
+            if is_inside and is_value and token.word not in parts and not is_result:
                 yield token
 
     def _of_literal(self, token: Token, names: Sequence[Reference]) -> Iterator[Other]:
@@ -250,7 +259,9 @@ class Mending:
             yield from self._of_text(token, known)
             return
         candidates: Iterable[str] = ()
-        if token.kind == "number":
+        if token.kind == "name":
+            candidates = [other for other in ("true", "false") if other != token.word]
+        elif token.kind == "number":
             candidates = _near_numbers(token.word, known)
         elif call is not None:
             candidates = (_near_quantities if call[1] == "quantity" else _near_versions)(token.word, known)
@@ -259,13 +270,16 @@ class Mending:
             written = f'"{new}"' if token.kind == "string" else new
             if found < MOST_VALUES and self._helps(after := self._written(token, written)):
                 found += 1
-                yield _instead(new, token.word, Effort.MENDED_SELECTOR, after, quoted=token.kind == "string")
+                effort = Effort.OTHER_VALUE if token.kind == "name" else Effort.MENDED_SELECTOR
+                yield _instead(new, token.word, effort, after, quoted=token.kind == "string")
 
     def _of_text(self, token: Token, known: Sequence[str]) -> Iterator[Other]:
         """A likely slip; of a value that is published elsewhere, and in this combination nowhere, another one."""
         texts = [value for value in dict.fromkeys(known) if '"' not in value and "\\" not in value]
         if token.word not in texts:
-            for new in likely_meant(token.word, texts)[:MOST_VALUES]:
+            core = PATTERN_ENDS.sub("", token.word)
+            meant = likely_meant(core, texts)[:MOST_VALUES] if core else []
+            for new in (token.word.replace(core, it) for it in meant):
                 yield _instead(new, token.word, Effort.MENDED_SELECTOR, self._written(token, f'"{new}"'))
         elif len(self._terms) > 1:
             for new in texts[:MOST_KINDS]:
@@ -275,14 +289,19 @@ class Mending:
     def _of_other_types(self) -> Iterator[Other]:
         """A literal as the type that devices publish: ``semver("1.2.3")`` for ``"1.2.3"``, ``5`` for ``"5"``."""
         for term in self._terms:
+            names = sorted(references_of(term.word)) or self._names
+            known = [value for name in names for value in self._published.values(name)]
             for token in self._literals(term):
                 if CALL_BEFORE.search(self._expression[: token.start]):
                     continue
-                for new in _retyped(token):
+                for new in (*_retyped(token), *_versions_of(token, known)):
                     if self._helps(after := self._written(token, new)):
                         yield _instead(
                             new, self._expression[token.start : token.end], Effort.MENDED_SELECTOR, after, quoted=False
                         )
+            for new in _compared(term.word):
+                if self._helps(after := self._written(term, new)):
+                    yield _instead(new, term.word, Effort.MENDED_SELECTOR, after, quoted=False)
 
     # --- less ---
 
@@ -316,9 +335,21 @@ def _near_numbers(word: str, known: Sequence[str]) -> list[str]:
     """Published whole numbers, and those beside them for ``<`` and ``>``; the nearest first."""
     if "." in word:
         return []
-    published = {int(value) for value in known if re.fullmatch(r"-?\d+", value)}
+    published = {number for value in known for number in _numbers_in(value)}
     every = published | {value + step for value in published for step in (-1, 1)}
-    return [str(it) for it in sorted(every, key=lambda it: (abs(it - int(word)), it not in published, it)) if it >= 0]
+    near = sorted(every, key=lambda it: (abs(it - int(word)), it not in published, it))
+    return [str(it) for it in near if it >= 0 or it in published]
+
+
+def _numbers_in(value: str) -> Iterator[int]:
+    """A number, the parts of a version (``major()``), or a quantity as a number (``asInteger()``)."""
+    if re.fullmatch(r"-?\d+", value):
+        yield int(value)
+    elif (parts := re.match(r"(\d+)\.(\d+)\.(\d+)", value)) is not None:
+        yield from map(int, parts.groups())
+    else:
+        with suppress(ValueError):
+            yield Quantity(value).nanos // 10**9
 
 
 def _near_quantities(word: str, known: Sequence[str]) -> list[str]:
@@ -358,8 +389,25 @@ def _near_versions(word: str, known: Sequence[str]) -> list[str]:
     return sorted(found, key=distance)
 
 
+def _compared(term: str) -> Iterator[str]:
+    """The term with a comparison that versions and quantities have: ``x.compareTo(quantity("40Gi")) >= 0``."""
+    if (found := COMPARED.fullmatch(term)) is not None:
+        its, operator, value = found.groups()
+        if value.endswith(")"):
+            yield f"{its}.compareTo({value}) {operator} 0"
+            return
+        word = value.strip("\"'")
+        yield f'{its}.compareTo(quantity("{word}")) {operator} 0'
+        yield f'{its}.compareTo(semver("{word}", true)) {operator} 0'
+    if (found := STARTS.fullmatch(term)) is not None:
+        its, _, major, minor = found.groups()
+        yield f"{its}.major() == {major}" + (f" && {its}.minor() == {minor}" if minor else "")
+
+
 def _retyped(token: Token) -> Iterator[str]:
     word = token.word
+    if token.kind == "name":
+        return
     if token.kind == "number":
         yield f'"{word}"'
         return
@@ -372,6 +420,13 @@ def _retyped(token: Token) -> Iterator[str]:
     with suppress(ValueError):
         Quantity(word)
         yield f'quantity("{word}")'
+
+
+def _versions_of(token: Token, known: Sequence[str]) -> Iterator[str]:
+    """The published versions that a text is the beginning of: ``semver("535.104.5")`` for ``"535"``."""
+    if token.kind == "string" and re.fullmatch(r"v?\d+(\.\d+)*", token.word):
+        start = token.word.removeprefix("v") + "."
+        yield from (f'semver("{it}")' for it in known if it.startswith(start) and re.match(r"\d+\.\d+\.\d+", it))
 
 
 def tokens_of(expression: str) -> list[Token]:

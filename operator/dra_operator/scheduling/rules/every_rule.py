@@ -57,8 +57,8 @@ class PodRules:
         return None
 
     def obstacles(self, state: LoadedNode, served: Collection[str] = ()) -> list[Obstacle]:
-        """Return the obstacle of each rule that has one, for people: the first decides."""
-        return [it for rule in self._rules if (it := rule.obstacle(state, served)) is not None]
+        """Return the obstacles of all rules, for people: the first decides."""
+        return [it for rule in self._rules for it in rule.obstacles(state, served)]
 
     def hints(self, reasons: Collection[Reason] | None = None) -> frozenset[Hint]:
         """Which changes of other pods can remove obstacles with these reasons, with any if None."""

@@ -48,3 +48,7 @@ class NodeResources(NodeRule):
             if requested > offered.get(name, 0) - used.get(name, 0):
                 return Obstacle(TOO_MANY_PODS) if name == POD_SLOTS else Obstacle(RESOURCE, name)
         return None
+
+    def obstacles(self, state: LoadedNode, served: Collection[str]) -> list[Obstacle]:
+        """Each resource of which the node has too little."""
+        return [it for one in self._requested if (it := NodeResources([one]).obstacle(state, served)) is not None]

@@ -160,6 +160,11 @@ class NodeRule(ABC):
         Raises NodeSelectionError when the pod's affinity cannot be understood.
         """
 
+    def obstacles(self, state: LoadedNode, served: Collection[str]) -> Iterable[Obstacle]:
+        """All that the rule has against the node, for people: a node may lack several resources."""
+        found = self.obstacle(state, served)
+        return () if found is None else (found,)
+
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
         """Which changes of other pods can remove obstacles with these reasons, with any if None."""
         return ()

@@ -1,0 +1,167 @@
+"""``doctor`` gives one piece of advice per trouble, and says of a pod that it deletes whether anything makes it again.
+
+``taint --dry-run`` names pods that would be evicted over and over.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+import pytest
+from dra_operator.kubectl.commands import COMMANDS
+from dra_operator.kubectl.doctor.answer import diagnose
+from dra_operator.kubectl.doctor.trouble import Diagnosis
+from dra_operator.kubectl.taint import answer as taint_answer
+from scheduling_causes import DRIVER, asks, claim, device, device_class, node, pod, slice_
+from told import Json, seen_of
+
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+LEASE: Final[Json] = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"},
+    "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
+}
+CLUSTER: Final = [device_class(), node("gpu-1"), slice_("gpu-1"), LEASE]
+
+
+def user(name: str, path: str = "gpu-1/gpu-0", *, owner: str = "", since: str = "10", **claim_spec: Any) -> list[Json]:
+    """A running pod, and its claim from a template with a device since that hour."""
+    held = claim(asks(**claim_spec), name=f"{name}-claim", held=[path], users=[name])
+    held["metadata"] |= {
+        "finalizers": [FINALIZER],
+        "annotations": {"resource.kubernetes.io/pod-claim-name": "gpu"},
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": f"uid-{name}", "controller": True}
+        ],
+    }
+    held["status"]["allocation"]["allocationTimestamp"] = f"2030-01-01T{since}:00:00Z"
+    if tolerations := claim_spec.get("tolerations"):
+        held["status"]["allocation"]["devices"]["results"][0]["tolerations"] = tolerations
+    runs = pod(name, nodeName="gpu-1", schedulerName="dra-scheduler")
+    runs["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    statuses = [{"name": "gpu", "resourceClaimName": f"{name}-claim"}]
+    runs["status"] = {"phase": "Running", "resourceClaimStatuses": statuses}
+    if owner:
+        made_by = {"apiVersion": "apps/v1", "kind": owner, "name": "web", "uid": "web", "controller": True}
+        runs["metadata"]["ownerReferences"] = [made_by]
+    return [held, runs]
+
+
+def troubles(*objects: Json) -> list[Diagnosis]:
+    """What is wrong in the cluster with these objects."""
+    return diagnose(seen_of(objects))
+
+
+def driver_pod(node_name: str, **status: Any) -> Json:
+    """A pod of the DaemonSet of the driver."""
+    made = pod(f"gpu-driver-{node_name}", nodeName=node_name, labels={"driver": DRIVER})
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
+    made["metadata"]["ownerReferences"] = [owner]
+    made["status"] = {"phase": "Running", **status}
+    return made
+
+
+UNREADY: Final = [{"type": "Ready", "status": "False"}]
+READY: Final = [{"type": "Ready", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("pods", "said"),
+    [
+        ([driver_pod("gpu-1", conditions=READY)], ""),
+        ([driver_pod("gpu-1", conditions=UNREADY)], "whose pod there is not ready: ns/gpu-driver-gpu-1 (Running)"),
+        ([driver_pod("gpu-1", phase="Pending")], "whose pod there is not ready: ns/gpu-driver-gpu-1 (Pending)"),
+        ([node("gpu-2"), driver_pod("gpu-2", conditions=READY)], "which has no pod there"),
+        ([], ""),
+    ],
+)
+def test_a_driver_that_is_down_while_its_slices_are_there(pods: list[Json], said: str) -> None:
+    found = [one.trouble for one in troubles(*CLUSTER, *user("a"), *pods)]
+    assert [it.message for it in found] == ([f"has slices of driver {DRIVER}, {said}"] if said else [])
+    assert all(it.command.startswith("kubectl describe ") for it in found)
+
+
+@pytest.mark.parametrize("owner", ["", "ReplicaSet", "Job"])
+def test_of_two_claims_with_one_device_the_younger_gives_way_and_a_lost_pod_is_said(owner: str) -> None:
+    found = troubles(*CLUSTER, *user("old", since="08"), *user("young", owner=owner))
+    assert [one.trouble.kind for one in found] == ["conflict"]
+    assert found[0].trouble.command == "kubectl delete pod -n ns -- young"
+    assert ("nothing creates pod young again: keep its manifest first" in found[0].trouble.remedy) is not bool(owner)
+
+
+@pytest.mark.parametrize("users", [[], ["gone"]])
+def test_a_conflict_with_a_claim_of_no_pod_is_one_trouble_that_can_be_repaired(users: list[str]) -> None:
+    other = user("gone")[0]
+    other["metadata"] |= {"ownerReferences": [], "annotations": {}}
+    other["status"]["reservedFor"] = [{"resource": "pods", "name": it, "uid": f"uid-{it}"} for it in users]
+    found = troubles(*CLUSTER, *user("a"), other)
+    assert [one.trouble.object for one in found] == [f"device {DRIVER}/gpu-1/gpu-0"]
+    assert found[0].repair is not None
+    assert "keep claim ns/a-claim; of claim ns/gone-claim, which no pod uses: " in found[0].trouble.remedy
+
+
+def test_a_device_that_vanished_with_its_driver_or_its_pods_is_one_trouble() -> None:
+    without_slices = [it for it in CLUSTER if it["kind"] != "ResourceSlice"]
+    assert [one.trouble.kind for one in troubles(*without_slices, *user("a"))] == ["driver"]
+    assert [one.trouble.kind for one in troubles(*without_slices, user("a")[0])] == ["reservation"]
+
+
+@pytest.mark.parametrize("owner", ["", "ReplicaSet"])
+def test_no_command_deletes_a_pod_that_nothing_creates_again_without_saying_so(owner: str) -> None:
+    empty = user("empty", owner=owner)
+    empty[0]["status"] = {}
+    leaving = user("leaving", "gpu-1/gpu-1", owner=owner)
+    leaving[0]["metadata"]["deletionTimestamp"] = "2030-01-01T11:00:00Z"
+    vanished = user("vanished", "gpu-1/gpu-7", owner=owner)
+    found = [one.trouble for one in troubles(*CLUSTER, *empty, *leaving, *vanished)]
+    assert {it.kind for it in found} == {"unreserved", "deletion", "vanished"}
+    for it in found:
+        assert it.command.startswith("kubectl delete pod")
+        assert ("nothing creates pod" in it.remedy) is not bool(owner), it
+        assert ("its controller makes it anew" in it.remedy) is (it.kind == "unreserved" and bool(owner))
+
+
+def test_a_scheduler_that_died_is_a_trouble_before_the_next_pod_waits() -> None:
+    dead = {**LEASE, "spec": {**LEASE["spec"], "renewTime": "2030-01-01T11:00:00.000000Z"}}
+    others = [it for it in CLUSTER if it is not LEASE]
+    found = [one.trouble for one in troubles(*others, dead)]
+    assert ["no pod waits for it yet" in it.message for it in found] == [True]
+    given_up = {**dead, "spec": {**dead["spec"], "holderIdentity": ""}}
+    assert troubles(*others, given_up) == []
+
+
+def test_a_node_that_does_not_answer_while_pods_there_hold_devices() -> None:
+    lost = node("gpu-1")
+    condition = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2030-01-01T10:00:00Z"}
+    lost["status"]["conditions"] = [condition]
+    others = [it for it in CLUSTER if it["kind"] != "Node"]
+    found = [one.trouble for one in troubles(*others, lost, *user("a"))]
+    assert [it.message for it in found] == ["is unreachable since 2h, and 1 pod there holds devices: ns/a"]
+    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in found[0].command
+    assert troubles(*others, lost) == []
+
+
+@pytest.mark.parametrize(
+    ("toleration", "said", "code"),
+    [
+        ({}, "get a tainted device on gpu-1, and be deleted again at once: its toleration has not the effect", 3),
+        ({"effect": "NoExecute", "tolerationSeconds": 60}, "be deleted again after 60s, which its claim tolerates", 3),
+        ({"effect": "NoSchedule"}, "no node would take it", 3),
+        ({"effect": "NoExecute"}, "tolerates the taint, and keeps", 0),
+    ],
+)
+def test_a_pod_that_would_be_evicted_over_and_over_is_named(toleration: Json, said: str, code: int) -> None:
+    tolerations = [{"key": "x", "operator": "Exists", **toleration}]
+    made_from = claim(asks(tolerations=tolerations), name="t")
+    template = {**made_from, "kind": "ResourceClaimTemplate", "spec": {"spec": made_from["spec"]}}
+    holder = user("a", owner="ReplicaSet", tolerations=tolerations)
+    alone = [device_class(), node("gpu-1"), slice_("gpu-1", [device("gpu-0")]), template, *holder]
+    parser = argparse.ArgumentParser()
+    COMMANDS["taint"].add_arguments(parser)
+    options = parser.parse_args([f"{DRIVER}/gpu-1/gpu-0", "--key", "x", "--dry-run"])
+    found = taint_answer(seen_of(alone), options)
+    assert said in "\n".join(found.lines)
+    assert int(found.code) == code
+    assert any("no effect was named, so that it is NoExecute" in note for note in found.notes)
