@@ -19,12 +19,12 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import PodGroup
+from dra_operator.commands.simulated.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.sanitized import MOVABLE
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented, defragmented_for_gang
 from dra_operator.kubectl.whatif.movable import movable_pods
-from dra_operator.kubectl.whatif.outcome import Placed
 from dra_operator.kubectl.whatif.overlay import Overlay
 
 Json = dict[str, Any]

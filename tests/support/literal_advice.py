@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dra_api.core import Pod
+from dra_operator.commands.simulated.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
-from dra_operator.kubectl.whatif.outcome import Placed
 from dra_operator.kubectl.whatif.overlay import Overlay
 from told import seen_of
 

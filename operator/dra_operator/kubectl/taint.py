@@ -33,13 +33,13 @@ from dra_api.values import format_time
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
+from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.eviction import DeviceTaints, claim_eviction, selects
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, devices_of, holders_of, pods_of, taint_text
 from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.outcome import NotPlaced, Placed
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.successors import successors
 from dra_operator.wording import counted, listed

@@ -8,13 +8,13 @@ from functools import partial
 from dra_api.core import Pod
 from msgspec.structs import replace
 
+from dra_operator.commands.simulated.placing import Placed
 from dra_operator.kubectl.answer import Fact
 from dra_operator.scheduling import NoPlace
 from dra_operator.wording import counted, listed
 
 from .mix import Mix
 from .moves import Move, MoveSearch, OutOfBudget, Plan
-from .outcome import Placed
 from .overlay import Overlay
 
 IsOver = Callable[[], bool]

@@ -11,10 +11,10 @@ from dra_api.references import pod_is_done
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
+from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Fact
 from dra_operator.scheduling.preemption import Budget
 
-from .outcome import NotPlaced, Placed
 from .overlay import Overlay
 from .successors import successors
 

@@ -14,13 +14,14 @@ from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace as changed
 
+from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 
 from .drain import Draining, drained, pods_on
-from .outcome import LeftFact, NotPlaced, Placed, PodFact, left_in
+from .outcome import LeftFact, PodFact, left_in
 from .overlay import Overlay
 from .wanted import Copies, Wanted, unstarted
 

@@ -18,9 +18,9 @@ from itertools import combinations
 
 from dra_api.core import Pod
 
+from dra_operator.commands.simulated.placing import Placed
 from dra_operator.kubectl.answer import Fact
 
-from .outcome import Placed
 from .overlay import Overlay
 
 

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from dra_api.core import Pod
-
+from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.free import Members, best_offer
 from dra_operator.kubectl.pipeline import Pipeline
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A pod with the node and the devices that it got."""
-
-    pod: Pod
-    node: str
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NotPlaced:
-    """``reason``: the words of the pipeline."""
-
-    pod: Pod
-    reason: str
 
 
 class PodFact(Fact, frozen=True):

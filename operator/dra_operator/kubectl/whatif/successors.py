@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from dra_api.core import Pod
 
+from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.scheduling.preemption import priority
 
-from .outcome import NotPlaced, Placed
 from .overlay import Overlay
 
 

@@ -104,6 +104,8 @@ class NoPlace:
     """Claims for extended resources that earlier attempts left half made: they have to go first (scheduling.md 4.3)."""
     nominated: PostFilterResult | None = None
     """How a post filter would make room."""
+    fits_never: bool = False
+    """Pods that are planned together would not fit even if all nodes and devices were free."""
 
 
 @dataclass(frozen=True, slots=True)

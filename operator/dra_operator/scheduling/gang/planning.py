@@ -107,7 +107,7 @@ def joint_plan(
             found, ideal = yield from searched(members, domains, is_empty=True, filter_timeout=filter_timeout)
             if found is None and not (ideal.has_given_up or ideal.has_left_orders):
                 too_large = "the pods would not fit even if all nodes and devices were free"
-                refusal = replace(refusal, message=f"{refusal.message}; {too_large}")
+                refusal = replace(refusal, message=f"{refusal.message}; {too_large}", fits_never=True)
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return refusal
