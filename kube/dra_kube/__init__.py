@@ -5,6 +5,7 @@ async with Api(connection()) as api:
 """
 
 from dra_api.api_resources import (
+    ADMISSION_CHECKS,
     CONFIG_MAPS,
     CSI_DRIVERS,
     CSI_NODES,
@@ -22,11 +23,13 @@ from dra_api.api_resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     SECRETS,
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
+    WORKLOADS,
     Resource,
 )
 
@@ -62,6 +65,7 @@ from .leases.lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
 from .reflector import Pauses, Reflector, Stream
 
 __all__ = [
+    "ADMISSION_CHECKS",
     "CONFIG_MAPS",
     "CSI_DRIVERS",
     "CSI_NODES",
@@ -79,11 +83,13 @@ __all__ = [
     "POD_GROUPS",
     "RESOURCE_CLAIMS",
     "RESOURCE_CLAIM_TEMPLATES",
+    "RESOURCE_FLAVORS",
     "RESOURCE_POOL_STATUS_REQUESTS",
     "RESOURCE_SLICES",
     "SECRETS",
     "STORAGE_CLASSES",
     "VOLUME_ATTACHMENTS",
+    "WORKLOADS",
     "AlreadyExists",
     "AnswerTooLarge",
     "Api",

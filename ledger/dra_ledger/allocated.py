@@ -133,6 +133,10 @@ class AllocatedDevices:
         """The in-flight allocation of the claim, if there is one."""
         return self._assumed.get(uid)
 
+    def flying(self) -> Iterator[tuple[str, AllocationResult]]:
+        """Yield claim UID and allocation of each write that is under way and that the server does not show yet."""
+        return ((uid, it.allocation) for uid, it in self._assumed.items() if uid not in self._stored)
+
     def assumed_for(self, pod: str) -> list[AssumedAllocation]:
         """What is in flight for pods of this name: a deleted pod may have left writes to its successor."""
         return [entry for entry in self._assumed.values() if entry.pod.key == pod]

@@ -71,3 +71,10 @@ VOLUME_ATTACHMENTS = Resource("storage.k8s.io", ("v1",), "volumeattachments", "V
 LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease", True)
 POD_DISRUPTION_BUDGETS = Resource("policy", ("v1",), "poddisruptionbudgets", "PodDisruptionBudget", True)
 RESOURCE_QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", True)
+
+_KUEUE = "kueue.x-k8s.io"
+_SERVED = ("v1beta2", "v1beta1")
+
+WORKLOADS = Resource(_KUEUE, _SERVED, "workloads", "Workload", True)
+RESOURCE_FLAVORS = Resource(_KUEUE, _SERVED, "resourceflavors", "ResourceFlavor", False)
+ADMISSION_CHECKS = Resource(_KUEUE, _SERVED, "admissionchecks", "AdmissionCheck", False)

@@ -32,6 +32,8 @@ VERSIONS: Final = {
     "PodGroup": ("v1beta1", "v1alpha2"),
     "Workload": ("v1beta1", "v1alpha2"),
 }
+_ALIKE: Final = "kueue.x-k8s.io/"
+"""A group whose structs read every version."""
 _OF_SCHEDULING: Final = ("PodGroup", "Workload")
 _FLAT: Final = "v1beta1"
 _REQUESTS: Final = {
@@ -51,6 +53,8 @@ class ConversionError(ValueError):
 def convert(obj: JSON, api_version: str) -> JSON:
     """The object as ``api_version`` (``resource.k8s.io/v1``) shows it. Raises ConversionError."""
     kind = obj.get("kind")
+    if all(isinstance(it, str) and it.startswith(_ALIKE) for it in (api_version, obj.get("apiVersion"))):
+        return {**obj, "apiVersion": api_version}
     if kind not in VERSIONS:
         raise ConversionError(f"kind {kind!r} has no versions to convert between; set kind and apiVersion")
     source, target = _version(kind, obj.get("apiVersion")), _version(kind, api_version)

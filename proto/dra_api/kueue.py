@@ -28,6 +28,9 @@ WORKLOAD: Final = f"{GROUP}/workload"
 POD_SET: Final = f"{GROUP}/podset"
 """The label of a pod that names its set."""
 POD_GROUP: Final = f"{GROUP}/pod-group-name"
+PRIORITY_GROUP: Final = "scheduling.k8s.io"
+POD_PRIORITY: Final = f"{PRIORITY_GROUP}/priorityclass"
+"""The source of a priority in v1beta1, if it is a PriorityClass."""
 
 
 class WorkloadError(Exception):
@@ -133,9 +136,14 @@ class PodSetUpdate(Part, frozen=True):
 
 
 class AdmissionCheckState(Part, frozen=True):
+    """What one check says of a Workload. Kueue counts the retries, and waits ``requeue_after_seconds`` after each."""
+
     name: str = ""
     state: str = ""
     message: str = ""
+    last_transition_time: str | None = None
+    requeue_after_seconds: int | None = None
+    retry_count: int | None = None
     pod_set_updates: tuple[PodSetUpdate, ...] | None = None
 
 
@@ -146,10 +154,27 @@ class ReclaimablePod(Part, frozen=True):
     count: int = 0
 
 
+class PriorityClassRef(Part, frozen=True):
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class RequeueState(Part, frozen=True):
+    """``requeue_at``: Kueue considers the Workload again at this time."""
+
+    count: int | None = None
+    requeue_at: str | None = None
+
+
 class WorkloadSpec(Part, frozen=True):
+    """``priority`` is that of the queue. It is that of the pods as well if it comes from a PriorityClass."""
+
     pod_sets: tuple[PodSet, ...] | None = None
     active: bool | None = None
     priority: int | None = None
+    priority_class_ref: PriorityClassRef | None = None
+    priority_class_source: str = ""
 
 
 class WorkloadStatus(Part, frozen=True):
@@ -157,6 +182,7 @@ class WorkloadStatus(Part, frozen=True):
     admission: Admission | None = None
     admission_checks: tuple[AdmissionCheckState, ...] | None = None
     reclaimable_pods: tuple[ReclaimablePod, ...] | None = None
+    requeue_state: RequeueState | None = None
 
 
 class Workload(Object, frozen=True):
@@ -168,6 +194,20 @@ class Workload(Object, frozen=True):
     def has(self, condition: str) -> bool:
         """Return whether the condition is True."""
         return any(it.type == condition and it.status == "True" for it in self.status.conditions or ())
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether quota is reserved for it, and it is not being evicted."""
+        return self.status.admission is not None and self.has("QuotaReserved") and not self.has("Evicted")
+
+    @property
+    def pod_priority(self) -> int | None:
+        """The priority that its pods get from the PriorityClass of the job, or None if the templates say it."""
+        ref = self.spec.priority_class_ref
+        is_of_pods = self.spec.priority_class_source == POD_PRIORITY or (
+            ref is not None and ref.group == PRIORITY_GROUP
+        )
+        return self.spec.priority if is_of_pods else None
 
     @property
     def settled(self) -> str:
@@ -199,6 +239,28 @@ class ResourceFlavor(Object, frozen=True):
     """The nodes that a part of a quota is for, by their labels, and what its pods tolerate there."""
 
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class AdmissionCheckParameters(Part, frozen=True):
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AdmissionCheckSpec(Part, frozen=True):
+    controller_name: str = ""
+    parameters: AdmissionCheckParameters | None = None
+
+
+class AdmissionCheckStatus(Part, frozen=True):
+    conditions: tuple[Condition, ...] | None = None
+
+
+class AdmissionCheck(Object, frozen=True):
+    """A condition for the admission of Workloads, and who decides about it."""
+
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: AdmissionCheckStatus = AdmissionCheckStatus()
 
 
 def pods_of(workload: Workload, flavor: Callable[[str], ResourceFlavor | None]) -> list[tuple[Pod, int]]:

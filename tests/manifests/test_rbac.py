@@ -10,14 +10,21 @@ from dra_kube import Resource
 from dra_operator.sources.kinds import WATCHED
 
 MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml"
-(ROLE,) = (obj for obj in yaml.safe_load_all(MANIFEST.read_text()) if obj["kind"] == "ClusterRole")
+OF_ADMISSION = MANIFEST.parents[1] / "components" / "admission" / "rbac.yaml"
+RULES = [
+    rule
+    for file in (MANIFEST, OF_ADMISSION)
+    for obj in yaml.safe_load_all(file.read_text())
+    if obj["kind"] == "ClusterRole" and obj["metadata"]["name"].startswith("dra-operator")
+    for rule in obj["rules"]
+]
 
 
 @pytest.mark.parametrize("resource", WATCHED, ids=str)
 def test_every_kind_that_is_watched_may_be_listed_and_watched(resource: Resource) -> None:
     verbs = {
         verb
-        for rule in ROLE["rules"]
+        for rule in RULES
         if resource.group in rule["apiGroups"] and resource.plural in rule["resources"]
         for verb in rule["verbs"]
     }

@@ -40,6 +40,7 @@ from dra_operator.app import run as supervisor
 from dra_operator.app.operator import Operator
 from dra_operator.sources import handlers, watches
 from dra_operator.sources.handlers import HANDLERS
+from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
 from kopf._core.intents.causes import Activity
 from live_cluster import LiveCluster
@@ -138,7 +139,7 @@ async def test_dra_operator_run_and_kopf_run_call_the_same_handler_of_each_kind(
     supervising: Supervising,
     called: Counter[Resource],
 ) -> None:
-    assert HANDLERS.keys() == WATCHED.keys() == ONE_OF_EACH.keys()
+    assert HANDLERS.keys() == WATCHED.keys() == {*ONE_OF_EACH, *OF_KUEUE}
     await cluster.furnish(nodes=1)
     with kopf_run(kubeconfig, timeout=90, main=Path(all_kinds.__file__)):
         await handlers_of_each_kind_are_called(cluster, called)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dra_kube import Connection
 from dra_operator.app.lease import Leader
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.app.telemetry import LeaderGauge
 from dra_operator.controllers.metrics import NAMED_DRIVERS, OTHERS, largest
 from live_cluster import LiveCluster
@@ -48,7 +49,7 @@ async def test_the_page_lists_every_metric_with_its_type_and_labels(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
     await cluster.furnish(template=True)
-    async with supervising() as site:
+    async with supervising(OperatorSettings(check_invariants=True, controllers="auto,admission")) as site:
         await site.ready()
         await cluster.place("pod")
 

@@ -269,6 +269,8 @@ class FakeApi(FakeStore):
             self.apply(obj, field_manager, patch["status"])
         else:
             assert kind == "merge"
+            if patch.get("metadata", {}).get("resourceVersion") not in (None, obj["metadata"]["resourceVersion"]):
+                raise Conflict(409, "Conflict", "the object has been modified")
             obj = merged(obj, patch)
         return self.store("MODIFIED", resource, obj)
 

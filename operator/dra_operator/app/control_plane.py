@@ -67,7 +67,7 @@ class CommonRelease:
 class ReleaseInForce:
     """``gates`` are changes to the release's feature gates; without a ``release`` that of the API server counts.
 
-    ``preemption``: whether what it needs is watched.
+    ``preemption``, ``admission``: whether what they need is watched.
     """
 
     def __init__(
@@ -77,14 +77,15 @@ class ReleaseInForce:
         clock: Callable[[], float] = time.monotonic,
         *,
         preemption: bool = False,
+        admission: bool = False,
     ) -> None:
         self._gates = gates
-        self._chosen, self._preemption = release, preemption
+        self._chosen, self._preemption, self._admission = release, preemption, admission
         self._is_decided = False
         self._common = CommonRelease(clock)
         self.release = release or NEWEST
         self.features = Features()
-        self.kinds: Kinds = watched_kinds(self.features, preemption=preemption)
+        self.kinds: Kinds = watched_kinds(self.features, preemption=preemption, admission=admission)
         self.note = ""
         """What people should know about it."""
         self._note_at_start = ""
@@ -98,7 +99,7 @@ class ReleaseInForce:
         else:
             (release, unusual), defaults = release_of(version), defaults_of(version)
         self.features = features_of({**defaults, **self._gates}, release)
-        self.kinds = watched_kinds(self.features, preemption=self._preemption)
+        self.kinds = watched_kinds(self.features, preemption=self._preemption, admission=self._admission)
         self.release, self._is_decided = release, True
         self.note = self._note_at_start = unusual or f"as Kubernetes {release}"
         logger.log(logging.WARNING if unusual else logging.INFO, "%s", unusual or f"deciding as Kubernetes {release}")

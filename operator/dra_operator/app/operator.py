@@ -32,6 +32,9 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from prometheus_client import CollectorRegistry
 
+from dra_operator.admission.controller import AdmissionController
+from dra_operator.admission.planner import ViewSettings
+from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.allocator import Allocator, Inventory, Left
 from dra_operator.cache import Cluster
 from dra_operator.controllers import (
@@ -44,7 +47,10 @@ from dra_operator.controllers import (
     TimeSettings,
     TimeSlices,
     controllers_of,
+    names_admission,
+    own_controllers,
 )
+from dra_operator.controllers.control import utc_now
 from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory
 from dra_operator.gates import parse_gates
@@ -97,7 +103,10 @@ class Operator:
         self.watches = Watches(limits)
         self.metrics = AppMetrics(self.registry, self.watches)
         self.in_force = ReleaseInForce(
-            parse_gates(settings.feature_gates), chosen(settings.kubernetes_version), preemption=settings.preemption
+            parse_gates(settings.feature_gates),
+            chosen(settings.kubernetes_version),
+            preemption=settings.preemption,
+            admission=names_admission(settings.controllers),
         )
         self.drivers = drivers or DriverMemory()
         """Which drivers other schedulers allocate, as far as that outlives this process."""
@@ -147,9 +156,9 @@ class Operator:
 
     def _make(self, api: Api) -> _Parts:
         settings, registry = self.settings, CollectorRegistry()
-        named = controllers_of(settings.controllers)
-        controllers = OwnControllers() if named is None else OwnControllers.of(named)
+        named, controllers = controllers_of(settings.controllers), own_controllers(settings.controllers)
         control = self._make_control(api, registry, controllers)
+        admission = _admission_of(control, api, settings, registry) if controllers.admission else None
         cluster = control.cluster
         controller_manager = None
         if named is None:  # all but what kube-controller-manager does, where one is at work
@@ -177,7 +186,9 @@ class Operator:
         if controller_manager is not None:
             intake.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
         rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, settings.preemption))
-        return _Parts(api, control, registry, malformed_objects, audit, loader, intake, controller_manager, rights)
+        return _Parts(
+            api, control, registry, malformed_objects, audit, loader, intake, controller_manager, rights, admission
+        )
 
     def _make_control(self, api: Api, registry: CollectorRegistry, controllers: OwnControllers) -> Control:
         settings = self.settings
@@ -331,6 +342,8 @@ class Operator:
         self._parts.intake.take(change)
 
     async def _work(self, parts: _Parts) -> None:
+        if parts.admission is not None:
+            await parts.admission.recall()
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="controllers")
             group.create_task(parts.audit.run(), name="audit")
@@ -339,6 +352,8 @@ class Operator:
             group.create_task(LastLook(parts.api, parts.control, parts.malformed_objects).run(), name="last look")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
+            if parts.admission is not None:
+                group.create_task(parts.admission.run(), name="admission")
             group.create_task(parts.rights.run(), name="rights")
             group.create_task(parts.loader.look_for_missing(parts.control.look_again), name="missing kinds")
 
@@ -356,6 +371,7 @@ class _Parts:
     intake: Intake
     controller_manager: ControllerManager | None
     rights: RightsWatch
+    admission: AdmissionController | None
 
 
 def times_of(settings: OperatorSettings) -> TimeSettings:
@@ -379,6 +395,14 @@ def times_of(settings: OperatorSettings) -> TimeSettings:
         binding_timeout=settings.binding_timeout,
         volume_binding_timeout=settings.volume_binding_timeout,
     )
+
+
+def _admission_of(
+    control: Control, api: Api, settings: OperatorSettings, registry: CollectorRegistry
+) -> AdmissionController:
+    view = ViewSettings(settings.scoring_strategy, settings.search_budget, settings.device_order)
+    times = AdmissionSettings(settings.admission_promise, settings.admission_backoff)
+    return AdmissionController(control, api, view, utc_now, times, registry)
 
 
 def _preemption_of(settings: OperatorSettings) -> PreemptionSettings | None:

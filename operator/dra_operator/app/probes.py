@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 from dra_api.version import VERSION
+from dra_kube import Resource
 from dra_kube.door import open_door
 from dra_kube.request_log import request_log
 from prometheus_client import CollectorRegistry
@@ -38,6 +39,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from dra_operator.app.lease import Leader
 from dra_operator.app.operator import Operator
 from dra_operator.sources.handlers import running
+from dra_operator.sources.kind_table import OF_KUEUE
 
 
 class Check(NamedTuple):
@@ -74,10 +76,7 @@ class Health:
         if not running(self._operator):
             return [*checks, work, Check("listing", [] if work.obstacles else ["the cluster is being listed"])]
         missing = [f"{resource}: not served by the API server" for resource in self._operator.missing()]
-        watches = [
-            Check(f"watch-{resource.plural}", [f"{resource}: {problem}"] if problem else [])
-            for resource, problem in self._operator.watches.states()
-        ]
+        watches = [_watch(resource, problem) for resource, problem in self._operator.watches.states()]
         release = Check("kubernetes", [], self._operator.in_force.note)
         rights = Check("rights", self._operator.lacks_rights())
         look = Check("last-look", [], warning=self._operator.late_look)
@@ -86,6 +85,12 @@ class Health:
     def liveness(self) -> list[Check]:
         """Return whether only a new process helps."""
         return [Check("controllers", ["the controllers ended"] if self._operator.has_failed else [])]
+
+
+def _watch(resource: Resource, problem: str) -> Check:
+    """Return the check of one kind. Those of Kueue may be removed: nobody else waits for them."""
+    name, text = f"watch-{resource.plural}", f"{resource}: {problem}" if problem else ""
+    return Check(name, [], warning=text) if resource in OF_KUEUE else Check(name, [text] if text else [])
 
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from dra_api.kueue import GROUP as KUEUE
 from dra_kube import Api, Connection, Forbidden, KubeError, NotFound, Resource, Unauthorized
 
 from dra_operator.allocator import Features
@@ -97,6 +98,10 @@ def _narrows(work: Work) -> bool:
     return work.controllers is None or work.controllers.allocation
 
 
+def _admits(work: Work) -> bool:
+    return work.controllers is not None and work.controllers.admission
+
+
 def _ends_pods(work: Work) -> bool:
     return work.preemption or work.controllers is None or work.controllers.eviction
 
@@ -169,6 +174,22 @@ RULES: Final = (
     Rule("to give pods their nodes", "", ("pods/binding",), ("create",), _places),
     Rule("to end pods on tainted devices, or for others", "", ("pods",), ("delete",), _ends_pods),
     Rule("to keep disruption budgets", "policy", ("poddisruptionbudgets",), _READ, lambda work: work.preemption),
+    Rule(
+        "to answer admission checks",
+        KUEUE,
+        ("workloads", "resourceflavors", "admissionchecks"),
+        _READ,
+        _admits,
+        is_optional=True,
+    ),
+    Rule(
+        "to answer admission checks",
+        KUEUE,
+        ("workloads/status", "admissionchecks/status"),
+        ("patch",),
+        _admits,
+        is_optional=True,
+    ),
     Rule("to tell users why", "", ("events",), ("create", "patch"), is_optional=True),
 )
 """Those for all namespaces."""

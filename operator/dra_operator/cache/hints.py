@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from dra_api.core import Namespace, Node, Pod
+from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
 from dra_api.quota import resources_of
@@ -443,9 +444,17 @@ def on_budget(_: ClusterState, __: Change[PodDisruptionBudget]) -> Keys:
     return NOTHING
 
 
+def on_kueue(_: ClusterState, __: Change[Any]) -> Keys:
+    """Return nothing: the controller ``admission`` has no queue, and looks at all Workloads in rounds."""
+    return NOTHING
+
+
 ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, Change[Any]], Keys]]] = {
     ResourcePoolStatusRequest: on_pool_request,
     PodDisruptionBudget: on_budget,
+    Workload: on_kueue,
+    ResourceFlavor: on_kueue,
+    AdmissionCheck: on_kueue,
 }
 """Kinds from which the cache derives nothing, and whom a change of one wakes."""
 

@@ -108,6 +108,10 @@ class NodeLoads:
         entry = self._pods.get(uid)
         return entry[0] if entry else None
 
+    def requests_of(self, uid: str) -> Mapping[str, int]:
+        """Return what the pod takes where it was placed."""
+        return self._pods.get(uid, ("", _NONE))[1]
+
     def renew(self, pod: Pod) -> None:
         """Another version of a pod, which counts as before if it does."""
         entry = self._pods.get(pod.metadata.uid)

@@ -260,6 +260,13 @@ class ClusterState(Stores):
         """Whether the pod has its node, on the server or by a binding that was answered."""
         return bool(pod.spec.node_name) or pod.metadata.uid in self.bound
 
+    def assumed_pods(self) -> Iterator[tuple[Pod, str, Mapping[str, int]]]:
+        """Yield the pods that are on their way to a node, with the node and what they take there."""
+        waiting = (pod.metadata.uid for key in self.waiting if (pod := self.pods.get(key)) is not None)
+        for uid in (*waiting, *self.bound):
+            if (place := self.pods_by_node.at(uid)) is not None:
+                yield *place, self.loads.requests_of(uid)
+
     def is_ours_to_place(self, pod: Pod) -> bool:
         """Whether the pod waits for us to give it a node."""
         return (

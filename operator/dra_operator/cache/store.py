@@ -24,6 +24,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, Pod
+from dra_api.kueue import Workload
 from dra_api.meta import LabelSelector, Object, ObjectMeta
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
@@ -202,6 +203,9 @@ def without_bulk(obj: T) -> T:
             return claim_without_bulk(obj)  # type: ignore[return-value]
         case ClaimTemplate():
             return obj.without_bulk()  # type: ignore[return-value]
+        case Workload() if not obj.status.admission_checks and obj.spec.pod_sets:
+            # No admission check is asked about it: of a queue with thousands of Workloads little is kept.
+            return replace(obj, spec=replace(obj.spec, pod_sets=None))
     if len(encode(obj)) <= LARGEST_OBJECT_BYTES:
         return obj
     match obj:

@@ -21,7 +21,7 @@ from dra_api.meta import Object
 from dra_api.quota import ResourceQuota
 from dra_api.values import format_time
 
-from dra_operator.sources.kind_table import TABLE, Kinds
+from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 
 
 def documents(text: str) -> list[Any]:
@@ -63,6 +63,7 @@ _TABLE: Final[Kinds] = {
     RESOURCE_QUOTAS: ResourceQuota,
     EVENTS: Event,
     LEASES: Lease,
+    **OF_KUEUE,
 }
 KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in _TABLE.items()}
 """All that the operator watches, the quotas that its writes would meet, and what `kubectl dra` explains with."""
@@ -224,6 +225,6 @@ def decoded(where: str, item: JSON) -> Object | None:
 
 def _converted(item: JSON, version: str, type_: type[Object]) -> Object:
     set_defaults(item, now=format_time(datetime.now(UTC)))
-    if item["kind"] in conversion.VERSIONS:
+    if item["kind"] in conversion.VERSIONS and type_ not in OF_KUEUE.values():
         item = conversion.convert(item, version)
     return convert(type_, item)

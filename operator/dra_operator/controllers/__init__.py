@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         TimeSlices,
         UnknownController,
         controllers_of,
+        names_admission,
+        own_controllers,
     )
 else:
     __getattr__, __dir__ = lazy(__name__)
@@ -52,6 +54,8 @@ __all__ = [
     "UnknownController",
     "WorkQueue",
     "controllers_of",
+    "names_admission",
+    "own_controllers",
     "records_claim_of_others",
     "tell",
 ]

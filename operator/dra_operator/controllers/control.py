@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 from dra_api.core import Pod
 from dra_api.meta import Object
@@ -150,6 +151,16 @@ class ControlOptions:
     drivers: DriverMemory = field(default_factory=DriverMemory)
 
 
+class Observer(Protocol):
+    """One that keeps a view of the cluster of its own."""
+
+    def note(self, before: Object | None, now: Object | None) -> None:
+        """Take in a change of the cache; one of the two is None for a new object, or for one that is gone."""
+
+    def hold(self, uid: str, allocation: AllocationResult | None) -> None:
+        """Count devices for a claim that cannot be read; None gives them back."""
+
+
 class Control:
     """The controllers of one cluster. To be made inside a running event loop."""
 
@@ -157,6 +168,7 @@ class Control:
     """The pod that is being placed, in words."""
 
     _looks_again: asyncio.TimerHandle | None = None
+    _observer: Observer | None = None
 
     def __init__(
         self,
@@ -189,7 +201,7 @@ class Control:
         # Pods to be placed.
         scheduling = SchedulingContext(
             **vars(context),
-            volumes=VolumeWriter(client, self._answered),
+            volumes=VolumeWriter(client, self.answered),
             metrics=PlacementMetrics(counts, cluster.scheduler_name),
             maker=maker,
             names_being_written=names,
@@ -205,9 +217,9 @@ class Control:
         self.placer = SchedulingCycle(scheduling, allocator, makes_room, options.placement, options.mix)
 
         # Tainted devices, and questions about pools.
-        rules = RuleReporter(context, RuleWriter(client, self._answered))
+        rules = RuleReporter(context, RuleWriter(client, self.answered))
         evictor = PodEvictor(context, rules, EvictionMetrics(registry))
-        pools = PoolReporter(context, PoolRequestWriter(client, self._answered), PoolRequestMetrics(registry))
+        pools = PoolReporter(context, PoolRequestWriter(client, self.answered), PoolRequestMetrics(registry))
 
         # Figures of each scrape, and warnings of late work and of a wrong cache.
         self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
@@ -245,9 +257,9 @@ class Control:
             ours=self.controllers,
             times=times,
             queues=self.queues,
-            claims=ClaimWriter(client, self._answered, self._gone, allocated_at),
-            pods=PodWriter(client, self._answered, self._gone, stamp),
-            groups=PodGroupWriter(client, self._answered, stamp),
+            claims=ClaimWriter(client, self.answered, self._gone, allocated_at),
+            pods=PodWriter(client, self.answered, self._gone, stamp),
+            groups=PodGroupWriter(client, self.answered, stamp),
             events=EventRecorder(client, COMPONENT, clock=clock, now=stamp),
             pauses=GrowingPauses(clock, times.placement_retries, self.queues.add_after),
             clock=clock,
@@ -264,6 +276,10 @@ class Control:
             return await self.placer.decide(key)
         finally:
             self.deciding = ""
+
+    def observe(self, observer: Observer) -> None:
+        """Have the observer told of every change of the cache."""
+        self._observer = observer
 
     async def look_at_everything(self) -> None:
         """Have all pods, claims and evictions looked at: some of them became ours. Others run between parts of that."""
@@ -404,6 +420,8 @@ class Control:
         """Count what was news. If the object is gone by now, a successor of its name does not wait for its back-off."""
         if now is before:
             return
+        if self._observer is not None:
+            self._observer.note(before, now)
         self._news.by_source[source] += 1
         if before is None or (now is not None and now.metadata.uid == before.metadata.uid):
             return
@@ -414,13 +432,16 @@ class Control:
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives back what it has, in whatever version it had it."""
+        if self._observer is not None:
+            self._observer.hold(uid, allocation)
         devices = self.cluster.allocated_devices
         had_some = devices.holds(uid)
         devices.stored(uid, allocation)
         if had_some and not devices.holds(uid):
             self.look_again()
 
-    def _answered(self, obj: Object) -> None:
+    def answered(self, obj: Object) -> None:
+        """Take in the server's answer to a write."""
         self.apply(Source.ANSWER, obj)
 
     def _gone(self, obj: Object) -> None:

@@ -6,6 +6,7 @@
 ``placement``           gives the pods of our scheduler name a node and devices
 ``eviction``            deletes pods whose devices have a ``NoExecute`` taint, reports in DeviceTaintRules
 ``allocation``          gives devices to pods of other schedulers at our scheduling gate, and to immediate claims
+``admission``           answers AdmissionChecks of Kueue; ours only if it is named
 ======================  ==============================================================================================
 
 kube-controller-manager has templates, release and eviction (from 1.36 on), so that beside one the others are ours. Two
@@ -29,7 +30,7 @@ from dra_operator.cache import Controller
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 
-ControllerName = Literal["templates", "release", "placement", "eviction", "allocation"]
+ControllerName = Literal["templates", "release", "placement", "eviction", "allocation", "admission"]
 NAMES: Final[tuple[ControllerName, ...]] = get_args(ControllerName)
 
 
@@ -46,6 +47,7 @@ class OwnControllers:
     placement: bool = True
     eviction: bool = True
     allocation: bool = True
+    admission: bool = False
 
     @classmethod
     def of(cls, names: Collection[str]) -> Self:
@@ -58,13 +60,31 @@ class OwnControllers:
         return ", ".join(name for name in NAMES if getattr(self, name)) or "none"
 
 
+AUTO: Final = "auto"
+ADMISSION: Final = "admission"
+
+
 def controllers_of(text: str) -> frozenset[str] | None:
-    """Return the controllers that a comma-separated text names; None for ``auto``. Raises UnknownController."""
-    if text == "auto":
-        return None
+    """Return the controllers that a comma-separated text names; None for ``auto``. Raises UnknownController.
+
+    ``auto`` may be followed by ``admission``, which it does not mean (``names_admission``).
+    """
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if AUTO in names and names <= {AUTO, ADMISSION}:
+        return None
     OwnControllers.of(names)
     return names
+
+
+def own_controllers(text: str) -> OwnControllers:
+    """Return what the text makes ours before anything is known of the cluster. Raises UnknownController."""
+    names = controllers_of(text)
+    return OwnControllers(admission=names_admission(text)) if names is None else OwnControllers.of(names)
+
+
+def names_admission(text: str) -> bool:
+    """Return whether the text names the controller ``admission``."""
+    return ADMISSION in (name.strip() for name in text.split(","))
 
 
 ROUNDING_SECONDS: Final = 0.01

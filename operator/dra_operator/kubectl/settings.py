@@ -117,13 +117,12 @@ def _controllers(text: str) -> OwnControllers | None:
     """Return the controllers that a setting names, or None for ``auto``. Raises _UnknownController."""
     if text == "auto":
         return None
-    from dra_operator.controllers.settings import OwnControllers, UnknownController, controllers_of
+    from dra_operator.controllers.settings import UnknownController, own_controllers
 
     try:
-        found = controllers_of(text)
+        return own_controllers(text)
     except UnknownController as error:
         raise _UnknownController(str(error)) from error
-    return None if found is None else OwnControllers.of(found)
 
 
 def _known(name: str, names: Sequence[str]) -> str | None:

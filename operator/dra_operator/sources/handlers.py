@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 import aiohttp
 import kopf
 from dra_kube import (
+    ADMISSION_CHECKS,
     CSI_DRIVERS,
     CSI_NODES,
     CSI_STORAGE_CAPACITIES,
@@ -32,10 +33,12 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
+    WORKLOADS,
     Change,
     Connection,
     ConnectionSettingsError,
@@ -170,6 +173,21 @@ async def persistent_volume_claims(event: Event, param: Operated, **_: Any) -> N
     _take(PERSISTENT_VOLUME_CLAIMS, event, param)
 
 
+async def workloads(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a Workload of Kueue: it may wait for an admission check, or have got a promise."""
+    _take(WORKLOADS, event, param)
+
+
+async def resource_flavors(event: Event, param: Operated, **_: Any) -> None:
+    """Take in a ResourceFlavor of Kueue: it says which nodes a Workload with its quota may use."""
+    _take(RESOURCE_FLAVORS, event, param)
+
+
+async def admission_checks(event: Event, param: Operated, **_: Any) -> None:
+    """Take in an AdmissionCheck of Kueue: the operator may be its controller."""
+    _take(ADMISSION_CHECKS, event, param)
+
+
 def _take(resource: Resource, event: Event, operator: Operated) -> None:
     if not isinstance(event, Change):  # Kopf has no type for the items of a list
         event = Change.of(event["type"] or "LISTED", dict(event["object"]), resource)
@@ -196,6 +214,9 @@ HANDLERS: Final[dict[Resource, Handler]] = {
     VOLUME_ATTACHMENTS: volume_attachments,
     PERSISTENT_VOLUMES: persistent_volumes,
     PERSISTENT_VOLUME_CLAIMS: persistent_volume_claims,
+    WORKLOADS: workloads,
+    RESOURCE_FLAVORS: resource_flavors,
+    ADMISSION_CHECKS: admission_checks,
 }
 
 

@@ -22,7 +22,7 @@ from dra_kube import (
 
 from dra_operator.cache import without_bulk
 
-from .kind_table import OF_STORAGE, Kinds
+from .kind_table import OF_KUEUE, OF_STORAGE, Kinds
 from .kinds import REQUIRED
 from .malformed import MalformedObjects
 
@@ -131,12 +131,13 @@ class Loader:
         return list(versions)
 
     def _do_without(self, resource: Resource, error: Forbidden) -> None:
-        """Warn once of a kind of storage that we may not see, and look again later; other kinds are needed."""
-        if resource not in OF_STORAGE:
+        """Warn once of a kind of storage or of Kueue that we may not see, and look again later; others are needed."""
+        if resource not in OF_STORAGE and resource not in OF_KUEUE:
             raise error
         if resource not in self._forbidden:
             self._forbidden.add(resource)
-            logger.warning("pods that use PersistentVolumeClaims wait: %s", error)
+            who = "pods that use PersistentVolumeClaims" if resource in OF_STORAGE else "Workloads of Kueue"
+            logger.warning("%s wait: %s", who, error)
 
     async def _look_up(self, resources: Collection[Resource]) -> dict[Resource, str]:
         found: dict[Resource, str] = {}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dra_api.api_resources import (
+    ADMISSION_CHECKS,
     CSI_DRIVERS,
     CSI_NODES,
     CSI_STORAGE_CAPACITIES,
@@ -23,13 +24,16 @@ from dra_api.api_resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
+    WORKLOADS,
     Resource,
 )
 from dra_api.core import Namespace, Node, Pod
+from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import (
@@ -78,3 +82,9 @@ TABLE: Final[Kinds] = {
     POD_DISRUPTION_BUDGETS: PodDisruptionBudget,
     PODS: Pod,
 }
+OF_KUEUE: Final[Kinds] = {
+    ADMISSION_CHECKS: AdmissionCheck,
+    RESOURCE_FLAVORS: ResourceFlavor,
+    WORKLOADS: Workload,
+}
+"""For the controller ``admission`` alone. Nothing else depends on them, so they may be missing or forbidden."""

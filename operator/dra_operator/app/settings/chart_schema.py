@@ -54,7 +54,7 @@ _MIX = {
 def schema() -> dict[str, Any]:
     """The JSON Schema of all values."""
     settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
-    settings["controllers"]["pattern"] = f"^ *(auto|{_list_of(NAMES)}) *$"
+    settings["controllers"]["pattern"] = f"^ *(auto( *, *admission)?|{_list_of(NAMES)}) *$"
     former = {it: {**settings[name], "description": f"former name of {name}"} for it, name in FORMER_NAMES.items()}
     settings["feature-gates"]["pattern"] = f"^{_list_of(GATES, '=(true|false)')}$"
     operator = {

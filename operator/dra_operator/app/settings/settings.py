@@ -16,14 +16,16 @@ import msgspec
 from dra_api.releases.release import AUTO, BUILT, chosen
 from msgspec import Meta, Struct, inspect
 
+from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Left
 from dra_operator.cache import SCHEDULER_NAME
-from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of
+from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of, names_admission
 from dra_operator.gates import accepted, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, STRATEGIES
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 
 _TIMES = TimeSettings()
+_ADMISSION = AdmissionSettings()
 _TIME_SLICES = _TIMES.time_slices
 _Count = Annotated[int, Meta(ge=1, le=1000)]
 _Wait = Annotated[float, Meta(ge=0.001, le=86400)]
@@ -72,8 +74,9 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         str,
         _about(
             "controllers to run; auto: placement and allocation, plus the rest if no kube-controller-manager is "
-            "running",
-            "some of templates, release, placement, eviction and allocation, separated by commas, or auto",
+            "running; admission (docs/kueue.md) is never among them, and may be added to auto",
+            "some of templates, release, placement, eviction, allocation and admission, separated by commas, or auto, "
+            "or auto,admission",
         ),
     ] = "auto"
     legacy_claim_names: Annotated[
@@ -215,6 +218,16 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=86400),
         _about("with --preemption, seconds that a pod waits for the end of others before further pods end for it"),
     ] = PREEMPTION_PATIENCE_SECONDS
+    admission_promise: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("with the controller admission, seconds that an admitted Workload keeps devices for pods to come"),
+    ] = _ADMISSION.promise
+    admission_backoff: Annotated[
+        float,
+        Meta(ge=10, le=86400),
+        _about("with the controller admission, longest seconds until Kueue retries a Workload that does not fit"),
+    ] = _ADMISSION.backoff
     audit_interval: Annotated[
         float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole cache with the API server")
     ] = 300.0
@@ -239,6 +252,11 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Left.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
         if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
             raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
+        is_timed = (self.admission_promise, self.admission_backoff) != (_ADMISSION.promise, _ADMISSION.backoff)
+        if is_timed and not names_admission(self.controllers):
+            raise ValueError(
+                "--admission-promise and --admission-backoff have no effect without --controllers admission"
+            )
         if self.preempt_other_schedulers and not self.preemption:
             raise ValueError("--preempt-other-schedulers has no effect without --preemption")
         if self.preemption_patience != PREEMPTION_PATIENCE_SECONDS and not self.preemption:

@@ -53,7 +53,7 @@ class NominatedPods:
             return
         gang, own = self._gang_of(pod), self._priority_of(pod)
         for uid, it in self._by_uid.items():
-            if gang is not None and it.gang == gang:
+            if (gang is not None and it.gang == gang) or (it.workload is not None and it.workload.owns(pod)):
                 continue
             is_lower = self._priority_of(it.pod) < own
             if uid != pod.metadata.uid and not is_lower and not self._is_placed(uid):

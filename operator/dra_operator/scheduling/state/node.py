@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_api.core import Node, Pod, Taint, Toleration
+from dra_api.kueue import Workload
 from dra_api.quota import may_be_devices
 from dra_api.resource import SCHEDULER_KEY, AllocationResult
 
@@ -125,6 +126,8 @@ class Nomination:
     requests: Amounts
     gang: str | None = None
     """The gang for which the pod is nominated: its pods share what all of them are to get."""
+    workload: Workload | None = field(default=None, compare=False)
+    """The Workload of Kueue to which this is promised: its pods do not have to respect it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,489 @@
+"""The controller ``admission``: watches Workloads, asks the planner, and writes what was decided.
+
+One task works in rounds. A round begins when something has changed that matters to a Workload that waits, and after it
+the controller rests for as long as it took. The planner works in a thread; meanwhile the event loop serves the other
+controllers. What is decided is written only if the Workload is still in the version that was decided on: the API server
+refuses the rest, and the next round decides anew.
+
+Promises are known to the other controllers as nominations: a pod of the same or of a lower priority that the operator
+places leaves them alone. Other schedulers do not know them.
+
+Without Workloads that name a check of ours nothing is kept and nothing is planned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from dra_api.api_resources import ADMISSION_CHECKS, WORKLOADS
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.kueue import Admission, AdmissionCheck, ResourceFlavor, Workload
+from dra_api.meta import Object
+from dra_api.references import pod_is_done
+from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.values import format_time
+from dra_kube import ApiError, Conflict, KubeError, NotFound
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from dra_operator.allocator import DeviceId
+from dra_operator.controllers import Control
+from dra_operator.kube import Client
+from dra_operator.scheduling.state import Nomination
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
+
+from .metrics import AdmissionMetrics
+from .planner import Answers, Observed, Outcome, Planner, Question, ViewSettings, Wanted
+from .workloads import (
+    CONTROLLER_NAME,
+    DOUBLED_ATTEMPTS,
+    AdmissionSettings,
+    CheckState,
+    Decision,
+    Stage,
+    active_patch,
+    backoff_seconds,
+    decision_patch,
+    own_checks,
+    rank,
+    rank_of_promise,
+    requeue_patch,
+    stage_of,
+    states,
+)
+
+logger = logging.getLogger(__name__)
+
+LEAST_REST_SECONDS: Final = 0.1
+"""Seconds between two rounds."""
+PROMISE_LOOK_SECONDS: Final = 5.0
+"""Seconds after which the times of promises are looked at, if nothing happens."""
+WRITES: Final = 8
+"""Writes at the same time."""
+REQUEUE_REST_SECONDS: Final = 0.5
+"""Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain."""
+LONGEST_REQUEUE_REST_SECONDS: Final = 60.0
+CLOCK_SECONDS: Final = 1.0
+"""Seconds that a time in the API may be off: it has no fractions."""
+SHOWN_NODES: Final = 8
+SPARE_OBJECTS: Final = 100
+_PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is known of one Workload beside what it says itself. All of it may be lost."""
+
+    retries: int = 0
+    retried_at: float = -math.inf
+    looked: int = 0
+    """How often something had come free at the last look."""
+    never_since: float | None = None
+    admission: Admission | None = None
+    """The quota that it had last: its flavors say which nodes it may use."""
+    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The nodes of its promise, by pod set."""
+    is_started: bool = False
+    """All its pods were bound, so the promise is over."""
+    is_broken: bool = False
+
+
+class AdmissionController:
+    """``run`` until cancelled. ``note`` is told of each change of the cache, ``hold`` of devices that are held."""
+
+    def __init__(
+        self,
+        control: Control,
+        client: Client,
+        view: ViewSettings,
+        now: Callable[[], datetime],
+        settings: AdmissionSettings | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._control, self._cluster, self._client = control, control.cluster, client
+        self._view, self._now, self._settings = view, now, settings or AdmissionSettings()
+        self._clock = asyncio.get_running_loop().time
+        self._metrics = AdmissionMetrics(registry or CollectorRegistry())
+        self._planner: Planner | None = None
+        self._changes: dict[tuple[type[Object], str], Observed] = {}
+        self._held: dict[str, AllocationResult | None] = {}
+        self._all_held: dict[str, AllocationResult] = {}
+        self._memory: dict[str, Memory] = {}
+        self._seats: dict[str, tuple[Nomination, ...]] = {}
+        self._news, self._is_cut, self._due = asyncio.Event(), False, math.inf
+        self._freed = 1
+        """How often something came free."""
+        self._workloads_changed = self._cluster_changed = True
+        self.is_idle = False
+        """Whether it waits for something to happen."""
+        self._failed_checks: dict[str, float] = {}
+        self._names = frozenset[str]()
+        self._open: set[str] = set()
+        """Keys of Workloads that needed something at the last look, and of those that have changed since."""
+        control.observe(self)
+
+    # --- what happens ---
+
+    def note(self, before: Object | None, now: Object | None) -> None:
+        """Take in a change of the cache. Exactly one of the two may be None."""
+        obj = now if now is not None else before
+        if obj is None:
+            return
+        if isinstance(obj, Workload | AdmissionCheck | ResourceFlavor):
+            # A promise may be over, and then its devices are free.
+            self._workloads_changed = True
+            self._freed += _frees(before, now)
+            self._news.set()
+            if isinstance(obj, Workload):
+                self._open.add(obj.key)
+            return
+        if type(obj) not in _PLANNED:
+            return
+        if self._planner is not None:
+            kind = type(obj)
+            self._changes[kind, obj.key] = Observed(kind, obj.key, obj.metadata.uid, now)
+        self._freed += _frees(before, now)
+        self._cluster_changed = True
+        self._news.set()
+
+    def hold(self, uid: str, allocation: AllocationResult | None) -> None:
+        """Count devices for a claim that cannot be read; None gives them back."""
+        self._held[uid] = allocation
+        if allocation is not None:
+            self._all_held[uid] = allocation
+        elif self._all_held.pop(uid, None) is not None:
+            self._freed += 1
+            self._news.set()
+
+    # --- rounds ---
+
+    async def recall(self) -> None:
+        """Keep the promises of the last process, before any pod is decided on. To be called once, before ``run``."""
+        try:
+            await self._round()
+        except Exception:
+            logger.exception("promises of earlier processes are not kept")
+            self._planner = None
+        self._look_again()
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        try:
+            while True:
+                began, rest = self._clock(), LEAST_REST_SECONDS
+                try:
+                    await self._round()
+                except Exception:
+                    # The next view is made of what the cache has then.
+                    logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
+                    self._planner, rest = None, PROMISE_LOOK_SECONDS
+                    self._look_again()
+                await asyncio.sleep(max(rest, self._clock() - began))
+                if not self._is_cut:
+                    await self._wait()
+        finally:
+            if self._planner is not None:
+                self._planner.stop()
+
+    async def _wait(self) -> None:
+        self.is_idle = not self._news.is_set()
+        try:
+            async with asyncio.timeout(max(0.0, min(PROMISE_LOOK_SECONDS, self._due - self._clock()))):
+                await self._news.wait()
+        except TimeoutError:
+            self._workloads_changed = True  # times may be over
+        finally:
+            self.is_idle = False
+
+    async def _round(self) -> None:
+        self._news.clear()
+        self._due, self._is_cut = math.inf, False
+        await self._activate_checks()
+        names = own_checks(self._cluster.store_of(AdmissionCheck))
+        stages = self._stages(names)
+        self._metrics.waiting.set(len(stages[Stage.CANDIDATE]) + len(stages[Stage.BACKING_OFF]))
+        self._forget_promises({it.metadata.uid for it in stages[Stage.PROMISED]})
+        if not self._has_work(stages):
+            return
+        question, freed = self._question(stages, names), self._freed
+        began = self._clock()
+        planner = self._planner
+        if planner is None:
+            return
+        answers = await asyncio.to_thread(planner.answer, question)
+        self._metrics.round_seconds.observe(self._clock() - began)
+        self._is_cut = bool(answers.left)
+        for workload in (*question.candidates, *question.backing_off)[: answers.looked]:
+            self._memory.setdefault(workload.metadata.uid, Memory()).looked = freed
+        await self._carry_out(answers, names)
+
+    def _stages(self, names: frozenset[str]) -> Mapping[Stage, list[Workload]]:
+        found: dict[Stage, list[Workload]] = {stage: [] for stage in Stage}
+        now, promise, store = self._now(), self._settings.promise, self._cluster.store_of(Workload)
+        if names != self._names:
+            self._names, self._open = names, {workload.key for workload in store}
+        for key in list(self._open):
+            workload = store.get(key)
+            stage = stage_of(workload, names, now, promise) if workload is not None else Stage.NONE
+            if workload is None or stage is Stage.NONE:
+                self._open.discard(key)
+                continue
+            memory = self._memory.setdefault(workload.metadata.uid, Memory())
+            if stage is Stage.CANDIDATE:
+                memory.admission, memory.is_started = workload.status.admission, False
+            if stage is Stage.PROMISED and memory.is_started:
+                continue
+            if stage is Stage.BACKING_OFF and not self._may_requeue(memory):
+                continue
+            found[stage].append(workload)
+        if len(self._memory) > len(store) + SPARE_OBJECTS:
+            known = {workload.metadata.uid for workload in store}
+            self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
+        return found
+
+    def _may_requeue(self, memory: Memory) -> bool:
+        """Return whether something has come free since the last look, which is not too short ago."""
+        if memory.looked == self._freed:
+            return False
+        rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.retries, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
+        due = memory.retried_at + rest
+        if due > self._clock():
+            self._due = min(self._due, due)
+            return False
+        return True
+
+    def _look_again(self) -> None:
+        self._workloads_changed = True
+        self._news.set()
+
+    def _has_work(self, stages: Mapping[Stage, list[Workload]]) -> bool:
+        """Return whether a round may come to another result than the last one. What has changed is over with that."""
+        has_changed = self._workloads_changed or self._cluster_changed
+        if not (stages[Stage.CANDIDATE] or stages[Stage.BACKING_OFF] or (has_changed and stages[Stage.PROMISED])):
+            return False
+        self._workloads_changed = self._cluster_changed = False
+        return True
+
+    def _question(self, stages: Mapping[Stage, list[Workload]], names: frozenset[str]) -> Question:
+        cluster, now = self._cluster, self._now()
+        if self._planner is None:
+            objects = [obj for kind in _PLANNED for obj in cluster.store_of(kind)]
+            self._planner = Planner(cluster, self._view, objects)
+            self._held = dict(self._all_held)
+        changes, self._changes = self._changes, {}
+        held, self._held = self._held, {}
+        promised = sorted(stages[Stage.PROMISED], key=lambda it: rank_of_promise(it, names, now))
+        return Question(
+            changes=list(changes.values()),
+            held=held,
+            flying=list(cluster.allocated_devices.flying()),
+            assumed=list(cluster.assumed_pods()),
+            flavors={it.metadata.name: it for it in cluster.store_of(ResourceFlavor)},
+            promised=[Wanted(it, self._memory[it.metadata.uid].nodes) for it in promised],
+            candidates=sorted(stages[Stage.CANDIDATE], key=rank),
+            backing_off=[self._with_flavors(it) for it in sorted(stages[Stage.BACKING_OFF], key=rank)],
+            now=now,
+        )
+
+    def _with_flavors(self, workload: Workload) -> Workload:
+        """Return the Workload with the quota that it had last: it may get the same again."""
+        admission = self._memory[workload.metadata.uid].admission
+        return replace(workload, status=replace(workload.status, admission=admission))
+
+    # --- what follows ---
+
+    async def _carry_out(self, answers: Answers, names: frozenset[str]) -> None:
+        for uid in answers.started:
+            self._memory.setdefault(uid, Memory()).is_started = True
+            self._promise(uid, ())
+        for uid, outcome in answers.promised.items():
+            self._kept(uid, outcome)
+        limit = asyncio.Semaphore(WRITES)
+        async with asyncio.TaskGroup() as group:
+            for outcome in answers.candidates.values():
+                group.create_task(self._decide(outcome, names, limit))
+            for outcome in answers.backing_off.values():
+                if outcome.fits:
+                    group.create_task(self._requeue(outcome.workload, limit))
+        self._metrics.promises.set(len(self._seats))
+
+    def _kept(self, uid: str, outcome: Outcome) -> None:
+        memory = self._memory.setdefault(uid, Memory())
+        if outcome.fits:
+            memory.nodes = outcome.nodes
+        elif not memory.is_broken:
+            self._metrics.broken.inc()
+            logger.warning("workload %s was promised a place and has none: %s", outcome.workload.key, outcome.reason)
+        memory.is_broken = not outcome.fits
+        self._promise(uid, outcome.seats)
+
+    async def _decide(self, outcome: Outcome, names: frozenset[str], limit: asyncio.Semaphore) -> None:
+        workload = outcome.workload
+        uid = workload.metadata.uid
+        memory = self._memory.setdefault(uid, Memory())
+        if outcome.fits:
+            if self._is_taken(outcome.seats):
+                self._look_again()  # by a decision of these milliseconds
+                return
+            # The devices are kept before the answer of the server: a pod may be decided on meanwhile.
+            memory.nodes, memory.is_broken = outcome.nodes, False
+            self._promise(uid, outcome.seats)
+            decision = Decision(CheckState.READY, f"all pods fit on {_places(outcome.seats)}" if outcome.seats else "")
+        else:
+            decision = self._refusal(outcome, memory, names)
+        async with limit:
+            is_written = await self._write(workload, decision, names)
+        if not is_written:
+            self._promise(uid, ())
+            return
+        self._metrics.decided(decision.state)
+        logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
+        if decision.state is CheckState.READY:
+            memory.retries, memory.never_since = 0, None
+        else:
+            memory.retries += 1
+            memory.retried_at = self._clock()
+
+    def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> Decision:
+        now = self._clock()
+        if outcome.is_final:
+            return Decision(CheckState.REJECTED, outcome.reason)
+        if not outcome.fits_never:
+            memory.never_since = None
+            counted = max((it.retry_count or 0 for _, it in states(outcome.workload, names)), default=0)
+            wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
+            return Decision(CheckState.RETRY, outcome.reason, wait)
+        if memory.never_since is None:
+            memory.never_since = now
+        left = memory.never_since + self._settings.never - now
+        if left > CLOCK_SECONDS:
+            return Decision(CheckState.RETRY, outcome.reason, left)
+        return Decision(CheckState.REJECTED, outcome.reason)
+
+    def _is_taken(self, seats: Iterable[Nomination]) -> bool:
+        """Return whether a claim got one of the whole devices since the view was made."""
+        usage = self._cluster.allocated_devices.usage
+        results = (result for seat in seats for allocation in seat.allocations for result in allocation.results)
+        whole = (DeviceId.of(it) for it in results if not it.admin_access and it.share_id is None)
+        return any(not usage.is_free(device) for device in whole)
+
+    async def _requeue(self, workload: Workload, limit: asyncio.Semaphore) -> None:
+        """End the back-off: the Workload may get its quota again at once."""
+        memory = self._memory.setdefault(workload.metadata.uid, Memory())
+        memory.retried_at = self._clock()
+        meta = workload.metadata
+        async with limit:
+            try:
+                raw = await self._client.patch(
+                    WORKLOADS, meta.name, requeue_patch(workload), meta.namespace, subresource="status"
+                )
+            except NotFound:
+                return
+            except KubeError as error:
+                self._tell(workload.key, error)
+                return
+        self._metrics.requeued.inc()
+        logger.info("workload %s: devices came free: its back-off ends", workload.key)
+        self._control.answered(convert(Workload, raw))
+
+    async def _write(self, workload: Workload, decision: Decision, names: frozenset[str]) -> bool:
+        """Return whether the decision was written. A Workload that has changed is decided on anew."""
+        meta = workload.metadata
+        patch = decision_patch(workload, names, decision, format_time(self._now()))
+        try:
+            raw = await self._client.patch(
+                WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
+            )
+        except NotFound:
+            return False
+        except KubeError as error:
+            self._tell(workload.key, error)
+            return False
+        self._control.answered(convert(Workload, raw))
+        return True
+
+    def _tell(self, what: str, error: KubeError) -> None:
+        """Log a failed write, and try again a little later. That the object has changed is no failure."""
+        if isinstance(error, Conflict):
+            self._workloads_changed = True
+            self._news.set()
+            return
+        self._metrics.errors.inc()
+        logger.warning("workload %s: cannot be written: %s", what, error)
+        asyncio.get_running_loop().call_later(1.0 if not isinstance(error, ApiError) else 5.0, self._look_again)
+
+    async def _activate_checks(self) -> None:
+        """Say in each check of ours that it is answered."""
+        for check in list(self._cluster.store_of(AdmissionCheck)):
+            if check.spec.controller_name != CONTROLLER_NAME or self._failed_checks.get(check.key, 0.0) > self._clock():
+                continue
+            patch = active_patch(check, format_time(self._now()))
+            if patch is None:
+                continue
+            try:
+                raw = await self._client.patch(ADMISSION_CHECKS, check.metadata.name, patch, subresource="status")
+            except Conflict:
+                continue  # the watch brings the newer version
+            except KubeError as error:
+                self._failed_checks[check.key] = self._clock() + PROMISE_LOOK_SECONDS
+                if not isinstance(error, NotFound):
+                    logger.warning("admission check %s: cannot be written: %s", check.key, error)
+                continue
+            self._control.answered(convert(AdmissionCheck, raw))
+
+    # --- promises ---
+
+    def _promise(self, uid: str, seats: tuple[Nomination, ...]) -> None:
+        """Have the other controllers leave this to the Workload, in the place of what it was promised before."""
+        before, known = self._seats.get(uid, ()), self._cluster.nominated_pods
+        if before == seats:
+            return
+        if seats:
+            known.is_on = True
+            self._seats[uid] = seats
+        else:
+            self._seats.pop(uid, None)
+        kept = {seat.pod.metadata.uid for seat in seats}
+        for seat in seats:
+            if known.get(seat.pod.metadata.uid) != seat:
+                self._control.queues.add(self._cluster.nominate(seat))
+        for seat in before:
+            if seat.pod.metadata.uid not in kept:
+                self._control.queues.add(self._cluster.end_nomination(seat.pod.metadata.uid))
+
+    def _forget_promises(self, promised: set[str]) -> None:
+        for uid in self._seats.keys() - promised:
+            self._promise(uid, ())
+            self._freed += 1
+
+
+def _frees(before: Object | None, now: Object | None) -> bool:
+    """Return whether the change may let a Workload in: anything but a pod or a claim that takes something."""
+    match before, now:
+        case (Pod(), Pod()):
+            return pod_is_done(now) and not pod_is_done(before)
+        case (None, Pod()):
+            return False
+        case (ResourceClaim(), ResourceClaim()):
+            return before.status.allocation is not None and now.status.allocation != before.status.allocation
+        case (None, ResourceClaim()):
+            return False
+        case (None, Workload()):
+            return False
+        case (Workload(), Workload()):
+            return before.has_quota and not (now.has_quota and not now.has("Finished"))
+    return True
+
+
+def _places(seats: Sequence[Nomination]) -> str:
+    nodes = sorted({seat.node for seat in seats})
+    shown = ", ".join(nodes[:SHOWN_NODES])
+    return shown if len(nodes) <= SHOWN_NODES else f"{shown} and {len(nodes) - SHOWN_NODES} more nodes"

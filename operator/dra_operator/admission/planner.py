@@ -1,0 +1,463 @@
+"""Places promises and Workloads, one after the other, in a view of the cluster that is its own.
+
+A round takes in what has changed, keeps every promise in its order, and then plans the Workloads that wait, each beside
+all before it. What fits stays in the view until the end of the round; then all of it is taken back. Nothing is written,
+and the view is in the hands of one thread, which gives the other threads half of the time.
+
+A promise is kept on the nodes that it had before, as long as these take it. So promises do not move around, and the
+pods of one find their room when they come.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import count
+from typing import Final, NamedTuple
+
+from dra_api import kueue
+from dra_api.codec import DecodeError, encode
+from dra_api.core import Node, Pod
+from dra_api.kueue import POD_SET, ResourceFlavor, Workload
+from dra_api.meta import Object
+from dra_api.references import pod_is_done
+from dra_api.resource import AllocationResult, ResourceClaimTemplate
+from dra_ledger.cel_language import CelSelectors
+from msgspec.structs import replace
+
+from dra_operator.allocator import Allocator, Inventory
+from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.commands.simulated.claims import ClaimQuotas
+from dra_operator.commands.simulated.cluster import extended_resource
+from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
+from dra_operator.scheduling.state import NODE_CONDITION, Nomination
+
+logger = logging.getLogger(__name__)
+
+MOST_PODS: Final = 2000
+"""Pods of one Workload that are planned."""
+SEARCH_SECONDS: Final = 5.0
+"""Seconds for one Workload."""
+ROUND_SECONDS: Final = 5.0
+"""Seconds of a round after which the Workloads that it has not reached are left to the next one."""
+STRETCH_SECONDS: Final = 0.005
+"""Seconds after which other threads have their turn."""
+THREAD_REST_SECONDS: Final = 0.02
+
+
+class Stopped(Exception):
+    """The controller ends."""
+
+
+class SearchTookTooLong(Exception):
+    """The time of one Workload is over."""
+
+
+class Observed(NamedTuple):
+    """A change of the live cache; ``obj`` is None if the object is gone."""
+
+    kind: type[Object]
+    key: str
+    uid: str
+    obj: Object | None
+
+
+class Wanted(NamedTuple):
+    """A Workload to be placed, with the nodes of its pods in an earlier round, by pod set."""
+
+    workload: Workload
+    nodes: Mapping[str, Sequence[str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a round is about. All lists are in the order of decisions.
+
+    ``flying``: allocations that are being written; ``assumed``: pods that are about to be bound, with their nodes and
+    requests. ``held``: devices of claims that cannot be read.
+    """
+
+    changes: Sequence[Observed]
+    held: Mapping[str, AllocationResult | None]
+    flying: Sequence[tuple[str, AllocationResult]]
+    assumed: Sequence[tuple[Pod, str, Mapping[str, int]]]
+    flavors: Mapping[str, ResourceFlavor]
+    promised: Sequence[Wanted]
+    candidates: Sequence[Workload]
+    backing_off: Sequence[Workload]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one Workload. ``seats`` are what its pods get; ``reason`` says why they get nothing.
+
+    ``fits_never``: not even in an empty cluster. ``is_final``: no change of the cluster can help.
+    """
+
+    workload: Workload
+    seats: tuple[Nomination, ...] = ()
+    reason: str = ""
+    fits_never: bool = False
+    is_final: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether all pods have a place."""
+        return not self.reason
+
+    @property
+    def nodes(self) -> Mapping[str, Sequence[str]]:
+        """The nodes by pod set."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for seat in self.seats:
+            found[_set_of(seat.pod)].append(seat.node)
+        return found
+
+
+@dataclass(slots=True)
+class Answers:
+    """By UID. ``started`` have no pod left to place. ``looked``: how many of the Workloads that wait were reached."""
+
+    promised: dict[str, Outcome] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+    candidates: dict[str, Outcome] = field(default_factory=dict)
+    backing_off: dict[str, Outcome] = field(default_factory=dict)
+    looked: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSettings:
+    """How the operator decides."""
+
+    scoring_strategy: str
+    search_budget: int
+    device_order: str
+
+
+class Planner:
+    """``answer`` questions, one at a time, in any thread; ``stop`` ends the one under way."""
+
+    def __init__(self, live: Cluster, settings: ViewSettings, objects: Iterable[Object]) -> None:
+        inventory = Inventory(live.features, language=CelSelectors(live.features))
+        self._cluster = Cluster(
+            inventory,
+            scheduler_name=live.scheduler_name,
+            scoring_strategy=settings.scoring_strategy,
+            leaves=live.inventory.territory.leaves,
+        )
+        self._allocator = Allocator(
+            inventory,
+            new_share_id=lambda: str(uuid.uuid4()),
+            budget=settings.search_budget,
+            order=settings.device_order,
+        )
+        self._objects: Iterable[Object] | None = objects
+        quotas = ClaimQuotas((), (), partial(extended_resource, self._cluster))
+        self._placing = Placing(
+            self._cluster, self._allocator, _Templates(self._cluster), quotas, lambda: self._now, self._pause
+        )
+        self._now = datetime.min
+        self._is_stopped = False
+        self._due, self._resumed = 0.0, 0.0
+        self._flying: list[str] = []
+        self._assumed: list[Pod] = []
+
+    def stop(self) -> None:
+        """End the answer under way, which raises Stopped."""
+        self._is_stopped = True
+
+    def answer(self, question: Question) -> Answers:
+        """Place what the question names. Raises Stopped."""
+        began = self._resumed = time.monotonic()
+        self._due, self._now = began + 3600, question.now
+        self._catch_up(question)
+        answers = Answers()
+        try:
+            pods = self._pods_in({wanted.workload.metadata.namespace for wanted in question.promised})
+            for wanted in question.promised:
+                self._keep(wanted, pods, question.flavors, answers)
+            failed: set[bytes] = set()
+            began = time.monotonic()
+            for number, workload in enumerate((*question.candidates, *question.backing_off)):
+                if time.monotonic() - began > ROUND_SECONDS:
+                    answers.left = len(question.candidates) + len(question.backing_off) - number
+                    break
+                answers.looked = number + 1
+                if number < len(question.candidates):
+                    answers.candidates[workload.metadata.uid] = self._judged(workload, question.flavors)
+                elif (shape := _shape(workload)) not in failed:
+                    # Of equal Workloads the first one has failed: nothing has come free since.
+                    found = self._judged(workload, question.flavors)
+                    answers.backing_off[workload.metadata.uid] = found
+                    if not found.fits:
+                        failed.add(shape)
+        finally:
+            self._take_back()
+        return answers
+
+    # --- the view ---
+
+    def _catch_up(self, question: Question) -> None:
+        cluster = self._cluster
+        if self._objects is not None:
+            cluster.load(self._objects)
+            self._objects = None
+        for kind, key, uid, obj in question.changes:
+            if obj is None:
+                cluster.delete(kind, key, uid or None)
+            else:
+                cluster.apply(obj)
+        for claim, allocation in question.held.items():
+            cluster.allocated_devices.stored(claim, allocation)
+        for claim, allocation in question.flying:
+            if not cluster.allocated_devices.holds(claim):
+                cluster.allocated_devices.stored(claim, allocation)
+                self._flying.append(claim)
+        for pod, node, requests in question.assumed:
+            if cluster.loads.node_of(pod.metadata.uid) is None:
+                cluster.loads.place(pod, node, requests)
+                self._assumed.append(pod)
+
+    def _take_back(self) -> None:
+        self._placing.undo(0)
+        for claim in self._flying:
+            self._cluster.allocated_devices.stored(claim, None)
+        for pod in self._assumed:
+            self._cluster.loads.forget(pod.metadata.uid)
+        self._flying.clear()
+        self._assumed.clear()
+
+    def _pause(self) -> None:
+        now = time.monotonic()
+        if self._is_stopped:
+            raise Stopped
+        if now > self._due:
+            raise SearchTookTooLong
+        worked = now - self._resumed
+        if worked > STRETCH_SECONDS:
+            time.sleep(min(worked, THREAD_REST_SECONDS))
+            self._resumed = time.monotonic()
+
+    # --- promises ---
+
+    def _pods_in(self, namespaces: set[str]) -> Mapping[str, Sequence[Pod]]:
+        found: defaultdict[str, list[Pod]] = defaultdict(list)
+        for pod in self._cluster.pods:
+            if pod.metadata.namespace in namespaces:
+                found[pod.metadata.namespace].append(pod)
+        return found
+
+    def _keep(
+        self,
+        wanted: Wanted,
+        pods: Mapping[str, Sequence[Pod]],
+        flavors: Mapping[str, ResourceFlavor],
+        answers: Answers,
+    ) -> None:
+        """Place the pods of a promise that have no node yet: those of the cluster, and those still to be made."""
+        workload = wanted.workload
+        uid = workload.metadata.uid
+        try:
+            sets = kueue.pods_of(workload, flavors.get)
+        except kueue.WorkloadError as error:
+            answers.promised[uid] = Outcome(workload, reason=str(error))
+            return
+        there = [pod for pod in pods.get(workload.metadata.namespace, ()) if workload.owns(pod)]
+        waiting = [_opened(pod) for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
+        missing = [*waiting, *self.copies(self._cluster, workload, _unmade(sets, there))]
+        if not missing:
+            answers.started.add(uid)
+            return
+        answers.promised[uid] = self._seated(workload, missing, wanted.nodes)
+
+    def _seated(self, workload: Workload, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> Outcome:
+        """Place the pods of a promise: on the nodes that they had, else together elsewhere, else as many as fit."""
+        self._due, mark = time.monotonic() + SEARCH_SECONDS, self._placing.mark
+        try:
+            found = self._on(pods, nodes) or self._placing.place_together(pods)
+            if isinstance(found[0], NotPlaced):
+                found = [self._placing.place_alone(pod) for pod in pods]
+        except SearchTookTooLong:
+            self._placing.undo(mark)
+            return Outcome(workload, reason="its pods could not be placed in time")
+        except Stopped:
+            raise
+        except Exception as error:
+            logger.exception("workload %s cannot be planned", workload.key)
+            self._placing.undo(mark)
+            return Outcome(workload, reason=f"it cannot be planned: {error}")
+        seats = tuple(_seat(workload, it) for it in found if isinstance(it, Placed))
+        reason = next((it.reason for it in found if isinstance(it, NotPlaced)), "")
+        return Outcome(workload, seats, reason)
+
+    def _on(self, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> list[Placed] | None:
+        """Place each pod on the node that one of its set had before, or none."""
+        left = {name: list(known) for name, known in nodes.items()}
+        mark, found = self._placing.mark, list[Placed]()
+        for pod in pods:
+            known = left.get(_set_of(pod))
+            placed = self._placed_on(pod, known.pop(0)) if known else None
+            if placed is None:
+                self._placing.undo(mark)
+                return None
+            found.append(placed)
+        return found
+
+    def _placed_on(self, pod: Pod, node: str) -> Placed | None:
+        self._pause()
+        pod, hindrance = self._placing.with_claims(pod)
+        return self._placing.place_on(pod, node) if hindrance is None else None
+
+    # --- Workloads that wait ---
+
+    def _judged(self, workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Outcome:
+        try:
+            sets = kueue.pods_of(workload, flavors.get)
+        except kueue.FlavorMissing as error:
+            return Outcome(workload, reason=str(error))
+        except kueue.WorkloadError as error:
+            return Outcome(workload, reason=f"{error}: correct the pod template or the queue", is_final=True)
+        number = sum(count for _, count in sets)
+        if number > MOST_PODS:
+            text = f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job"
+            return Outcome(workload, reason=text, is_final=True)
+        pods = self.copies(self._cluster, workload, sets)
+        if not pods:
+            return Outcome(workload)
+        self._due = time.monotonic() + SEARCH_SECONDS
+        mark = self._placing.mark
+        try:
+            found = self._together(pods)
+            if isinstance(found[0], NotPlaced):
+                never = found[0].fits_never and self._fits_never(pods)
+                return Outcome(workload, reason=found[0].reason, fits_never=never)
+        except SearchTookTooLong:
+            self._placing.undo(mark)
+            text = f"no place was found within {SEARCH_SECONDS:g} s: ask for fewer pods, or for fewer alternatives"
+            return Outcome(workload, reason=text)
+        except Stopped:
+            raise
+        except Exception as error:  # whatever a tenant has written, the others are decided on
+            logger.exception("workload %s cannot be planned", workload.key)
+            self._placing.undo(mark)
+            return Outcome(workload, reason=f"it cannot be planned: {error}")
+        return Outcome(workload, tuple(_seat(workload, it) for it in found if isinstance(it, Placed)))
+
+    def _together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        """Place all or none. A single pod that does not fit says why in its own words."""
+        found = self._placing.place_together(pods)
+        first = found[0]
+        if len(pods) > 1 or isinstance(first, Placed):
+            return found
+        with self._placing.attempt():
+            alone = self._placing.place_alone(pods[0])
+        reason = alone.reason if isinstance(alone, NotPlaced) else first.reason
+        return [NotPlaced(first.pod, reason, first.fits_never)]
+
+    def _fits_never(self, pods: Sequence[Pod]) -> bool:
+        """Return whether the pods would not fit even if no node were cordoned, unready or under pressure."""
+        with self._placing.attempt():
+            for node in list(self._cluster.nodes):
+                if (opened := _healthy(node)) is not node:
+                    self._placing.put(opened)
+            found = self._placing.place_together(pods)[0]
+        return isinstance(found, NotPlaced) and found.fits_never
+
+    @staticmethod
+    def copies(cluster: Cluster, workload: Workload, sets: Iterable[tuple[Pod, int]]) -> list[Pod]:
+        """Return the pods that are still to be made, each with a name that no pod has."""
+        made: list[Pod] = []
+        priority = workload.pod_priority
+        for pod, number in sets:
+            meta, spec = pod.metadata, pod.spec
+            names = (f"{meta.name}-{at}" for at in count())
+            free = (name for name in names if f"{meta.namespace}/{name}" not in cluster.pods)
+            if spec.priority is None and priority is not None:
+                spec = replace(spec, priority=priority)
+            for _ in range(number):
+                name = next(free)
+                uid = f"promised {meta.namespace}/{name}"
+                made.append(replace(pod, metadata=replace(meta, name=name, uid=uid), spec=spec))
+        return made
+
+
+class _Templates(Mapping[str, ResourceClaimTemplate]):
+    """The templates of a cluster, decoded when they are asked for. One that is malformed is not there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._store = cluster.templates
+
+    def __getitem__(self, key: str) -> ResourceClaimTemplate:
+        template = self._store.get(key)
+        if template is None or template.bytes_of_spec is not None:
+            raise KeyError(key)
+        return _typed(template)
+
+    def __iter__(self) -> Iterator[str]:
+        return (template.key for template in self._store)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+
+def _typed(template: ClaimTemplate) -> ResourceClaimTemplate:
+    try:
+        return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
+    except DecodeError as error:
+        raise KeyError(template.key) from error
+
+
+def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
+    """Yield the pods that are not made yet, with their number."""
+    made = Counter((pod.metadata.labels or {}).get(POD_SET, "") for pod in there)
+    for pod, number in sets:
+        for name in (_set_of(pod), ""):  # a pod that names no set may be of any
+            known = min(made[name], number)
+            made[name] -= known
+            number -= known
+        if number:
+            yield pod, number
+
+
+def _set_of(pod: Pod) -> str:
+    return (pod.metadata.labels or {}).get(POD_SET, "")
+
+
+def _opened(pod: Pod) -> Pod:
+    """Return the pod without Kueue's gates, which it is about to lose."""
+    gates = pod.spec.scheduling_gates or ()
+    rest = tuple(gate for gate in gates if not gate.name.startswith(kueue.GATES))
+    return pod if len(rest) == len(gates) else replace(pod, spec=replace(pod.spec, scheduling_gates=rest or None))
+
+
+def _healthy(node: Node) -> Node:
+    taints = node.spec.taints or ()
+    rest = tuple(taint for taint in taints if not taint.key.startswith(NODE_CONDITION))
+    if len(rest) == len(taints) and not node.spec.unschedulable:
+        return node
+    return replace(node, spec=replace(node.spec, taints=rest or None, unschedulable=False))
+
+
+def _seat(workload: Workload, placed: Placed) -> Nomination:
+    """Return what one pod is promised, under a UID of its own: the pod may be nominated as well."""
+    pod, meta = placed.pod, placed.pod.metadata
+    pod = replace(pod, metadata=replace(meta, uid=f"promised {meta.namespace}/{meta.name}"))
+    allocations = tuple(placed.plan.allocations.values())
+    return Nomination(pod, placed.node, allocations, placed.plan.requests_of(placed.pod), workload=workload)
+
+
+def _shape(workload: Workload) -> bytes:
+    """Return what decides where the pods of a Workload fit, as a key."""
+    sets = [
+        (it.count, encode(it.template.spec), it.template.metadata.labels, it.template.metadata.annotations)
+        for it in workload.spec.pod_sets or ()
+    ]
+    return encode((workload.metadata.namespace, workload.spec.priority, sets, workload.status.admission))

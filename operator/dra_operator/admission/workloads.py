@@ -1,0 +1,200 @@
+"""What a Workload of Kueue waits for, and what is written into it.
+
+Kueue resets a check to Pending when it evicts a Workload after *Retry*, and keeps the Workload out of the queue until
+``status.requeueState.requeueAt``. It does not look at the check again before the Workload has quota. So the state of a
+check alone does not say what happens to a Workload: the conditions do, and the back-off.
+Source: pkg/workload and pkg/controller/core of kubernetes-sigs/kueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from dra_api.codec import to_dict
+from dra_api.kueue import AdmissionCheck, AdmissionCheckState, Workload
+from dra_api.meta import Condition
+from dra_api.values import format_time, parse_time
+from dra_ledger.errors import shortened
+
+CONTROLLER_NAME: Final = "dra.kopf.dev/fit"
+"""``spec.controllerName`` of the checks that are answered here."""
+ADMISSION_CHECK: Final = "AdmissionCheck"
+"""The reason of Kueue's condition Evicted after *Retry*."""
+CHECK_MESSAGE_CHARACTERS: Final = 4000
+"""Of a check. Kueue takes 32,768 bytes, four for a character."""
+FIRST_BACKOFF_SECONDS: Final = 10.0
+DOUBLED_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """``promise``: the seconds after which a promise is over. ``backoff``: the longest seconds between two tries.
+
+    ``never``: the seconds for which a Workload has to be too large for the cluster before it is rejected.
+    """
+
+    promise: float = 300.0
+    backoff: float = 600.0
+    never: float = 60.0
+
+
+class CheckState(StrEnum):
+    """Kueue's words."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+    REJECTED = "Rejected"
+
+
+class Stage(StrEnum):
+    """What a Workload needs from the controller."""
+
+    CANDIDATE = "candidate"
+    """It has quota, and a check is pending."""
+    PROMISED = "promised"
+    """All its checks are ready, and it has quota."""
+    BACKING_OFF = "backing off"
+    """It was evicted after *Retry*, and Kueue waits before it tries again."""
+    NONE = "none"
+    """Nothing."""
+
+
+def own_checks(checks: Iterable[AdmissionCheck]) -> frozenset[str]:
+    """Return the names of the checks that are answered here."""
+    return frozenset(it.metadata.name for it in checks if it.spec.controller_name == CONTROLLER_NAME and is_active(it))
+
+
+def is_active(check: AdmissionCheck) -> bool:
+    """Return whether the check can be answered: it has no parameters, of which there are none."""
+    return check.spec.parameters is None
+
+
+def states(workload: Workload, names: Collection[str]) -> Iterator[tuple[int, AdmissionCheckState]]:
+    """Yield the states of these checks, each with its place in the list."""
+    for number, state in enumerate(workload.status.admission_checks or ()):
+        if state.name in names:
+            yield number, state
+
+
+def stage_of(workload: Workload, names: Collection[str], now: datetime, promise_seconds: float) -> Stage:
+    """Return what the Workload needs. A promise that is over before Kueue admitted the Workload is decided anew."""
+    its = [state for _, state in states(workload, names)]
+    is_over = workload.has("Finished") or workload.spec.active is False
+    if not its or is_over or workload.metadata.deletion_timestamp is not None:
+        return Stage.NONE
+    if not workload.has_quota:
+        return Stage.BACKING_OFF if _backs_off(workload, names, now) else Stage.NONE
+    if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
+        return Stage.NONE
+    if any(state.state == CheckState.PENDING for state in its):
+        return Stage.CANDIDATE
+    if (now - promised_at(workload, names, now)).total_seconds() < promise_seconds:
+        return Stage.PROMISED
+    return Stage.NONE if workload.has("Admitted") else Stage.CANDIDATE
+
+
+def promised_at(workload: Workload, names: Collection[str], now: datetime) -> datetime:
+    """Return when the promise began: with the last check that got ready, or with the admission if that was later."""
+    times = [state.last_transition_time for _, state in states(workload, names)]
+    times += [it.last_transition_time for it in workload.status.conditions or () if it.type == "Admitted"]
+    known = [parsed for text in times if text and (parsed := parse_time(text)) is not None]
+    return max(known, default=now)
+
+
+def _backs_off(workload: Workload, names: Collection[str], now: datetime) -> bool:
+    """Return whether Kueue waits because of a check of ours, and of no other controller's."""
+    requeue = workload.status.requeue_state
+    due = parse_time(requeue.requeue_at) if requeue is not None and requeue.requeue_at else None
+    if due is None or due <= now:
+        return False
+    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    if evicted is None or evicted.reason != ADMISSION_CHECK:
+        return False
+    others = (it for it in workload.status.admission_checks or () if it.name not in names)
+    return not any(it.requeue_after_seconds for it in others)
+
+
+def rank(workload: Workload) -> tuple[int, str, str]:
+    """Return the order of decisions: the highest priority first, then the oldest."""
+    return -(workload.spec.priority or 0), workload.metadata.creation_timestamp or "", workload.key
+
+
+def rank_of_promise(workload: Workload, names: Collection[str], now: datetime) -> tuple[int, str, str]:
+    """Return the order in which promises are kept: a later one yields to those of its priority, and to higher ones."""
+    since = promised_at(workload, names, now)
+    return -(workload.spec.priority or 0), format_time(since), workload.key
+
+
+def backoff_seconds(retries: int, longest: float) -> float:
+    """Return the wait after so many retries in a row: it doubles each time."""
+    return float(min(FIRST_BACKOFF_SECONDS * 2 ** min(retries, DOUBLED_ATTEMPTS), longest))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is written. ``wait``: the seconds for which Kueue is to keep the Workload out of the queue."""
+
+    state: CheckState
+    message: str
+    wait: float | None = None
+
+
+def decision_patch(workload: Workload, names: Collection[str], decision: Decision, now: str) -> list[Mapping[str, Any]]:
+    """Return a JSON patch of the status of this version of the Workload; a later version makes it a conflict."""
+    wait = None if decision.wait is None else max(1, round(decision.wait))
+    patch: list[Mapping[str, Any]] = [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": workload.metadata.resource_version}
+    ]
+    for number, before in states(workload, names):
+        state = AdmissionCheckState(
+            name=before.name,
+            state=decision.state,
+            last_transition_time=now,
+            requeue_after_seconds=wait,
+            retry_count=before.retry_count,
+        )
+        # The message is required, even an empty one.
+        value = {**to_dict(state), "message": shortened(decision.message, CHECK_MESSAGE_CHARACTERS)}
+        patch.append({"op": "replace", "path": f"/status/admissionChecks/{number}", "value": value})
+    return patch
+
+
+def requeue_patch(workload: Workload) -> Mapping[str, Any]:
+    """Return a merge patch that ends the back-off in this version of the Workload."""
+    version = {"resourceVersion": workload.metadata.resource_version}
+    return {"metadata": version, "status": {"requeueState": {"requeueAt": None}}}
+
+
+def active_condition(check: AdmissionCheck, now: str) -> Condition:
+    """Return the condition by which Kueue knows that somebody answers the check."""
+    if is_active(check):
+        status, reason, message = "True", "Active", "The admission check is active"
+    else:
+        status, reason = "False", "ParametersNotSupported"
+        message = f"the controller {CONTROLLER_NAME} takes no parameters: remove spec.parameters"
+    before = next((it for it in check.status.conditions or () if it.type == "Active"), None)
+    since = before.last_transition_time if before is not None and before.status == status else None
+    return Condition(
+        type="Active",
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=since or now,
+        observed_generation=check.metadata.generation,
+    )
+
+
+def active_patch(check: AdmissionCheck, now: str) -> Mapping[str, Any] | None:
+    """Return a merge patch of the check's conditions, or None if they are right."""
+    wanted = active_condition(check, now)
+    conditions = check.status.conditions or ()
+    if wanted in conditions:
+        return None
+    others = [to_dict(it) for it in conditions if it.type != wanted.type]
+    version = {"resourceVersion": check.metadata.resource_version}
+    return {"metadata": version, "status": {"conditions": [*others, to_dict(wanted)]}}

@@ -1,0 +1,208 @@
+"""The controller ``admission`` beside a model of Kueue: what it decides, and that a promise is kept."""
+
+from __future__ import annotations
+
+import pytest
+from admission_world import AdmissionWorld
+from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from dra_operator.admission.workloads import AdmissionSettings
+from kueue_model import admission_check, check_of, finish, is_true, pods_of, workload
+from objects import Make, Obj
+
+
+@pytest.fixture
+def world() -> AdmissionWorld:
+    made = AdmissionWorld()
+    made.furnish(nodes=2, devices=2)
+    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    return made
+
+
+async def test_a_workload_whose_pods_fit_is_admitted_and_its_pods_run(world: AdmissionWorld) -> None:
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.start()
+    async with world.running():
+        await world.until("pods run", lambda: len(world.pods("train")) == 3)
+    assert world.check("train")["state"] == "Ready"
+    assert "all pods fit on node-0, node-1" in world.check("train")["message"]
+
+
+async def test_one_that_does_not_fit_waits_with_the_words_of_why_and_freed_devices_admit_it(
+    world: AdmissionWorld,
+) -> None:
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        await world.until("second backs off", lambda: "requeueState" in world.workload("second").get("status", {}))
+        assert not is_true(world.workload("second"), "QuotaReserved")
+        await world.rests(0.6)
+        finish(world.api, "ns/first")
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+
+
+async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> None:
+    world.api.add(ADMISSION_CHECKS, admission_check("with", parameters={"apiGroup": "x", "kind": "X", "name": "x"}))
+    world.api.add(ADMISSION_CHECKS, admission_check("others", "somebody.example.com/else"))
+    world.start()
+
+    def active(name: str) -> list[str]:
+        found = world.api[ADMISSION_CHECKS, name].get("status", {}).get("conditions", [])
+        return [it["status"] for it in found if it["type"] == "Active"]
+
+    async with world.running():
+        await world.until("two conditions", lambda: active("devices") and active("with"))
+    assert (active("devices"), active("with"), active("others")) == (["True"], ["False"], [])
+
+
+async def test_one_that_would_not_fit_an_empty_cluster_is_retried_once_and_then_rejected(world: AdmissionWorld) -> None:
+    world.settings = AdmissionSettings(never=2.5)
+    world.api.add(WORKLOADS, workload("huge", 5))
+    world.start()
+    async with world.running():
+        await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
+        await world.until("rejected", lambda: world.workload("huge")["spec"].get("active") is False, 10)
+    assert world.kueue.decided == {"Retry": 1, "Rejected": 1}
+
+
+async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:
+    world.settings = AdmissionSettings(never=0.0)
+    world.api.change(NODES, "node-0", lambda node: node.update(spec={"unschedulable": True}))
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.start()
+    async with world.running():
+        await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
+        await world.rests(0.6)
+        world.api.change(NODES, "node-0", lambda node: node.update(spec={}))
+        await world.until("admitted", lambda: world.is_admitted("train"), 5)
+    assert world.kueue.decided == {"Retry": 1}
+
+
+FAULTS = [
+    ("too many pods", workload("bad", 100_000), "Rejected"),
+    ("a template that is missing", workload("bad", 1, template="missing"), "Retry"),
+    ("a selector that the flavor contradicts", workload("bad", 1, nodeSelector={"pool": "b"}), "Rejected"),
+    ("no pods at all", workload("bad", 0), "Ready"),
+    ("a claim without a source", workload("bad", 1, resourceClaims=[{"name": "x"}]), "Retry"),
+]
+
+
+@pytest.mark.parametrize(("obj", "state"), [it[1:] for it in FAULTS], ids=[it[0] for it in FAULTS])
+async def test_a_workload_that_is_wrong_is_answered_alone(obj: Obj, state: str, world: AdmissionWorld) -> None:
+    label = {"nodeLabels": {"pool": "a"}} if "nodeSelector" in obj["spec"]["podSets"][0]["template"]["spec"] else {}
+    world.api.change(RESOURCE_FLAVORS, "any", lambda it: it.update(spec=label))
+    for name in ("node-0", "node-1") if label else ():
+        world.api.change(NODES, name, lambda it: it["metadata"]["labels"].update(pool="a"))
+    world.kueue.quota = 1_000_000
+    world.api.add(WORKLOADS, obj)
+    world.api.add(WORKLOADS, workload("good", 2, created="2026-01-01T00:00:01Z"))
+    world.start()
+    async with world.running():
+        await world.until("the good one runs", lambda: len(world.pods("good")) == 2)
+        await world.until("the other is answered", lambda: world.kueue.decided[state] or world.is_admitted("bad"))
+    assert world.is_admitted("bad") is (state == "Ready")
+
+
+async def test_a_promise_is_kept_from_a_later_workload_until_its_pods_come(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, priority=0, created="2026-01-01T00:00:01Z"))
+    world.start()
+    async with world.running():
+        await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
+        assert (world.is_admitted("first"), world.is_admitted("second")) == (True, False)
+        assert world.seen("dra_operator_admission_promises") == 1
+
+
+async def test_a_pod_of_no_workload_leaves_a_promise_alone_unless_it_is_more_important(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    first = workload("first", 4)
+    world.api.add(WORKLOADS, first)
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("first"))
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert world.bound() == []
+        for pod in pods_of(first):
+            world.api.add(PODS, pod)
+        await world.until("the job runs", lambda: len(world.pods("first")) == 4)
+    assert "thief" not in world.bound()
+
+
+async def test_a_more_important_pod_takes_what_was_promised(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, workload("first", 4))
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("first"))
+        world.api.add(PODS, Make.pod("urgent", [Make.FROM_TEMPLATE], priority=1))
+        await world.until("it runs", lambda: world.bound() == ["urgent"])
+        await world.until("told", lambda: world.seen("dra_operator_admission_broken_promises_total") == 1)
+
+
+async def test_a_new_process_keeps_the_promises_of_the_last_one(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    first = workload("first", 3)
+    world.api.add(WORKLOADS, first)
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("first"))
+    world.api.add(WORKLOADS, workload("second", 2, priority=9))
+    world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE] * 2))
+    world.start()
+    async with world.running():
+        await world.until("second is not promised the same", lambda: world.kueue.decided["Retry"] == 1)
+        for pod in pods_of(first):
+            world.api.add(PODS, pod)
+        await world.until("the first runs", lambda: len(world.pods("first")) == 3)
+
+
+async def test_a_promise_is_over_after_its_time(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    world.settings = AdmissionSettings(promise=2.0)
+    world.api.add(WORKLOADS, workload("idle", 4))
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("idle"))
+        world.api.add(PODS, Make.pod("pod", [Make.FROM_TEMPLATE]))
+        await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 15)
+
+
+async def test_an_evicted_workload_gives_its_promise_back(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, workload("idle", 4))
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("idle"))
+        world.api.change(WORKLOADS, "ns/idle", lambda it: it["spec"].update(active=False))
+        world.api.add(PODS, Make.pod("pod", [Make.FROM_TEMPLATE]))
+        await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 5)
+
+
+async def test_two_workloads_never_wait_for_each_other(world: AdmissionWorld) -> None:
+    for number in range(6):
+        world.api.add(WORKLOADS, workload(f"job-{number}", 3, created=f"2026-01-01T00:00:0{number}Z"))
+    world.start()
+    async with world.running():
+        done: set[str] = set()
+        while len(done) < 6:
+            ready = [f"job-{it}" for it in range(6) if len(world.pods(f"job-{it}")) == 3 and f"job-{it}" not in done]
+            if ready:
+                finish(world.api, f"ns/{ready[0]}")
+                done.add(ready[0])
+            await world.rests(0.3)
+    assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+async def test_a_workload_without_a_check_of_ours_is_left_alone(world: AdmissionWorld) -> None:
+    world.kueue.check = "somebody-elses"
+    world.api.add(ADMISSION_CHECKS, admission_check("somebody-elses", "example.com/other"))
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.start()
+    async with world.running():
+        await world.until("quota", lambda: is_true(world.workload("train"), "QuotaReserved"))
+        await world.rests(0.3)
+    assert check_of(world.workload("train"), "somebody-elses")["state"] == "Pending"
+    assert not any(call.plural == "workloads" for call in world.api.writes)

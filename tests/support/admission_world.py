@@ -1,0 +1,100 @@
+"""A fake API server with the model of Kueue, the controllers, and the controller ``admission`` beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from controllers_world import World
+from dra_api.values import format_time
+from dra_kube import PODS, WORKLOADS
+from dra_ledger.cel_language import CelSelectors
+from dra_operator.admission.controller import AdmissionController
+from dra_operator.admission.planner import ViewSettings
+from dra_operator.admission.workloads import AdmissionSettings
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Features
+from dra_operator.controllers import Control
+from dra_operator.scheduling import STRATEGIES
+from kueue_model import KueueModel, check_of, is_true
+from objects import Obj
+
+VIEW = ViewSettings(STRATEGIES[0], DEFAULT_BUDGET_STEPS, DEVICE_ORDERS[0])
+
+
+class AdmissionWorld(World):
+    """``kueue`` acts before each delivery of watch events. ``start`` after a ``running`` block is a restart."""
+
+    def __init__(self, quota: int = 1000, features: Features | None = None, *, has_admission: bool = True) -> None:
+        super().__init__(features or Features())
+        self.language = CelSelectors(self.features)
+        self.kueue = KueueModel(quota)
+        self.kueue.furnish(self.api)
+        self.others.append(self.kueue)
+        self.settings = AdmissionSettings()
+        self.is_real_time, self.has_admission = True, has_admission
+
+    def start(self) -> Control:
+        control = super().start()
+        if not self.has_admission:
+            return control
+        self.admission = AdmissionController(
+            control, self.api, VIEW, lambda: datetime.fromisoformat(self.now), self.settings, self.registry
+        )
+        return control
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Control]:
+        if not self.has_admission:
+            async with super().running() as control:
+                yield control
+            return
+        await self.admission.recall()
+        async with super().running() as control:
+            task = asyncio.create_task(self.admission.run())
+            try:
+                yield control
+                assert not task.done(), "the controller ended by itself"
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def until(self, what: str, holds: Callable[[], object], seconds: float = 20.0) -> None:
+        """Bring events until it holds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds():
+                    if self.is_real_time:
+                        self.now = format_time(datetime.now(UTC))
+                    self.bring_events()
+                    await self.tick()
+        except TimeoutError:
+            raise AssertionError(f"not in {seconds} s: {what}") from None
+
+    async def rests(self, seconds: float = 0.5) -> None:
+        """Bring events for a while."""
+        end = asyncio.get_running_loop().time() + seconds
+        await self.until("rest", lambda: asyncio.get_running_loop().time() > end, seconds + 10)
+
+    def workload(self, name: str) -> Obj:
+        return self.api[WORKLOADS, f"ns/{name}"]
+
+    def is_admitted(self, *names: str) -> bool:
+        return all(is_true(self.workload(name), "Admitted") for name in names)
+
+    def check(self, name: str) -> Obj:
+        """The state of the check of a Workload."""
+        return check_of(self.workload(name))
+
+    def pods(self, name: str) -> list[Obj]:
+        """The pods of a job that have a node."""
+        return [
+            it
+            for it in self.api.of(PODS)
+            if it["metadata"]["name"].startswith(f"{name}-") and it["spec"].get("nodeName")
+        ]
+
+    def seen(self, name: str) -> float:
+        """The value of a metric without labels."""
+        return self.registry.get_sample_value(name) or 0.0
