@@ -93,6 +93,7 @@ _CALLED: Final = {
     **dict.fromkeys(("job", "jobs"), "job"),
     **dict.fromkeys(("cj", "cronjob", "cronjobs"), "cronjob"),
     **dict.fromkeys(("podgroup", "podgroups"), "podgroup"),
+    **dict.fromkeys(("wl", "workload", "workloads"), "workload"),
 }
 """What kubectl and people call the kinds; kubectl prints ``resourceclaim.resource.k8s.io``."""
 

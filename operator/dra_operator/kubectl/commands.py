@@ -43,7 +43,7 @@ STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
 """States of devices, as in ``facts.DeviceFact``."""
 WHY_KINDS: Final = (
     *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
-    "replicationcontroller",
+    *("replicationcontroller", "workload"),
 )
 """What ``why`` explains."""
 WAYS: Final = ("nodes", "drivers", "classes", "namespaces")
@@ -108,7 +108,8 @@ def _why_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TYPE/NAME",
-        help="a pod, claim or workload, also as TYPE NAME, NAME or NAMESPACE/NAME; with -A alone: all that wait",
+        help="a pod, claim, workload or Workload of Kueue, also as TYPE NAME, NAME or NAMESPACE/NAME; with -A alone: "
+        "all that wait",
     )
     add_time_limit_argument(parser)
     add_namespace_argument(parser, every=True)
@@ -133,6 +134,7 @@ def _run_why(options: argparse.Namespace) -> int:
         except Problem as problem:
             return _refused(problem)
         options.target = [target.kind, target.name]
+        options.of_kueue = target.kind == "workload"
     return answered(options, _why)
 
 

@@ -51,7 +51,7 @@ from dra_kube import (
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.observed import Observed, kept
-from dra_operator.sources.kind_table import TABLE, Kinds
+from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 from dra_operator.wording import counted
 
 QUIET_SECONDS: Final = 1.0
@@ -126,7 +126,14 @@ async def observe(where: Connection, timeout: float, namespace: str, kinds: Kind
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
     return Observed(
-        objects, datetime.now(UTC), release, namespace, reader.unseen, reader.malformed, gates, kinds is KINDS
+        objects,
+        datetime.now(UTC),
+        release,
+        namespace,
+        reader.unseen,
+        reader.malformed,
+        gates,
+        KINDS.keys() <= kinds.keys(),
     )
 
 
@@ -220,7 +227,9 @@ def read_server(options: argparse.Namespace) -> Observed:
 def _kinds(options: argparse.Namespace) -> Kinds:
     """Commands that ask no allocator read the kinds of devices alone: a cluster has more pods' volumes than devices."""
     is_about_devices = getattr(options, "of_devices", False) and getattr(options, "by", "") != "classes"
-    return {resource: kind for resource, kind in KINDS.items() if kind in OF_DEVICES} if is_about_devices else KINDS
+    if is_about_devices:
+        return {resource: kind for resource, kind in KINDS.items() if kind in OF_DEVICES}
+    return {**KINDS, **OF_KUEUE} if getattr(options, "of_kueue", False) else KINDS
 
 
 @contextmanager

@@ -221,6 +221,7 @@ KINDS: Final = {
     "pod": "pods",
     "claim": "resourceclaims.resource.k8s.io",
     **dict.fromkeys(OWNERS, "pods"),
+    "workload": "workloads.kueue.x-k8s.io",
 }
 """With the plural names of what is read for them."""
 VIEWER: Final = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
@@ -234,8 +235,13 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if not options.target:
         raise Problem("name a pod, claim or workload as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
     kind, name, _ = target_of(options.target, KINDS)
-    about = _of_owner if kind in OWNERS else _of_one
-    report = about(seen, settings, kind, name, options.time_limit)
+    if kind == "workload":
+        from dra_operator.kubectl.why.workload import why_workload  # few ask, and the planner takes long to load
+
+        report = why_workload(seen, settings, name, hidden(seen), options.time_limit)
+    else:
+        about = _of_owner if kind in OWNERS else _of_one
+        report = about(seen, settings, kind, name, options.time_limit)
     code = ExitCode.CLEAR if report.is_clear else ExitCode.IN_THE_WAY
     value = {
         "kind": kind,

@@ -1,0 +1,196 @@
+"""``kubectl dra why workload/NAME``: what an admission check decided about a Workload, why, and what would help.
+
+The operator's own planner answers whether the pods fit now, beside what was promised before. Changes that would help
+are those of the first pod that has no place, with the others placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dra_api import kueue
+from dra_api.core import Pod
+from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
+from dra_api.quota import ResourceQuota
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+
+from dra_operator.admission.planner import Answers, Outcome, Planner, Question, ViewSettings, Wanted
+from dra_operator.admission.workloads import Stage, own_checks, rank_of_promise, stage_of
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
+from dra_operator.commands.simulated.claims import ClaimQuotas
+from dra_operator.commands.simulated.placing import NotPlaced, Placing
+from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.settings import Settings
+from dra_operator.scheduling import STRATEGIES
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
+from dra_operator.wording import counted, listed
+
+from .changes import Report
+from .waiting import why_waiting
+
+ROLE: Final = (
+    "the ClusterRole dra-viewer-admission in manifests/components/admission/rbac.yaml allows it: have it bound to you"
+)
+PROMISE_SECONDS: Final = 300.0
+"""Seconds for which a promise counts: the default of the setting ``admission-promise``."""
+SHOWN_WORKLOAD_NODES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """Whether the pods of a Workload have a place now. ``outcome`` is None if all of them have started."""
+
+    made: Pipeline
+    outcome: Outcome | None
+    promised: Sequence[Outcome]
+
+
+def why_workload(seen: Observed, settings: Settings, name: str, missing: Sequence[str], seconds: float) -> Report:
+    """Return the report on one Workload. ``missing`` are kinds without which no node can be asked. Raises Problem."""
+    key = f"{seen.namespace}/{name}"
+    workload = seen.one(Workload, key)
+    if workload is None:
+        why = seen.unseen.get("workloads.kueue.x-k8s.io", "")
+        if why and not why.startswith("read only in"):
+            raise Problem(f"{why}; {ROLE}" if "forbidden" in why else why)
+        raise Problem(f"there is no workload {name} in namespace {seen.namespace}")
+    report = Report([f"workload {key} {_state(workload)}"])
+    report.add(_checks(seen, workload))
+    if workload.settled:
+        report.is_clear = workload.spec.active is not False
+        return report
+    if missing:
+        report.object_to(f"whether its pods fit now is not known without {listed(missing)}")
+        return report
+    _say_fit(report, seen, settings, workload, seconds)
+    return report
+
+
+def _state(workload: Workload) -> str:
+    if workload.settled:
+        return workload.settled
+    if workload.has("Admitted"):
+        return "is admitted"
+    if workload.has_quota:
+        return "has quota, and waits for its admission checks"
+    requeue = workload.status.requeue_state
+    if requeue is not None and requeue.requeue_at:
+        return f"has no quota: Kueue tries it again at {requeue.requeue_at}, or as soon as freed devices suffice"
+    said = next((it for it in workload.status.conditions or () if it.type == "QuotaReserved"), None)
+    return f"waits for quota{f': {said.message}' if said is not None and said.message else ''}"
+
+
+def _checks(seen: Observed, workload: Workload) -> Iterator[str]:
+    ours = own_checks(seen.every(AdmissionCheck))
+    states = workload.status.admission_checks or ()
+    for state in states:
+        whose = "" if state.name in ours or not ours else ", of another controller"
+        since = f" since {state.last_transition_time}" if state.last_transition_time else ""
+        text = f": {state.message}" if state.message else ""
+        yield f"admission check {state.name}{whose} is {state.state or 'Pending'}{since}{text}"
+        if state.name in ours and state.retry_count:
+            yield f"  it was retried {counted(state.retry_count, 'time')}"
+    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    if evicted is not None and evicted.status == "True" and evicted.message:
+        yield f"it was evicted, {evicted.reason}: {evicted.message}"
+    if not any(state.name in ours for state in states):
+        named = "names none of the operator" if ours else "is asked of no check of the operator"
+        yield f"its queue {named}: its quota is all that Kueue looks at (docs/kueue.md)"
+
+
+def _say_fit(report: Report, seen: Observed, settings: Settings, workload: Workload, seconds: float) -> None:
+    now = _now(seen, settings, workload)
+    if now.outcome is None:
+        report.say("all of its pods have nodes", indent=2)
+        return
+    if now.promised:
+        names = listed(it.workload.key for it in now.promised)
+        number = counted(len(now.promised), "other workload")
+        report.say(f"{number} that Kueue has admitted and that {_have(now)} not started come first: {names}", indent=2)
+    if now.outcome.fits:
+        nodes = listed(dict.fromkeys(seat.node for seat in now.outcome.seats), SHOWN_WORKLOAD_NODES)
+        report.say(f"all of its pods fit now{f', on {nodes}' if nodes else ''}", indent=2)
+        report.is_clear = workload.has("Admitted") or workload.has_quota
+        return
+    never = ", not even in an empty cluster" if now.outcome.fits_never or now.outcome.is_final else ""
+    report.object_to(f"its pods do not fit now{never}: {now.outcome.reason}")
+    with now.made.pausing.within(seconds):
+        _say_help(report, seen, now, workload)
+
+
+def _have(now: _Now) -> str:
+    return "has" if len(now.promised) == 1 else "have"
+
+
+def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
+    """Ask the operator's planner about the Workload, after all earlier promises."""
+    made = pipeline(seen, settings)
+    names = own_checks(seen.every(AdmissionCheck))
+    known = settings.completed(seen)
+    view = ViewSettings(
+        known.scoring_strategy or STRATEGIES[0], DEFAULT_BUDGET_STEPS, known.device_order or DEVICE_ORDERS[0]
+    )
+    stages = {it.key: stage_of(it, names, seen.taken, PROMISE_SECONDS) for it in seen.every(Workload)}
+    promised = [it for it in seen.every(Workload) if stages[it.key] is Stage.PROMISED]
+    promised.sort(key=lambda it: rank_of_promise(it, names, seen.taken))
+    is_promised = any(it.key == workload.key for it in promised)
+    kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
+    planner = Planner(made.cluster, view, [obj for kind in kinds for obj in made.cluster.store_of(kind)])
+    answers = planner.answer(
+        Question(
+            changes=(),
+            held={},
+            flying=(),
+            assumed=(),
+            flavors={it.metadata.name: it for it in seen.every(ResourceFlavor)},
+            promised=[Wanted(it) for it in promised],
+            candidates=[] if is_promised else [workload],
+            backing_off=(),
+            now=seen.taken,
+        )
+    )
+    others = [it for it in answers.promised.values() if it.workload.key != workload.key]
+    return _Now(made, _outcome(answers, workload), others)
+
+
+def _outcome(answers: Answers, workload: Workload) -> Outcome | None:
+    uid = workload.metadata.uid
+    return answers.promised.get(uid) or answers.candidates.get(uid)
+
+
+def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> None:
+    """Say what would help the first pod that has no place, with the promises kept and the pods before it placed."""
+    made = now.made
+    flavors = {it.metadata.name: it for it in seen.every(ResourceFlavor)}
+    try:
+        sets = kueue.pods_of(workload, flavors.get)
+    except kueue.WorkloadError:
+        return
+    quotas = ClaimQuotas(seen.every(ResourceQuota), seen.every(ResourceClaim), lambda _: "")
+    templates = {it.key: it for it in seen.every(ResourceClaimTemplate)}
+    placing = Placing(made.cluster, made.allocator, templates, quotas, lambda: made.now, made.pausing)
+    for outcome in now.promised:
+        for seat in outcome.seats:
+            made.cluster.nominated_pods.is_on = True
+            made.cluster.nominate(seat)
+    for pod in Planner.copies(made.cluster, workload, sets):
+        mark = placing.mark
+        if not isinstance(placing.place_alone(pod), NotPlaced):
+            continue
+        placing.undo(mark)
+        given, hindrance = placing.with_claims(pod)
+        if hindrance is None:
+            _say_changes(report, made, given)
+        placing.undo(0)
+        return
+    placing.undo(0)
+
+
+def _say_changes(report: Report, made: Pipeline, pod: Pod) -> None:
+    found = why_waiting(made, pod, places=False)
+    report.take_in(found, indent=2)
