@@ -11,7 +11,7 @@ copy, and two snapshots share all pools that were not touched since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
 
@@ -22,23 +22,15 @@ Amounts = Mapping[str, int]
 """Capacity name -> billionths, as in ``Quantity.nanos``."""
 
 
-class PoolUsage:
-    """What is taken of one pool. Never changed in place.
+class PoolUsage(NamedTuple):
+    """What is taken of one pool. Never changed in place; equal ones say the same."""
 
-    ``exclusive``: device name -> number of holders, more than one only if a scheduler broke the rules. ``shares``:
-    device name -> share id -> number of holders. ``consumed``: device name -> sum of the consumed capacity of all
-    shares.
-    """
-
-    __slots__ = ("consumed", "exclusive", "shares")
-
-    def __init__(
-        self,
-        exclusive: Mapping[str, int],
-        shares: Mapping[str, Mapping[str, int]],
-        consumed: Mapping[str, Amounts],
-    ) -> None:
-        self.exclusive, self.shares, self.consumed = exclusive, shares, consumed
+    exclusive: Mapping[str, int]
+    """Device name -> number of holders, more than one only if a scheduler broke the rules."""
+    shares: Mapping[str, Mapping[str, int]]
+    """Device name -> share id -> number of holders."""
+    consumed: Mapping[str, Amounts]
+    """Device name -> sum of the consumed capacity of all shares."""
 
     @property
     def charged(self) -> set[str]:
