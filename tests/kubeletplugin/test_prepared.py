@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from dra_api.resource import ResourceClaim
@@ -331,6 +331,43 @@ async def test_files_of_an_earlier_attempt_go_when_a_claim_is_not_prepared(
         patch.setattr("os.replace", fail)
         assert "No space left" in str(await refused(node, claim))
     assert node.cdi_files() == []
+
+
+async def test_a_folder_of_records_that_was_removed_frees_no_device(node: NodeWorld) -> None:
+    """A process has no other memory than the disk; here it has."""
+    for name in ("a", "b"):
+        await prepared(node, allocated(name, f"p/{name}"))
+    folder = node.records.folder
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    assert isinstance(await refused(node, allocated("c", "p/a")), DeviceInUse)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    calls = list(node.driver.calls)
+    for _ in range(2):
+        await prepared(node, allocated("a", "p/a"))
+        assert node.driver.calls == calls, "it is prepared"
+        shutil.rmtree(folder)
+    await node.prepared.unprepare(ref("b"))
+    shutil.rmtree(folder, ignore_errors=True)
+    await prepared(node, allocated("c", "p/b"))
+    assert isinstance(await refused(node, allocated("d", "p/a")), DeviceInUse)
+
+
+async def test_a_folder_of_records_that_cannot_be_made_again_frees_no_device_either(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        await prepared(node, allocated(name, f"p/{name}"))
+    shutil.rmtree(node.records.folder)
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert "cannot make the folder of records" in str(await refused(node, allocated("c", "p/a")))
+    for name in ("a", "b"):
+        assert isinstance(await refused(node, allocated("c", f"p/{name}")), DeviceInUse)
 
 
 async def test_a_cdi_folder_that_was_removed_is_made_again(node: NodeWorld) -> None:

@@ -24,8 +24,10 @@ memory of prepared claims: a restarted plugin, and the other instance of a rolli
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -37,6 +39,8 @@ import msgspec
 
 from dra_kubeletplugin.driver import ClaimRef, PreparedDevice
 from dra_kubeletplugin.errors import CheckpointCorrupted, CheckpointNewer, ClaimError
+
+log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 
@@ -199,7 +203,7 @@ class ClaimRecords:
                     return unwritten.record
                 return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
         except FileNotFoundError:
-            return None
+            return self.read(uid) if self._made_again() else None
         except CheckpointNewer:
             raise
         except CheckpointCorrupted:
@@ -218,13 +222,37 @@ class ClaimRecords:
         """
         path = self.path(record.uid)
         try:
+            self._made_again()
             self._write_held(record)
-            self._replace(path, _encoded(record), durable=durable)
+            self._known[path.name] = _Known(self._replace(path, _encoded(record), durable=durable), record)
             self._unwritten.pop(record.uid, None)
             if durable:
                 self._sync_folder()
         except OSError as error:
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
+
+    def _made_again(self) -> bool:
+        """Make the folder again if somebody has removed it, with all records that this process knows.
+
+        Pods still have the devices: without records they would be given to others. False if the folder was there.
+        Raises ClaimError.
+        """
+        if self.folder.is_dir():
+            return False
+        known = dict(self._known)
+        records = [item.record for item in known.values() if item.record]
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for record in records:
+                self.write(record, durable=False)
+        except (OSError, ClaimError) as error:
+            self._known = known
+            shutil.rmtree(self.folder, ignore_errors=True)  # with some of the records the others would be forgotten
+            raise ClaimError(f"cannot make the folder of records {self.folder} again: {error}") from error
+        log.error(
+            "the folder %s was removed; it is made again with the records of %d claims", self.folder, len(records)
+        )
+        return True
 
     def complete(self, record: ClaimRecord) -> None:
         """Write the second file of a record that lacks it: it was lost, or a former version wrote the record."""
@@ -239,16 +267,18 @@ class ClaimRecords:
             # Not flushed: after a power failure the boot is another one, and this says nothing of that.
             self._replace(self._held_path(record.uid), held, durable=False)
 
-    def _replace(self, path: Path, content: bytes, *, durable: bool) -> None:
-        """Replace a file in one step. Raises OSError, and leaves no trace then."""
+    def _replace(self, path: Path, content: bytes, *, durable: bool) -> tuple[int, int, int]:
+        """Replace a file in one step, and return its version. Raises OSError, and leaves no trace then."""
         descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
         try:
             with open(descriptor, "wb") as file:
                 file.write(content)
+                file.flush()
                 if durable:
-                    file.flush()
                     os.fsync(descriptor)
+                version = _version(os.fstat(descriptor))
             os.replace(hidden, path)
+            return version
         except OSError:
             Path(hidden).unlink(missing_ok=True)
             raise
@@ -270,13 +300,17 @@ class ClaimRecords:
             path.unlink(missing_ok=True)
             self._held_path(uid).unlink(missing_ok=True)  # second: alone it says nothing
             self._unwritten.pop(uid, None)
+            self._known.pop(path.name, None)
             self._sync_folder()
+        except FileNotFoundError:
+            pass  # with the folder
         except OSError as error:
             raise ClaimError(f"cannot remove the checkpoint {path}: {error}") from error
 
     def all(self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None) -> dict[str, ClaimRecord]:
         """The readable records by uid; files that did not change are not read again."""
         known: dict[str, _Known] = {}
+        self._made_again()
         for name, version in self._versions():
             before = self._known.get(name)
             if before and before.version == version and before.record and before.record.uid not in self._unwritten:
