@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from dra_operator.kubectl.answer import Answer, Column, Table
-from dra_operator.kubectl.printer import Style, rendered
+from dra_operator.kubectl.printer import Style, painted, rendered
 from dra_operator.kubectl.top import bar
 
 WORDS = Table(
@@ -18,7 +18,25 @@ WORDS = Table(
 
 def test_a_colour_is_outside_of_the_padding_that_aligns_columns() -> None:
     lines = list(rendered(Answer(WORDS), Style("wide", coloured=True)))
-    assert lines == ["WORD     SIZE", "\x1b[31mbad   \x1b[0m   3", "better   6"]
+    assert lines == ["WORD     SIZE", "\x1b[38;5;160mbad   \x1b[0m   3", "better   6"]
+
+
+def luminance(code: str) -> float:
+    """The relative luminance of one of the 256 colours of a terminal."""
+    number = int(code.rpartition(";")[2])
+    levels = (0, 95, 135, 175, 215, 255)
+    grey = 8 + (number - 232) * 10
+    cube = [levels[(number - 16) // step % 6] for step in (36, 6, 1)]
+    parts = [one / 255 for one in ([grey] * 3 if number >= 232 else cube)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colour", ["red", "green", "yellow", "grey"])
+def test_a_colour_can_be_read_on_a_white_and_on_a_black_terminal(colour: str) -> None:
+    code = painted("x", colour).removeprefix("\x1b[").partition("m")[0]
+    assert 1.05 / (luminance(code) + 0.05) >= 4.5
+    assert (luminance(code) + 0.05) / 0.05 >= 3.5
 
 
 def test_without_colours_and_width_there_are_words_alone() -> None:

@@ -43,11 +43,41 @@ def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn:
     yield "</svg>"
 
 
+INKS: Final = {
+    "green": ("#d7f0dc", "#1a6b2f"),
+    "blue": ("#d9e4f7", "#1d4a8f"),
+    "yellow": ("#fdf0cd", "#7a5200"),
+    "red": ("#fbdcdc", "#9c1c1c"),
+    "grey": ("#e4e4e7", "#4b4b52"),
+}
+"""Background and text of tiles, with a contrast of at least 4.5."""
+
+
+def svg_tile(
+    place: tuple[int, int], size: tuple[int, int], colour: str, label: str, words: tuple[str, str], most_letters: int
+) -> Iterator[str]:
+    """The lines of a tile with two lines of text, cut to ``most_letters``; ``label`` is told in full."""
+    (x, y), (width, height), (ground, ink) = place, size, INKS[colour]
+    yield f"<g><title>{escape(label)}</title>"
+    yield f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="{ground}" stroke="{ink}"/>'
+    first, second = words
+    yield svg_text(x + 8, y + height * 2 // 5, first, ink, most_letters, bold=True)
+    yield svg_text(x + 8, y + height * 4 // 5, second, ink, most_letters) + "</g>"
+
+
+def svg_text(x: int, y: int, text: str, ink: str, most_letters: int = 1000, *, bold: bool = False) -> str:
+    """A text, cut to a number of letters and escaped."""
+    shown = text if len(text) <= most_letters else f"{text[: most_letters - 1]}…"
+    weight = ' font-weight="600"' if bold else ""
+    return f'<text x="{x}" y="{y}" fill="{ink}"{weight}>{escape(shown)}</text>'
+
+
 GAP: Final = "   "
 API_VERSION: Final = "dra.kopf.dev/v1"
 """``apiVersion`` of the items of tables, in JSON and YAML."""
 SHORTEST_CELL_LETTERS: Final = 8
-_CODES: Final = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
+_CODES: Final = {"red": "38;5;160", "green": "38;5;28", "yellow": "38;5;130", "grey": "38;5;243"}
+"""Of the 256 colours of terminals those that can be read on white and on black: the plain yellow cannot."""
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -218,7 +248,7 @@ REDRAW_SECONDS: Final = 2.0
 """Between two questions at least; as long as the last one took, if that is more."""
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 CLEAR_SCREEN: Final = "\x1b[2J"
-_COLOUR: Final = re.compile(r"\x1b\[\d+m")
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]+m")
 
 
 def follow(ask: Callable[[], Answer], style: Callable[[], Style], sleep: Callable[[float], None] = time.sleep) -> None:

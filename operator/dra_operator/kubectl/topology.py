@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from html import escape
 from typing import Final
 
 from dra_api.core import Node
@@ -24,7 +23,7 @@ from dra_operator.kubectl.answer import Answer, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
 from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
-from dra_operator.kubectl.printer import svg_document
+from dra_operator.kubectl.printer import svg_document, svg_text, svg_tile
 from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import counted
 
@@ -270,14 +269,7 @@ ROW_TILES: Final = 4
 GAP_WIDTH: Final = 8
 HEAD_HEIGHT: Final = 26
 MOST_LETTERS: Final = 30
-COLOURS: Final = {
-    "free": ("#d7f0dc", "#1a6b2f"),
-    "taken": ("#d9e4f7", "#1d4a8f"),
-    "shared": ("#fdf0cd", "#7a5200"),
-    "tainted": ("#fbdcdc", "#9c1c1c"),
-    "unusable": ("#e4e4e7", "#4b4b52"),
-}
-"""Background and text, with a contrast of at least 4.5."""
+COLOURS: Final = {"free": "green", "taken": "blue", "shared": "yellow", "tainted": "red", "unusable": "grey"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +309,7 @@ def _box(branch: Branch, x: int, y: int) -> Drawn:
     width = max(width + GAP_WIDTH, 8 * len(title(branch)) + 2 * GAP_WIDTH)
     height = top - y + (0 if branch.children or branch.device else GAP_WIDTH)
     frame = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="none" stroke="#6b7280"/>'
-    head = f'<text x="{x + GAP_WIDTH}" y="{y + 17}" font-weight="600" fill="#111827">{escape(title(branch))}</text>'
+    head = svg_text(x + GAP_WIDTH, y + 17, title(branch), "#111827", bold=True)
     return Drawn(width, height, (frame, head, *lines))
 
 
@@ -325,17 +317,10 @@ def _tile(branch: Branch, x: int, y: int) -> Iterator[str]:
     fact = branch.device
     if fact is None:
         return
-    ground, ink = COLOURS[fact.state]
     holder = ", ".join(one.claim for one in fact.holders)
     whole = f"{fact.id}: {fact.state}" + (f", {holder}" if holder else "")
-    yield f"<g><title>{escape(whole)}</title>"
-    yield f'<rect x="{x}" y="{y}" width="{TILE_WIDTH}" height="{TILE_HEIGHT}" rx="4" fill="{ground}" stroke="{ink}"/>'
-    yield f'<text x="{x + 8}" y="{y + 18}" fill="{ink}" font-weight="600">{_cut(f"{branch.name}: {fact.state}")}</text>'
-    yield f'<text x="{x + 8}" y="{y + 36}" fill="{ink}" font-size="12">{_cut(holder or branch.detail)}</text></g>'
-
-
-def _cut(text: str) -> str:
-    return escape(text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…")
+    words = f"{branch.name}: {fact.state}", holder or branch.detail
+    yield from svg_tile((x, y), (TILE_WIDTH, TILE_HEIGHT), COLOURS[fact.state], whole, words, MOST_LETTERS)
 
 
 SVG: Final = "svg"

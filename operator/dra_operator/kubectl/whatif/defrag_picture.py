@@ -6,10 +6,10 @@ The picture needs nothing from outside, and names of drivers and users are escap
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Final
 
 from dra_operator.kubectl.facts import DeviceFact
+from dra_operator.kubectl.printer import INKS, svg_text, svg_tile
 from dra_operator.kubectl.printer import svg_document as document
 from dra_operator.wording import counted
 
@@ -23,13 +23,7 @@ ROW_CELLS: Final = 4
 """Cells of a node beside each other."""
 TITLE_HEIGHT: Final = 24
 SHOWN_LETTERS: Final = 17
-FILLS: Final = {
-    "free": ("#d7f0dc", "#1a6b2f"),
-    "stays": ("#e4e4e7", "#4b4b52"),
-    "moves": ("#fdf0cd", "#7a5200"),
-    "wanted": ("#d9e4f7", "#1d4a8f"),
-}
-"""Background and text, with a contrast of at least 4.5."""
+COLOURS: Final = {"free": "green", "stays": "grey", "moves": "yellow", "wanted": "blue"}
 Held = Mapping[str, Sequence[str]]
 """By device: who has it."""
 Row = tuple[str, list[DeviceFact], int]
@@ -54,10 +48,12 @@ def _drawn(
 ) -> Iterator[str]:
     moved = {move.pod for move in found.moves}
     for left, title, held in ((0, "before", before), (side, "after", after)):
-        yield _text(left + 2 * SPACE_WIDTH, 16, title, "#111827", bold=True)
+        yield svg_text(left + 2 * SPACE_WIDTH, 16, title, "#111827", SHOWN_LETTERS, bold=True)
         top = TITLE_HEIGHT
         for name, its, count in rows:
-            yield _text(left + 2 * SPACE_WIDTH, top + 16, name or "devices of several nodes", "#111827")
+            yield svg_text(
+                left + 2 * SPACE_WIDTH, top + 16, name or "devices of several nodes", "#111827", SHOWN_LETTERS
+            )
             top += TITLE_HEIGHT
             for place, fact in enumerate(its):
                 x = left + 2 * SPACE_WIDTH + place % ROW_CELLS * (CELL_WIDTH + SPACE_WIDTH)
@@ -97,21 +93,13 @@ def _kind(holders: Sequence[str], moved: set[str], wanted: str) -> str:
 
 
 def _cell(fact: DeviceFact, holders: Sequence[str], kind: str, x: int, y: int) -> Iterator[str]:
-    ground, ink = FILLS[kind]
     who = ", ".join(holders) or "free"
-    yield f"<g><title>{escape(f'{fact.id}: {who}')}</title>"
-    yield f'<rect x="{x}" y="{y}" width="{CELL_WIDTH}" height="{CELL_HEIGHT}" rx="4" fill="{ground}" stroke="{ink}"/>'
-    yield _text(x + 6, y + 16, fact.name, ink, bold=True)
-    yield _text(x + 6, y + 32, who.partition("/")[2] or who, ink) + "</g>"
+    words = fact.name, who.partition("/")[2] or who
+    yield from svg_tile((x, y), (CELL_WIDTH, CELL_HEIGHT), COLOURS[kind], f"{fact.id}: {who}", words, SHOWN_LETTERS)
 
 
 def _legend(y: int, found: Defragmentation) -> Iterator[str]:
     words = {"moves": "moves", "stays": "stays", "free": "free"} | ({"wanted": found.pod} if found.devices else {})
     for place, (kind, word) in enumerate(words.items()):
-        yield _text(2 * SPACE_WIDTH + place * (CELL_WIDTH + SPACE_WIDTH), y, f"■ {word}", FILLS[kind][1])
-
-
-def _text(x: int, y: int, text: str, ink: str, *, bold: bool = False) -> str:
-    shown = text if len(text) <= SHOWN_LETTERS else f"{text[: SHOWN_LETTERS - 1]}…"
-    weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x}" y="{y}" fill="{ink}"{weight}>{escape(shown)}</text>'
+        x = 2 * SPACE_WIDTH + place * (CELL_WIDTH + SPACE_WIDTH)
+        yield svg_text(x, y, f"■ {word}", INKS[COLOURS[kind]][1], SHOWN_LETTERS)
