@@ -103,6 +103,16 @@ def _answer(options: argparse.Namespace, answers: Answers) -> Answer:
         gc.enable()
 
 
+def _add_shared_arguments(
+    parser: argparse.ArgumentParser, *formats: str, is_table: bool = False, decides: bool = True
+) -> None:
+    """Add what commands about the whole cluster take: a format, the operator's settings, and where to read."""
+    add_output_argument(parser, *formats, is_table=is_table)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=decides)
+    add_cluster_arguments(parser)
+
+
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
@@ -162,10 +172,7 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selector_argument(parser, "nodes, for top nodes")
     add_watch_argument(parser)
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -185,10 +192,7 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only devices of this driver")
     parser.add_argument("--state", choices=STATES, help="only devices in this state")
     add_selector_argument(parser, "nodes")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -200,10 +204,7 @@ def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _who_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DEVICE|NODE", help="node, or device as DRIVER/POOL/DEVICE or the end of that")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -231,10 +232,7 @@ def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
 def _pools_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=plain_name(*NODES), help="only pools of this node")
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only pools of this driver")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -249,10 +247,7 @@ def _free_arguments(parser: argparse.ArgumentParser) -> None:
         "--class", type=plain_name(*CLASSES), dest="device_class", metavar="CLASS", help="only this device class"
     )
     add_selector_argument(parser, "nodes")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
 
 
 def _free(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -320,10 +315,7 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
     parser.add_argument("--value", default="", help="value of the taint")
-    add_output_argument(parser)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser)
 
 
 def _taint(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -349,10 +341,7 @@ def _territory_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", metavar="SELECTOR", help="nodes with these labels: the command that taints them")
     parser.add_argument("--rules", action="store_true", help="with --nodes: rules for their devices instead")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True, decides=False)
 
 
 def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -363,10 +352,7 @@ def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _topology_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
-    add_output_argument(parser, "svg")
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, "svg", decides=False)
 
 
 def _topology(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -442,10 +428,7 @@ def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
-    add_output_argument(parser, is_table=True)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser)
-    add_cluster_arguments(parser)
+    _add_shared_arguments(parser, is_table=True)
 
 
 def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
