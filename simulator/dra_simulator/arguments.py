@@ -19,7 +19,7 @@ NAMES: Final = (
 )
 """The policies, as ``quality.policies`` has them."""
 DEFAULT_POLICIES: Final = "emptiest,best-fit,fgd,frag"
-ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "moves", "jobs", "plot")
+ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "moves", "jobs", "executor", "plot")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,12 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_variants(group)
     group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
+    group.add_argument(
+        "--executor",
+        metavar="WHERE",
+        help="processes of this machine, or dask://HOST:PORT for the workers of a Dask scheduler; the results are the "
+        "same bit for bit (default: processes)",
+    )
     group.add_argument(
         "--plot",
         metavar="FILE",

@@ -26,8 +26,8 @@ from dra_operator.wording import counted
 from msgspec.structs import replace
 
 from dra_simulator.comparison import THOUSANDTHS_OF_DEVICE, DeviceShares, anew, can_be_copied, without_pods
-from dra_simulator.history import Course, History, Life, Step, Wait, as_it_was, history
-from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, jobs_of, picture, results, save_plot
+from dra_simulator.history import WEEK_SECONDS, Course, History, Life, Step, Wait, as_it_was, history
+from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, executor_of, picture, results, save_plot
 
 
 class Turn(NamedTuple):
@@ -173,21 +173,29 @@ def table(past: Sequence[Course], courses: Sequence[Course], history: History, n
     start, end = map(format_time, (history.start, history.start + timedelta(seconds=history.seconds)))
     yield f"From {start} to {end}. A pod that waits at the end counts with its time so far."
     yield from notes
-    yield advice(courses)
+    yield advice(courses, past)
 
 
-def advice(courses: Sequence[Course]) -> str:
-    """Which strategy to set. Of the strategies, the first is the default; of equal ones, the first is best."""
+def advice(courses: Sequence[Course], past: Sequence[Course] = ()) -> str:
+    """Which strategy to set, compared with the time as it was, or with the default where that is not known.
+
+    Of the strategies, the first is the default; of equal ones, the first is best.
+    """
     default = courses[0]
+    known = past[0] if past else default
     best = min(courses, key=lambda it: (round(it.mean_wait), -it.started))
-    if round(default.mean_wait) == 0 and default.started == len(default.waits):
-        return f"no pod waits with {default.name}: leave the setting as it is, or try a higher load with --inflate 1.3"
-    if 100 * best.mean_wait > (100 - LESS_WAIT_PERCENT) * default.mean_wait:
-        less = f"{LESS_WAIT_PERCENT} % less than with {default.name}"
-        return f"with no strategy pods wait {less}: leave the setting as it is"
+    than = known.name if past else f"with {known.name}"
+    if round(known.mean_wait) == 0 and known.started == len(known.waits):
+        waits = "no pod waited" if past else f"no pod waits with {known.name}"
+        return f"{waits}: leave the setting as it is, or try a higher load with --inflate 1.3"
+    if 100 * best.mean_wait > (100 - LESS_WAIT_PERCENT) * known.mean_wait:
+        return f"with no strategy pods wait {LESS_WAIT_PERCENT} % less than {than}: leave the setting as it is"
+    waited = [f"{_duration(known.mean_wait)} {than}"]
+    if past and best is not default:
+        waited.append(f"{_duration(default.mean_wait)} with {default.name}")
     return (
         f"run the operator with --placement-strategy {best.name}: pods wait {_duration(best.mean_wait)} in the mean, "
-        f"{_duration(default.mean_wait)} with {default.name}"
+        f"{', '.join(waited)}"
     )
 
 
@@ -218,7 +226,7 @@ def json_document(
             "start": format_time(history.start),
             "end": format_time(end),
             "notes": list(notes),
-            "advice": advice(courses),
+            "advice": advice(courses, past),
             "strategies": [_summary(it, history) for it in (*past, *courses)],
         },
         indent=1,
@@ -286,7 +294,10 @@ def plotted(courses: Sequence[Course], history: History) -> str:
         [
             Chart("devices in use, % of the cluster", below, across, PERCENT_TICKS, used),
             Chart("pods that wait", below, across, pods, waiting),
-        ]
+        ],
+        "The same week with each placement strategy: means of each hour"
+        if history.seconds > WEEK_SECONDS / 2
+        else "The same time with each placement strategy",
     )
 
 
@@ -312,11 +323,11 @@ class Played(NamedTuple):
 
 def run_replay(options: argparse.Namespace) -> int:
     """Raises BadInput."""
-    jobs = jobs_of(options)
+    where = executor_of(options)
     strategies = _strategies(options.policy)
     week = _week(options)
     played = sorted(
-        results(partial(play, week), strategies, jobs, "strategies"), key=lambda it: strategies.index(it.course.name)
+        results(partial(play, week), strategies, where, "strategies"), key=lambda it: strategies.index(it.course.name)
     )
     courses = [it.course for it in played]
     past = (

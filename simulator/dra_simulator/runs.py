@@ -1,6 +1,7 @@
-"""What traces and replays share: runs in one process or several, and pictures as SVG.
+"""What traces and replays share: runs in processes of this machine or on a Dask cluster, and pictures as SVG.
 
-A line on a terminal says how far the runs are.
+A run depends on nothing but its input, so where it is played changes no bit of its result; workers of a cluster must
+have the versions of this process. A line on a terminal says how far the runs are.
 """
 
 from __future__ import annotations
@@ -8,18 +9,26 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
+from xml.sax.saxutils import escape
 
+from dra_api.version import VERSION
 from dra_operator.commands.object_files import BadInput
 
 WIDTH: Final = 420
 HEIGHT: Final = 260
 MARGIN_PIXELS: Final = 50
+TITLE_PIXELS: Final = 24
+TOP: Final = MARGIN_PIXELS + TITLE_PIXELS
+LEGEND_PIXELS: Final = 18
+DASH_PIXELS: Final = 6
 COLOURS: Final = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999", "#7f3c8d",
 )  # fmt: skip
@@ -42,6 +51,8 @@ class Line(NamedTuple):
 
     name: str
     points: Sequence[tuple[float, float]]
+    spread: Sequence[tuple[float, float, float]] = ()
+    """Place, lowest and highest value of several runs; empty for a single one."""
 
 
 class Chart(NamedTuple):
@@ -55,63 +66,78 @@ class Chart(NamedTuple):
     lines: Sequence[Line]
 
 
-def picture(charts: Sequence[Chart]) -> str:
+def picture(charts: Sequence[Chart], title: str) -> str:
     """The whole file. The charts have lines of the same names in the same order.
 
-    Lines that lie on each other in all charts are drawn once, by all of their names.
+    Lines that lie on each other are drawn in dashes that alternate, so that each can be seen.
     """
-    charts = _merged(charts)
-    width, height = len(charts) * (WIDTH + 2 * MARGIN_PIXELS), HEIGHT + 2 * MARGIN_PIXELS + 20
+    names = [line.name for line in charts[0].lines]
+    width, height = len(charts) * (WIDTH + 2 * MARGIN_PIXELS), HEIGHT + 2 * MARGIN_PIXELS + TITLE_PIXELS
+    legend, rows = _legend(names, width, height)
+    height += rows * LEGEND_PIXELS
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         ' font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{MARGIN_PIXELS}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>',
     ]
     for number, chart in enumerate(charts):
         parts += _drawn(chart, MARGIN_PIXELS + number * (WIDTH + 2 * MARGIN_PIXELS))
-    parts += _legend([line.name for line in charts[0].lines], height - 14)
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _merged(charts: Sequence[Chart]) -> Sequence[Chart]:
-    names: dict[tuple[tuple[tuple[float, float], ...], ...], list[str]] = {}
-    for its in zip(*(chart.lines for chart in charts), strict=True):
-        names.setdefault(tuple(tuple(line.points) for line in its), []).append(its[0].name)
-    return [
-        chart._replace(lines=[Line(", ".join(its), points[number]) for points, its in names.items()])
-        for number, chart in enumerate(charts)
-    ]
+    return "\n".join([*parts, *legend, "</svg>"]) + "\n"
 
 
 def _drawn(chart: Chart, left: int) -> Iterator[str]:
-    yield f'<text x="{left}" y="{MARGIN_PIXELS - 20}" font-weight="bold">{chart.title}</text>'
+    yield f'<text x="{left}" y="{TOP - 14}" font-weight="bold">{escape(chart.title)}</text>'
     for place, text in chart.up:
         y = _y(place)
         yield f'<line x1="{left}" x2="{left + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
         yield f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
     for place, text in chart.across:
         x = left + WIDTH * place
-        yield f'<text x="{x:.1f}" y="{MARGIN_PIXELS + HEIGHT + 16}" text-anchor="middle">{text}</text>'
-    below = MARGIN_PIXELS + HEIGHT + 32
-    yield f'<text x="{left + WIDTH}" y="{below}" text-anchor="end">{chart.below}</text>'
-    for number, (name, values) in enumerate(chart.lines):
+        yield f'<text x="{x:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{text}</text>'
+    yield f'<text x="{left + WIDTH}" y="{TOP + HEIGHT + 32}" text-anchor="end">{escape(chart.below)}</text>'
+    for number, line in enumerate(chart.lines):
+        yield from _band(line, COLOURS[number % len(COLOURS)], left)
+    alike: dict[tuple[tuple[float, float], ...], list[int]] = {}
+    for number, line in enumerate(chart.lines):
+        alike.setdefault(tuple(line.points), []).append(number)
+    for number, (name, values, _) in enumerate(chart.lines):
         points = " ".join(f"{left + WIDTH * x:.1f},{_y(y):.1f}" for x, y in values)
+        its = alike[tuple(values)]
+        dashes = ""
+        if len(its) > 1:
+            gap, before = DASH_PIXELS * (len(its) - 1), DASH_PIXELS * its.index(number)
+            dashes = f' stroke-dasharray="{DASH_PIXELS} {gap}" stroke-dashoffset="{-before}"'
         colour = COLOURS[number % len(COLOURS)]
-        yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round" points="{points}">'
-        yield f"<title>{name}</title></polyline>"
+        yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"{dashes} '
+        yield f'points="{points}"><title>{escape(name)}</title></polyline>'
+
+
+def _band(line: Line, colour: str, left: int) -> Iterator[str]:
+    """Lowest and highest value of the runs, behind all lines."""
+    if line.spread:
+        above = [f"{left + WIDTH * x:.1f},{_y(high):.1f}" for x, _, high in line.spread]
+        below = [f"{left + WIDTH * x:.1f},{_y(low):.1f}" for x, low, _ in reversed(line.spread)]
+        yield f'<polygon fill="{colour}" fill-opacity="0.15" points="{" ".join([*above, *below])}"/>'
 
 
 def _y(place: float) -> float:
-    return MARGIN_PIXELS + HEIGHT * (1 - place)
+    return TOP + HEIGHT * (1 - place)
 
 
-def _legend(names: Sequence[str], y: int) -> Iterator[str]:
-    x = MARGIN_PIXELS
+def _legend(names: Sequence[str], width: int, top: int) -> tuple[list[str], int]:
+    """The names beside their colours, and how many rows they take."""
+    parts, x, row = [], MARGIN_PIXELS, 0
     for number, name in enumerate(names):
+        room = 34 + 7 * len(name)
+        if x + room > width and x > MARGIN_PIXELS:
+            x, row = MARGIN_PIXELS, row + 1
+        y = top + row * LEGEND_PIXELS
         colour = COLOURS[number % len(COLOURS)]
-        yield f'<rect x="{x}" y="{y - 9}" width="14" height="4" fill="{colour}"/>'
-        yield f'<text x="{x + 18}" y="{y - 3}">{name}</text>'
-        x += 34 + 7 * len(name)
+        parts.append(f'<rect x="{x}" y="{y - 6}" width="14" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 18}" y="{y}">{escape(name)}</text>')
+        x += room
+    return parts, row + 1
 
 
 T = TypeVar("T")
@@ -127,12 +153,39 @@ def jobs_of(options: argparse.Namespace) -> int:
     return jobs
 
 
-def results(play: Callable[[T], R], wanted: Sequence[T], jobs: int, noun: str) -> Iterator[R]:
-    """One for each that is wanted, as they come; ``noun``: the word for several of them."""
+LOCAL: Final = "processes"
+DASK_PREFIX: Final = "dask://"
+DASK_SECONDS: Final = 30
+
+
+class Executor(NamedTuple):
+    """Where runs are played: in processes of this machine, or by the workers of a Dask scheduler."""
+
+    jobs: int = 1
+    scheduler: str = ""
+    """Host and port; empty for this machine."""
+
+
+def executor_of(options: argparse.Namespace) -> Executor:
+    """Raises BadInput."""
+    text = options.executor or LOCAL
+    if text == LOCAL:
+        return Executor(jobs_of(options))
+    host, _, port = text.removeprefix(DASK_PREFIX).rpartition(":")
+    if not text.startswith(DASK_PREFIX) or not host or not port.isdecimal():
+        raise BadInput(f"--executor: expected {LOCAL} or {DASK_PREFIX}HOST:PORT, got {text!r}")
+    if options.jobs is not None:
+        raise BadInput("--jobs: not with a scheduler, whose workers say how many runs they play at once")
+    return Executor(scheduler=f"{host}:{port}")
+
+
+def results(play: Callable[[T], R], wanted: Sequence[T], where: Executor, noun: str) -> Iterator[R]:
+    """One for each that is wanted, as they come; ``noun``: the word for several of them. Raises BadInput."""
     is_terminal = sys.stderr.isatty()
     width = 1 + int(math.log10(len(wanted)))
+    played = _on_cluster(play, wanted, where.scheduler) if where.scheduler else _played(play, wanted, where.jobs)
     try:
-        for number, it in enumerate(_played(play, wanted, jobs), start=1):
+        for number, it in enumerate(played, start=1):
             if is_terminal:
                 print(f"\r\033[K{number:{width}} of {len(wanted)} {noun}", end="", file=sys.stderr, flush=True)
             yield it
@@ -149,6 +202,50 @@ def _played(play: Callable[[T], R], wanted: Sequence[T], jobs: int) -> Iterator[
     ignored = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(wanted)), ignored) as pool:
         yield from pool.imap_unordered(play, wanted)
+
+
+def _on_cluster(play: Callable[[T], R], wanted: Sequence[T], scheduler: str) -> Iterator[R]:
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise BadInput("--executor: Dask is not installed: pip install 'kopf-dra[dask]'") from None
+    try:
+        client = Client(f"tcp://{scheduler}", timeout=DASK_SECONDS, set_as_default=False)
+    except OSError as error:
+        raise BadInput(f"--executor: no Dask scheduler at {scheduler}: {error}") from None
+    with client, client.as_current():
+        _check_workers(client.run(versions), scheduler)
+        # The input goes to each worker once, not with each run.
+        shared = client.scatter(play, broadcast=True)
+        for done in as_completed(client.map(_call, wanted, play=shared, pure=False)):
+            yield done.result()
+
+
+def _call(one: T, play: Callable[[T], R]) -> R:
+    return play(one)
+
+
+def versions() -> dict[str, str]:
+    """Whatever could change a bit of a result."""
+    found = {"kopf-dra": VERSION, "Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("numpy", "scipy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def _check_workers(found: dict[str, dict[str, str]], scheduler: str) -> None:
+    """Raises BadInput for a scheduler without workers, and for one whose workers would play otherwise."""
+    if not found:
+        raise BadInput(f"--executor: the scheduler at {scheduler} has no workers: start some with `dask worker`")
+    own = versions()
+    for worker, its in found.items():
+        for name, version in own.items():
+            if its.get(name) != version:
+                has = f"has {name} {its.get(name)}, this process {version}"
+                raise BadInput(f"--executor: worker {worker} {has}: install the same, or results may differ")
 
 
 def save_plot(path: str, text: str) -> None:

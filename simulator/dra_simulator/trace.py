@@ -1,4 +1,7 @@
-"""``simulate --trace pods.csv``: how full each policy makes a cluster. It needs the extra ``quality``."""
+"""``simulate --trace pods.csv``: how full each policy makes a cluster. It needs the extra ``quality``.
+
+``trace_frame`` is the same for programs and notebooks: from two files to a table of numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from dra_operator.commands.object_files import BadInput
@@ -19,7 +25,17 @@ from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read
 from dra_operator.quality.workload import read_seeds, workload
 
 from dra_simulator.arguments import DEFAULT_POLICIES, NAMES
-from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, jobs_of, picture, results, save_plot
+from dra_simulator.runs import (
+    LOCAL,
+    PERCENT_TICKS,
+    Chart,
+    Line,
+    Tick,
+    executor_of,
+    picture,
+    results,
+    save_plot,
+)
 
 FULL_DEMAND_PERCENT: Final = 100
 """Percent of demand at which pods ask for as many GPUs as there are."""
@@ -112,32 +128,60 @@ STEP_PERCENT: Final = 20
 def plotted(results: Sequence[RunResult]) -> str:
     """The whole file."""
     policies = [(name, [it.curve for it in its]) for name, its in by_policy(results)]
-    allocated = [(name, _mean([it.allocated for it in its])) for name, its in policies]
-    lost = [(name, _mean([it.lost for it in its])) for name, its in policies]
+    allocated = [(name, [it.allocated for it in its]) for name, its in policies]
+    lost = [(name, [it.lost for it in its]) for name, its in policies]
+    seeds = sorted({it.seed for it in results})
+    several = f"means of the seeds {_spans(seeds)}, bands from lowest to highest"
+    runs = several if len(seeds) > 1 else f"seed {seeds[0]}"
     return picture(
         [
             _chart("GPUs allocated, % of the cluster", allocated),
             _chart("idle GPUs lost to the usual pods, % of the idle ones", lost),
-        ]
+        ],
+        f"How full each policy makes the cluster: {runs}",
     )
 
 
-def _mean(curves: Sequence[Floats]) -> Floats:
+def _spans(seeds: Sequence[int]) -> str:
+    if seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def _stacked(curves: Sequence[Floats]) -> Floats:
     length = min(map(len, curves))
-    stacked = np.array([curve[:length] for curve in curves])
+    return np.array([curve[:length] for curve in curves])
+
+
+def _mean(curves: Sequence[Floats]) -> Floats:
+    stacked = _stacked(curves)
     known = ~np.isnan(stacked)
     counts = known.sum(axis=0)
     sums = np.where(known, stacked, 0.0).sum(axis=0)
-    means: Floats = np.divide(sums, counts, out=np.full(length, np.nan), where=counts > 0)
+    means: Floats = np.divide(sums, counts, out=np.full(stacked.shape[1], np.nan), where=counts > 0)
     return means
 
 
-def _chart(title: str, curves: Sequence[tuple[str, Floats]]) -> Chart:
-    last = max(max(len(values) for _, values in curves) - 1, 1)
+def _spread(curves: Sequence[Floats]) -> list[tuple[int, float, float]]:
+    """Percent of demand, lowest and highest value, where some run has one."""
+    if len(curves) == 1:
+        return []
+    stacked = _stacked(curves)
+    known = np.nonzero(~np.isnan(stacked).all(axis=0))[0]
+    return [(int(at), float(np.nanmin(stacked[:, at])), float(np.nanmax(stacked[:, at]))) for at in known]
+
+
+def _chart(title: str, policies: Sequence[tuple[str, Sequence[Floats]]]) -> Chart:
+    means = [(name, _mean(curves), _spread(curves)) for name, curves in policies]
+    last = max(max(len(values) for _, values, _ in means) - 1, 1)
     across = [Tick(percent / last, str(percent)) for percent in range(0, last + 1, STEP_PERCENT)]
     lines = [
-        Line(name, [(it / last, float(value) / 100) for it, value in enumerate(values) if not np.isnan(value)])
-        for name, values in curves
+        Line(
+            name,
+            [(it / last, float(value) / 100) for it, value in enumerate(values) if not np.isnan(value)],
+            [(at / last, low / 100, high / 100) for at, low, high in spread],
+        )
+        for name, values, spread in means
     ]
     return Chart(title, "demand, % of the cluster", across, PERCENT_TICKS, lines)
 
@@ -149,23 +193,62 @@ MOST_MOVED_PERCENT: Final = 100.0
 
 def run_trace(options: argparse.Namespace) -> int:
     """Raises BadInput."""
-    policies = _policies(options.policy or DEFAULT_POLICIES)
-    try:
-        seeds = read_seeds(options.seed or "1")
-    except ValueError as error:
-        raise BadInput(f"--seed: {error}") from None
-    jobs = jobs_of(options)
-    cluster = _cluster(options)
-    _check_arrivals(cluster, seeds)
-    wanted = [(policy, seed) for policy in policies for seed in seeds]
-    found = sorted(
-        results(partial(_one, cluster), wanted, jobs, "runs"), key=lambda it: (policies.index(it.policy), it.seed)
-    )
+    found = _studied(options)
     if options.plot:
         save_plot(options.plot, plotted(found))
     for line in {"text": table, "csv": csv_lines, "json": json_document}[options.output](found):
         print(line)
     return 0
+
+
+def _studied(options: argparse.Namespace) -> list[RunResult]:
+    """All runs, by policy and seed. Raises BadInput."""
+    policies = _policies(options.policy or DEFAULT_POLICIES)
+    try:
+        seeds = read_seeds(options.seed or "1")
+    except ValueError as error:
+        raise BadInput(f"--seed: {error}") from None
+    where = executor_of(options)
+    cluster = _cluster(options)
+    _check_arrivals(cluster, seeds)
+    wanted = [(policy, seed) for policy in policies for seed in seeds]
+    return sorted(
+        results(partial(_one, cluster), wanted, where, "runs"), key=lambda it: (policies.index(it.policy), it.seed)
+    )
+
+
+FRAME_COLUMNS: Final = ("policy", "seed", "demand_percent", "allocated_percent", "lost_percent")
+
+
+def trace_frame(
+    trace: str | Path,
+    nodes: str | Path,
+    *,
+    policies: Sequence[str] = tuple(DEFAULT_POLICIES.split(",")),
+    seeds: str = "1",
+    inflate: float | None = None,
+    gangs: bool = False,
+    jobs: int = 1,
+    executor: str = LOCAL,
+    pandas: bool | None = None,
+) -> Any:
+    """Play a trace as ``simulate --trace`` does, and return a table with a row for each run and percent of demand.
+
+    The columns are those of ``-o csv``. The table is a pandas.DataFrame, or without pandas a dict of numpy arrays by
+    the name of the column; ``pandas`` asks for one of the two. ``jobs`` and ``executor`` say where runs are played, and
+    change no value. Raises BadInput, which names the argument or the line of the file.
+    """
+    options = argparse.Namespace(
+        trace=str(trace), nodes=str(nodes), policy=",".join(policies), seed=seeds, inflate=inflate, gangs=gangs,
+        moves=None, jobs=jobs if executor == LOCAL else None, executor=executor,
+    )  # fmt: skip
+    rows = [(it.policy, it.seed, *point) for it in _studied(options) for point in _points(it)]
+    columns = dict(zip(FRAME_COLUMNS, map(np.array, zip(*rows, strict=True)), strict=True))
+    if pandas is None:
+        pandas = find_spec("pandas") is not None
+    if not pandas:
+        return columns
+    return import_module("pandas").DataFrame(columns)
 
 
 def _policies(text: str) -> list[str]:

@@ -34,6 +34,7 @@ STARTS = (
 )
 MADE = {".venv/", "dist/", "site/", "hello.py"}  # by commands on the pages, or by the reader
 MADE |= {"examples/trace/pods.csv", "examples/trace/nodes.csv", "examples/trace/week.yaml"}  # by their scripts
+MADE |= {".github/workflows/test.yaml"}  # by dra-kubelet-plugin new
 MADE |= {"install.yaml", "install-with-simulated-driver.yaml", "dra.yaml"}  # by make release
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it

@@ -42,7 +42,7 @@ ROOMS = {
     "devcluster": ("dra_devcluster", "dra_driver_test"),
 }
 """What each extra is for; the packages that these import come with them."""
-ASIDE = {"numpy": "quality", "scipy": "quality", "opentelemetry": "otel", "pytest": "testing"}
+ASIDE = {"numpy": "quality", "scipy": "quality", "distributed": "dask", "opentelemetry": "otel", "pytest": "testing"}
 """Modules that are imported where they are needed, and the extra whose absence is then told."""
 
 

@@ -74,7 +74,22 @@ def test_json_and_the_picture_have_a_line_for_each_policy(
     assert [(it["policy"], it["seed"]) for it in document["runs"]] == [("best-fit", 1), ("fgd", 1)]
     assert document["runs"][0]["points"][-1] == {"demand": 120, "allocated": 60.0, "lost": 100.0}
     titles = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}title")
-    assert [it.text for it in titles] == ["best-fit, fgd"] * 2  # lines on each other; allocation, fragmentation
+    assert [it.text for it in titles] == ["best-fit", "fgd"] * 2  # allocation, fragmentation
+    text = picture.read_text()
+    # They lie on each other, so their dashes alternate: neither hides the other.
+    assert text.count('stroke-dasharray="6 6" stroke-dashoffset="0"') == 2
+    assert text.count('stroke-dasharray="6 6" stroke-dashoffset="-6"') == 2
+    assert "How full each policy makes the cluster: seed 1<" in text
+    assert "<polygon" not in text
+
+
+def test_the_picture_shows_the_spread_of_several_seeds(tables: list[str], tmp_path: Path) -> None:
+    picture = tmp_path / "fill.svg"
+    words = ["--policy", "random,best-fit", "--seed", "3-5", "--plot", str(picture)]
+    assert main([*tables, *words]) == 0
+    text = picture.read_text()
+    assert "means of the seeds 3 to 5, bands from lowest to highest" in text
+    assert text.count("<polygon") == 4, "a band for each policy in each chart"
 
 
 @pytest.mark.parametrize(
