@@ -23,7 +23,8 @@
     │   ├── PoolRefused        the API server refuses a slice of the pool; tried again every five minutes
     │   ├── HealthFailed       the driver's ``health`` raised; it is called again
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
-    │   └── DroppedFields      the API server stored a slice without some of its fields
+    │   ├── DroppedFields      the API server stored a slice without some of its fields
+    │   └── ContestedPool      another client changes the slices: perhaps a second driver of this name
     └── Fatal                  the plugin cannot continue; the process should exit and be restarted
         ├── ServerDied         a gRPC server ended or its socket vanished
         └── DevicesFailed      the iterator of the driver's devices raised
@@ -222,6 +223,20 @@ class DroppedFields(Recoverable):
         self.pool = pool
         self.slice_index = slice_index
         self.features = tuple(features)
+
+
+class ContestedPool(Recoverable):
+    """Another client changed slices that were as published: a second driver of this name on the node does so."""
+
+    def __init__(self, driver: str, pool: str, slices: Sequence[str]) -> None:
+        super().__init__(
+            f'pool "{pool}": another client changed {", ".join(slices)}, which are restored now; if a second driver '
+            f"with the name {driver} runs on this node, each undoes the devices of the other: stop one of them, or "
+            "rename it"
+        )
+        self.driver = driver
+        self.pool = pool
+        self.slices = tuple(slices)
 
 
 class Fatal(PluginError):

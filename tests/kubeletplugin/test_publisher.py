@@ -34,6 +34,7 @@ from dra_kube import (
     reflector,
 )
 from dra_kubeletplugin import (
+    ContestedPool,
     DroppedFields,
     Owner,
     Pool,
@@ -252,6 +253,38 @@ async def test_a_slice_changed_by_another_client_is_restored(api: PluginApi, err
         changed = api.slices()[0]
         await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": "b"}]}})
         await api.until(lambda: devices(api) == [["a"]])
+    (contest,) = [error for error in errors if isinstance(error, ContestedPool)]
+    assert contest.slices == (changed["metadata"]["name"],)
+    assert "if a second driver with the name gpu.example.com runs on this node, each undoes" in str(contest)
+
+
+async def test_two_publishers_of_one_pool_are_told_and_a_deletion_is_no_contest(api: PluginApi, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a", "b")})
+        await settled(publisher)
+        await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])
+        await api.until(lambda: len(api.slices()) == 2)
+        assert errors == []
+        async with publishing(api, errors) as second:
+            second.publish({"p": pool("x")})
+            await becomes(lambda: any(isinstance(error, ContestedPool) for error in errors))
+
+
+async def test_what_a_newer_instance_writes_is_no_contest(
+    api: PluginApi, errors: Errors, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    permitted = [True]
+    async with publishing(api, errors, may_publish=lambda: permitted[0]) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        permitted[0] = False
+        changed = api.slices()[0]
+        await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": "b"}]}})
+        await becomes(lambda: "this one waits" in caplog.text)
+        permitted[0] = True
+        await api.until(lambda: devices(api) == [["a"]])
+    assert errors == []
 
 
 async def test_what_happened_during_a_broken_watch_is_noticed(api: PluginApi, errors: Errors) -> None:

@@ -24,6 +24,7 @@ from dra_api.releases.release import NEWEST, Release, release_of
 from dra_kube import Api, ApiError, Forbidden, KubeError, NotFound
 
 from dra_kubeletplugin.errors import (
+    ContestedPool,
     DroppedFields,
     PoolInvalid,
     PoolRefused,
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 _SOON_SECONDS = 0.5
 _RESTORE_SOON_SECONDS = 60.0
 _PERMISSION_LOOK_SECONDS = 1.0
+_CONTEST_SECONDS = 600.0  # between two reports of the same contest
 
 
 class _Superseded(Exception):
@@ -89,6 +91,10 @@ class SlicePublisher:
         self._desired: dict[str, DesiredPool] = {}
         self._ever_wanted: set[str] = set()
         self._problems: dict[str, Recoverable] = {}
+        self._stored: dict[str, DesiredPool] = {}
+        """By pool, what the API server had when the pool was synchronised last; nothing while another may publish."""
+        self._contested: dict[str, float] = {}
+        """By pool, when a contest was reported last."""
         self._view = SliceView(overlay_seconds)
         self._next_publish = NextPublish()
         self._rate_limit = RateLimit(rate, burst)
@@ -251,6 +257,7 @@ class SlicePublisher:
             if not waits:
                 log.info("a newer instance of driver %s publishes its ResourceSlices; this one waits", self._driver)
             waits = True
+            self._stored.clear()  # what a newer instance writes is no contest
             await asyncio.sleep(_PERMISSION_LOOK_SECONDS)
         if waits:
             log.info("no newer instance of driver %s is left; this one publishes again", self._driver)
@@ -262,8 +269,9 @@ class SlicePublisher:
 
     async def _sync(self, name: str) -> None:
         desired = self._desired.get(name)
+        before = self._stored.pop(name, None)
         try:
-            await self._bring_about(name, desired)
+            await self._bring_about(name, desired, is_stored=before is not None and before is desired)
         except _Superseded:
             self._schedule({name}, Reason.DESIRED, 0.0)
             return
@@ -282,6 +290,8 @@ class SlicePublisher:
         else:
             self._next_publish.settled(name)
             self._problems.pop(name, None)
+            if desired is not None:
+                self._stored[name] = desired
         if self._desired.get(name) is desired:
             self._unsettled.discard(name)
 
@@ -317,7 +327,7 @@ class SlicePublisher:
         self._problems[name] = error
         self._report(error, message)
 
-    async def _bring_about(self, name: str, desired: DesiredPool | None) -> None:
+    async def _bring_about(self, name: str, desired: DesiredPool | None, *, is_stored: bool) -> None:
         publication = Publication(self._driver, name, self._owner, self._node_name)
         existing = self._view.pool(name, self._now())
         unanswered = self._writer.unanswered.get(name, 0)
@@ -325,6 +335,10 @@ class SlicePublisher:
             self._release = await self._server_release()
         release = self._release or NEWEST
         pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered, release)
+        changed = [item.name for item in (*plan.delete, *(write.stored for write in plan.update)) if item]
+        if is_stored and changed and not plan.create:  # missing ones were deleted, as a kubelet that starts does
+            self._check_permission()
+            self._report_contest(name, changed)
         for item in plan.delete:
             self._check_permission()
             await self._writer.delete(item)
@@ -338,6 +352,13 @@ class SlicePublisher:
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
             if kept is not None:
                 self._dropped(name, desired, pool, write, kept)
+
+    def _report_contest(self, name: str, slices: list[str]) -> None:
+        """Nothing else was to be published, and slices are not as they were: a mere deletion is not one of those."""
+        now = self._now()
+        if now - self._contested.get(name, -_CONTEST_SECONDS) >= _CONTEST_SECONDS:
+            self._contested[name] = now
+            self._report(ContestedPool(self._driver, name, slices), "ResourceSlices are contested")
 
     def _dropped(self, name: str, desired: DesiredPool, pool: Pool, write: Write, kept: Slice) -> None:
         """The server stored less: from now on want only that, since it would drop the rest at each update (RS-06)."""
