@@ -24,8 +24,7 @@ from dra_operator.controllers.scheduling import binding
 from dra_operator.controllers.scheduling.binding import Permit
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.eviction import due
-from dra_operator.scheduling.rules.node_ports import NodePorts
-from dra_operator.scheduling.rules.node_resources import NodeResources
+from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories.history import GAME, play
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, script_of
 from history_kit.game import Step, shrunk

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from dra_operator.scheduling.rules import Bindings, volumes_of
-from dra_operator.scheduling.rules.node_volume_limits import VOLUME_LIMIT, AttachLimits
 from dra_operator.scheduling.rules.volume_binding import VOLUME_SPACE
-from dra_operator.scheduling.rules.volumes import PodVolumes
+from dra_operator.scheduling.rules.volumes import VOLUME_LIMIT, AttachLimits, PodVolumes
 from dra_operator.scheduling.state import Obstacle, add, node_requests
 from objects import Obj
 from volume_lab import (

@@ -15,7 +15,7 @@ from dra_operator.scheduling import counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
 from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
-from dra_operator.scheduling.rules.node_name import NodeName
+from dra_operator.scheduling.rules.node_rules import NodeName
 from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, NodeRule, RuleSurroundings
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.pods_by_node import (

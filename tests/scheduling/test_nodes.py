@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dra_operator.scheduling import Nodes
-from dra_operator.scheduling.rules.node_name import OTHER_NODE
+from dra_operator.scheduling.rules.node_rules import OTHER_NODE
 from dra_operator.scheduling.state import Obstacle, add, subtract
 from placement_lab import node, pod
 

@@ -9,7 +9,7 @@ from dra_api.core import Pod
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.rules.inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY, REPELLED
-from dra_operator.scheduling.rules.node_resources import RESOURCE
+from dra_operator.scheduling.rules.node_rules import RESOURCE
 from dra_operator.scheduling.rules.pod_topology_spread import SPREAD
 from dra_operator.scheduling.rules.rule import Direction, PodsChange
 from dra_operator.scheduling.state import LoadedNode

@@ -1,4 +1,4 @@
-"""Each rule and each score is one file: with its reasons, and a line in the list of all."""
+"""Each rule and each score is in the list of all, and its reasons have names of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dra_operator.scheduling
 import pytest
 from dra_operator.scheduling import Nodes
 from dra_operator.scheduling.rules.every_rule import RULES
-from dra_operator.scheduling.rules.pod_os import OTHER_OS
+from dra_operator.scheduling.rules.node_rules import OTHER_OS
 from dra_operator.scheduling.rules.rule import NodeRule
 from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state import Obstacle

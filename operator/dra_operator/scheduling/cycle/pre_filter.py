@@ -59,8 +59,7 @@ from dra_operator.scheduling.claims.usable import (
     unservable,
 )
 from dra_operator.scheduling.nodes import Nodes
-from dra_operator.scheduling.rules.pod_groups import group_obstacle
-from dra_operator.scheduling.rules.unsupported import unsupported
+from dra_operator.scheduling.rules.pod_obstacles import group_obstacle, unsupported
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, Storage, volumes_of
 from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_of
 from dra_operator.scheduling.state.node import NO_NOMINATIONS, Nominations

@@ -1,16 +1,13 @@
-"""One file per rule: what keeps a pod from a node.
+"""Rules: what keeps a pod from a node.
 
 Others import reasons for which they know a remedy, what changes can help a pod, and the volumes of pods.
 """
 
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
-from .node_affinity import NODE_SELECTOR
-from .node_ports import PORT
-from .node_resources import NOT_OFFERED, RESOURCE, TOO_MANY_PODS, NodeResources
-from .pod_groups import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
+from .node_rules import CORDONED, NODE_SELECTOR, NOT_OFFERED, PORT, RESOURCE, TAINT, TOO_MANY_PODS, NodeResources
+from .pod_obstacles import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .rule import ANY_CHANGE, ClusterEvent, Hint
-from .taint_toleration import CORDONED, TAINT
 from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node
 from .volumes import NO_VOLUMES, VolumeWait, volumes_of
 

@@ -14,16 +14,18 @@ from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 from .inter_pod_affinity import Affinity, AntiAffinity, ExistingAntiAffinity
-from .node_affinity import NodeAffinity
-from .node_declared_features import NodeDeclaredFeatures
-from .node_name import NodeName
-from .node_ports import NodePorts
-from .node_resources import NodeResources
-from .node_volumes import NodeVolumes
-from .pod_os import PodOS
+from .node_rules import (
+    NodeAffinity,
+    NodeDeclaredFeatures,
+    NodeName,
+    NodePorts,
+    NodeResources,
+    NodeVolumes,
+    PodOS,
+    TaintToleration,
+)
 from .pod_topology_spread import PodTopologySpread
 from .rule import Hint, NodeRule, RuleSurroundings, few, is_of_fewer_pods
-from .taint_toleration import TaintToleration
 
 OF_NODES: Final[tuple[type[NodeRule], ...]] = (
     NodeName,

@@ -1,9 +1,9 @@
 """A rule: a filter for nodes, with its reasons, their words, and its queueing hints.
 
-A rule is made once per attempt, and asked about one node after the other. A new one is a file beside the others and a
-line in ``every_rule``. A queueing hint says which change of pods, namespaces or nodes can help a pod that the rule
-keeps waiting. It is a value: pods of one workload have the same ones, so a change is compared with each hint once
-(NR-07).
+A rule is made once per attempt, and asked about one node after the other. A new one is a class in ``node_rules`` (about
+the node alone) or in a file of its own (about other pods), and a line in ``every_rule``. A queueing hint says which
+change of pods, namespaces or nodes can help a pod that the rule keeps waiting. It is a value: pods of one workload have
+the same ones, so a change is compared with each hint once (NR-07).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Volumes that tie a pod to nodes: kube-scheduler's VolumeBinding, VolumeZone, and VolumeRestrictions for one pod.
+"""Volumes that tie a pod to nodes: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits.
 
 What a pod's claims of volumes lead to is worked out once per attempt (``volumes_of``). It is an obstacle of the pod (a
 claim is missing, lost, about to go, not its own, in use, or waits for the PV controller), or its volumes, which
@@ -7,6 +7,7 @@ say of each node whether the pod can use them there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,9 +18,13 @@ from dra_api.references import VolumeUse, is_made_for, volume_uses
 from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.requests import AttachedVolumes
+from dra_operator.scheduling.state.requests import (
+    Attachable,
+    AttachedVolumes,
+    attachable,
+    claims_in,
+)
 
-from .node_volume_limits import AttachLimits
 from .volume_binding import (
     NO_BINDINGS,
     WAIT_FOR_FIRST_CONSUMER,
@@ -236,3 +241,42 @@ def _zones(value: str | None) -> frozenset[str]:
     """The values of a zone label; none for a label that is missing or cannot be read."""
     zones = frozenset(part.strip() for part in (value or "").split(_SEVERAL))
     return frozenset() if "" in zones else zones
+
+
+VOLUME_LIMIT: Final = Reason(
+    "volume-limit", "node(s) exceed max volume count of driver {subject}", ends_with_any_pod=True, is_about_volumes=True
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachLimits:
+    """Limits of CSI drivers on attached volumes per node (kube-scheduler's NodeVolumeLimits).
+
+    ``wanted`` are the volumes of one pod. A volume counts once, however many pods of the node use it, and also while it
+    is still attached but no pod uses it.
+    """
+
+    wanted: frozenset[Attachable]
+    storage: AttachedVolumes
+
+    @classmethod
+    def of(cls, pod: Pod, storage: AttachedVolumes) -> AttachLimits:
+        """The pod's volumes that drivers attach."""
+        return cls(frozenset(attachable((use.key for use in volume_uses(pod)), storage)), storage)
+
+    def obstacle(self, node: str, used: Mapping[str, int]) -> Obstacle | None:
+        """A driver that would have to attach too many volumes to the node. ``used``: see ``volume_amounts``."""
+        drivers = {it.driver for it in self.wanted}
+        limits = {name: most for name, most in self.storage.attach_limits(node).items() if name in drivers}
+        claims = claims_in(used)
+        attachments = frozenset(self.storage.attachments(node)) if limits else frozenset()
+        if len(claims) + len(attachments) + len(self.wanted) <= min(limits.values(), default=math.inf):
+            return None  # whatever the claims are
+        in_use = frozenset(attachable(claims, self.storage))
+        attached = in_use | attachments
+        new = self.wanted - in_use
+        for driver in sorted({it.driver for it in new} & limits.keys()):
+            there, more = (sum(it.driver == driver for it in volumes) for volumes in (attached, new))
+            if there + more > limits[driver]:
+                return Obstacle(VOLUME_LIMIT, driver)
+        return None
