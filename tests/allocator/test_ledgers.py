@@ -21,9 +21,8 @@ from dra_api.core import Node
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, GaveUp, Outcome, Refused
 from dra_operator.allocator.problem import problem
-from dra_operator.allocator.problem.domain import Domain, Wanted
-from dra_operator.allocator.problem.ledger import Ledger, Request
-from dra_operator.allocator.problem.node_state import NodeState
+from dra_operator.allocator.problem.ledgers import Ledger, Request
+from dra_operator.allocator.problem.node_state import Domain, NodeState, Wanted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -13,7 +13,7 @@ from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, AllocationError, Usage
-from dra_operator.allocator.search.state import BranchState
+from dra_operator.allocator.search.frames import BranchState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

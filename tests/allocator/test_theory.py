@@ -8,7 +8,7 @@ from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, Failed, Refused
 from dra_operator.allocator.pruning.pruner import Pruner
-from dra_operator.allocator.search.state import BranchState
+from dra_operator.allocator.search.frames import BranchState
 
 DEVICES = (
     device("d0", model="A", numa=0),

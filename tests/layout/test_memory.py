@@ -55,7 +55,7 @@ OTHERWISE = {
     "operator/dra_operator/allocator/problem/node_state.py": "64 domains for each of 16,384 nodes",
     "operator/dra_operator/scheduling/state/pods_by_node.py": "512 selections; 64 sums for the label keys of nodes",
     "operator/dra_operator/scheduling/state/topology.py": "64 topologies of the nodes",
-    "operator/dra_operator/kube/claim_access.py": "UIDs and resourceVersions: of a fixed size",
+    "operator/dra_operator/kube/claims.py": "UIDs and resourceVersions: of a fixed size",
     "operator/dra_operator/kube/pods.py": "writes of this process without an answer",
     "operator/dra_operator/allocator/ordering/supply.py": "for one mix: 256 of each of 16,384 nodes; 1,024 a kind",
     "operator/dra_operator/allocator/ordering/partitions.py": "4,096 states for each of 64 kinds of units",

@@ -22,8 +22,8 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.app.settings.settings import OperatorSettings
-from dra_operator.sources import initial_list
-from dra_operator.sources.initial_list import Loader
+from dra_operator.sources import intake
+from dra_operator.sources.intake import Loader
 from dra_operator.sources.kind_table import OF_STORAGE
 from dra_operator.sources.kinds import REQUIRED, WATCHED
 from dra_operator.sources.malformed import MalformedObjects
@@ -38,8 +38,8 @@ GROUP = "/apis/resource.k8s.io/*"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initial_list, "NEEDED_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(initial_list, "OTHER_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(intake, "NEEDED_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(intake, "OTHER_LOOK_SECONDS", 0.2)
 
 
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 from dra_kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
-from dra_operator.cache.devices.own_devices import SETTLED_SECONDS
+from dra_operator.cache.devices import SETTLED_SECONDS
 from node_stub import RUNS_SECONDS
 from operator_process import OperatorProcess
 from proving_ground import DRIVER, ProvingGround, proving_ground

@@ -19,6 +19,8 @@ from dra_ledger.errors import AllocationError, NodeSelectionError
 from dra_ledger.inventory import Inventory
 from dra_ledger.usage import Usage
 
+from dra_operator.allocator.search.frames import DeviceOrder
+
 from .claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .explain.explain import refuse
 from .nodes.device_counts import (
@@ -44,7 +46,6 @@ from .problem.problem import Problem
 from .pruning.pruner import Pruner
 from .result import NewShareId, Results
 from .search.search import Search
-from .search.state import DeviceOrder
 
 DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""

@@ -29,9 +29,9 @@ from msgspec.structs import replace
 
 from dra_operator.allocator.claim_program import Alternative, CompiledRequests
 from dra_operator.allocator.outcome import ChosenAlternative
-from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.state import Grant
+from dra_operator.allocator.search.frames import Grant
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
 

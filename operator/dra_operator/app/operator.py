@@ -57,8 +57,7 @@ from dra_operator.gates import parse_gates
 from dra_operator.scheduling import Placement
 from dra_operator.sources.audit import Audit
 from dra_operator.sources.handlers import HANDLERS
-from dra_operator.sources.initial_list import Loader
-from dra_operator.sources.intake import Intake
+from dra_operator.sources.intake import Intake, Loader
 from dra_operator.sources.kind_table import Kinds
 from dra_operator.sources.kinds import REQUIRED
 from dra_operator.sources.last_look import LastLook

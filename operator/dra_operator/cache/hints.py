@@ -49,7 +49,7 @@ from dra_api.scheduling import PodGroup
 from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.allocated import AssumedAllocation
 
-from dra_operator.cache.devices.shared_drivers import drivers_in
+from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.index import owner_id
 from dra_operator.cache.key import NOTHING, Hint, Key, Keys, Weak, place, place_users, place_widely

@@ -19,7 +19,7 @@ from dra_api.references import (
 )
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
-from dra_operator.cache.devices.shared_drivers import drivers_in
+from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.index import claims_used
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import Change

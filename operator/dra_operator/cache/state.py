@@ -35,9 +35,7 @@ from dra_api.scheduling import PodGroup
 from dra_ledger.allocated import AllocatedDevices
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
-from dra_operator.cache.devices.nominated_pods import NominatedPods
-from dra_operator.cache.devices.own_devices import OwnDevices
-from dra_operator.cache.devices.shared_drivers import OthersDecide, SharedDrivers
+from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, SharedDrivers
 from dra_operator.cache.index import Index, PodGroupView, owner_id
 from dra_operator.cache.loads import FreedNodes, NodeLoads
 from dra_operator.cache.storage import StorageView

@@ -5,9 +5,20 @@ In this package, a section without a page is a section of scheduling.md.
 
 from dra_ledger.taints import rule_selects as selects
 
-from .due import Cause, Eviction, claim_eviction, evicts, may_evict, pod_eviction
-from .rule_status import EVICTION_IN_PROGRESS, RuleCounts, condition_of, eviction_condition
-from .taints import DeviceTaints, TaintOfDevice
+from .due import (
+    EVICTION_IN_PROGRESS,
+    Cause,
+    DeviceTaints,
+    Eviction,
+    RuleCounts,
+    TaintOfDevice,
+    claim_eviction,
+    condition_of,
+    eviction_condition,
+    evicts,
+    may_evict,
+    pod_eviction,
+)
 
 __all__ = [
     "EVICTION_IN_PROGRESS",

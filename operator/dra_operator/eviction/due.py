@@ -8,11 +8,12 @@ one toleration and for 60 by another; the pod is due at 12:01:00.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from dra_api.core import Pod
+from dra_api.meta import Condition
 from dra_api.references import ClaimUse, is_owned_by, is_reserved_for
 from dra_api.resource import (
     AllocationResult,
@@ -21,12 +22,14 @@ from dra_api.resource import (
     DeviceTaintRule,
     DeviceToleration,
     ResourceClaim,
+    ResourceSlice,
 )
 from dra_api.values import parse_time
 from dra_ledger.taints import rule_selects as selects
+from msgspec import structs
 
-from dra_operator.allocator import DeviceId, tolerates
-from dra_operator.eviction.taints import NO_EXECUTE, DeviceTaints
+from dra_operator.allocator import DeviceId, PoolId, tolerates
+from dra_operator.wording import counted
 
 NO_DEVICE = DeviceId("", "", "")
 
@@ -161,3 +164,155 @@ def _after(start: datetime, seconds: int) -> datetime:
         return start + timedelta(seconds=seconds)
     except OverflowError:
         return NEVER
+
+
+NO_EXECUTE = "NoExecute"
+
+
+class TaintOfDevice(NamedTuple):
+    """``place``: the index among the taints of the device."""
+
+    place: int
+    taint: DeviceTaint
+
+
+_Taints = tuple[TaintOfDevice, ...]
+
+
+class _Published(NamedTuple):
+    """The part of one slice that counts."""
+
+    generation: int
+    devices: Mapping[str, _Taints]
+
+
+class DeviceTaints:
+    """Taints of devices that evict. For devices without one only the generation of their slice is kept."""
+
+    def __init__(self) -> None:
+        self._slices: dict[PoolId, dict[str, _Published]] = {}
+        self._tainted: dict[PoolId, Mapping[str, _Taints]] = {}
+        """The taints that count, only for pools that have some."""
+
+    def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
+        """Note that a slice appeared (no ``old``), went (no ``new``) or changed.
+
+        Return devices whose taints changed.
+        """
+        pools: set[PoolId] = set()
+        if old is not None:
+            pool = PoolId.of(old)
+            del self._slices[pool][old.metadata.name]
+            pools.add(pool)
+        if new is not None:
+            pool = PoolId.of(new)
+            published = _Published(new.spec.pool.generation, _evicting(new))
+            self._slices.setdefault(pool, {})[new.metadata.name] = published
+            pools.add(pool)
+        return {device for pool in pools for device in self._refresh(pool)}
+
+    def of(self, device: DeviceId) -> _Taints:
+        """Return the taints of a device, in the order of the slice; none if the device is not published."""
+        return self._tainted.get(device.pool_id, {}).get(device.device, ())
+
+    def __iter__(self) -> Iterator[DeviceId]:
+        """Yield the devices that have taints which evict."""
+        return (DeviceId(*pool, name) for pool, devices in self._tainted.items() for name in devices)
+
+    def __bool__(self) -> bool:
+        return bool(self._tainted)
+
+    def _refresh(self, pool: PoolId) -> set[DeviceId]:
+        slices = self._slices[pool]
+        before = self._tainted.pop(pool, {})
+        now: dict[str, _Taints] = {}
+        if any(published.devices for published in slices.values()):
+            newest = max(published.generation for published in slices.values())
+            for _, published in sorted(slices.items()):
+                if published.generation == newest:
+                    now = {**published.devices, **now}  # of two devices of one name the first slice's counts
+        if now:
+            self._tainted[pool] = now
+        if not slices:
+            del self._slices[pool]
+        names = before.keys() | now.keys()
+        return {DeviceId(*pool, name) for name in names if before.get(name) != now.get(name)}
+
+
+def _evicting(slice_: ResourceSlice) -> Mapping[str, _Taints]:
+    tainted: dict[str, _Taints] = {}
+    for device in slice_.spec.devices or ():
+        if device.taints:
+            found = (TaintOfDevice(place, taint) for place, taint in enumerate(device.taints))
+            if evicting := tuple(entry for entry in found if entry.taint.effect == NO_EXECUTE):
+                tainted[device.name] = evicting
+    return tainted
+
+
+EVICTION_IN_PROGRESS = "EvictionInProgress"
+_NO_MORE = "This information will not be updated again. Recreate the DeviceTaintRule to trigger an update."
+
+
+class RuleCounts(NamedTuple):
+    """How many pods and devices a rule affects; for a rule with effect None, how many it would affect with
+    ``NoExecute``."""
+
+    pods: int = 0
+    namespaces: int = 0
+    published: int = 0
+    allocated: int = 0
+
+
+def condition_of(rule: DeviceTaintRule) -> Condition | None:
+    """Return the condition that the rule has."""
+    conditions = rule.status.conditions or ()
+    return next((condition for condition in conditions if condition.type == EVICTION_IN_PROGRESS), None)
+
+
+def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, evicted: int, now: str) -> Condition | None:
+    """Return the condition that the rule should have; None if it already has it.
+
+    ``evicted``: pods evicted because of the rule since this process started. An eviction that an earlier process
+    completed stays completed. The time changes with every change, because it says when the condition was last written.
+    """
+    known = condition_of(rule)
+    status, reason, message = _verdict(rule, counts, evicted, known)
+    if evicted:
+        done = f"{counted(evicted, 'pod')} evicted since starting the controller."
+        message = f"{message} {done}" if message else done
+    condition = Condition(
+        type=EVICTION_IN_PROGRESS,
+        status=status,
+        reason=reason,
+        message=message,
+        observed_generation=rule.metadata.generation,
+        last_transition_time=known.last_transition_time if known is not None else None,
+    )
+    return structs.replace(condition, last_transition_time=now) if condition != known else None
+
+
+def _verdict(rule: DeviceTaintRule, counts: RuleCounts, evicted: int, known: Condition | None) -> tuple[str, str, str]:
+    effect = rule.spec.taint.effect
+    if effect == "None":
+        return "False", "NoEffect", _dry_run(counts)
+    if effect != NO_EXECUTE:
+        return "False", "OtherEffect", "Eviction only happens for the NoExecute effect."
+    if counts.pods:
+        verb = "needs" if counts.pods == 1 else "need"
+        return "True", "PodsPendingEviction", f"{counted(counts.pods, 'pod')} {verb} to be evicted in {_where(counts)}."
+    was_completed = (
+        known is not None and known.reason == "Completed" and known.observed_generation == rule.metadata.generation
+    )
+    return "False", "Completed" if evicted or was_completed else "NotStarted", ""
+
+
+def _dry_run(counts: RuleCounts) -> str:
+    return (
+        f"{counted(counts.published, 'published device')} selected. "
+        f"{counted(counts.allocated, 'allocated device')} selected. "
+        f"{counted(counts.pods, 'pod')} would be evicted in {_where(counts)} if the effect was NoExecute. {_NO_MORE}"
+    )
+
+
+def _where(counts: RuleCounts) -> str:
+    return "1 namespace" if counts.namespaces == 1 else f"{counts.namespaces} different namespaces"

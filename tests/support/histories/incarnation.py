@@ -34,7 +34,7 @@ from dra_operator.cache import ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, ControlOptions, TimeSettings
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit
-from dra_operator.sources.initial_list import Loader
+from dra_operator.sources.intake import Loader
 from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj

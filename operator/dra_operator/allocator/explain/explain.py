@@ -18,8 +18,8 @@ from dra_ledger.pools import Status
 from dra_operator.allocator.explain.hints import hint
 from dra_operator.allocator.explain.shortage import Hint, Meant, Shortage, losses, meant, recovery
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
-from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import Ledger
+from dra_operator.allocator.problem.ledgers import Ledger
+from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.wording import amount, counted, listed
 

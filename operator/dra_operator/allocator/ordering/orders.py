@@ -10,10 +10,10 @@ from dra_ledger.columns import Column
 
 from dra_operator.allocator.ordering.mix import Totals, wasted
 from dra_operator.allocator.ordering.supply import Kinds, NodeSupply, Taken, supply_of
-from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import ConsumableCapacity
+from dra_operator.allocator.problem.ledgers import ConsumableCapacity
+from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.state import DeviceOrder, Grant, Tried
+from dra_operator.allocator.search.frames import DeviceOrder, Grant, Tried
 
 ATTRIBUTES: Final = ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode")
 """What devices are aligned by, the closest first. The standard attributes of Kubernetes."""

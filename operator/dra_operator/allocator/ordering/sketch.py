@@ -10,12 +10,11 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram
-from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
-from dra_operator.allocator.problem.node_state import NodeState
+from dra_operator.allocator.problem.node_state import Domain, NodeState
 from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.search.frames import DeviceOrder, MakePruner
 from dra_operator.allocator.search.search import Search
-from dra_operator.allocator.search.state import DeviceOrder, MakePruner
 
 from .mix import Totals
 from .orders import taken_by

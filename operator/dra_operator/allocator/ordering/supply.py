@@ -15,9 +15,8 @@ from dra_ledger.basics import Memo, each
 from dra_ledger.counters import Block
 from dra_ledger.node_view import NodeView, Offer
 
-from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.filters import offer
-from dra_operator.allocator.problem.node_state import NodeState
+from dra_operator.allocator.problem.node_state import Domain, NodeState
 
 from .mix import (
     DEVICE_THOUSANDTHS,

@@ -19,9 +19,8 @@ from dra_ledger.errors import DerivedAttributeError
 from dra_ledger.predicates import CompileFailure
 
 from dra_operator.allocator.claim_program import Comparison
-from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import Ledger, Request
-from dra_operator.allocator.problem.node_state import NodeState
+from dra_operator.allocator.problem.ledgers import Ledger, Request
+from dra_operator.allocator.problem.node_state import Domain, NodeState
 
 
 class Constraint(Ledger):

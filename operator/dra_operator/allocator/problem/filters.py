@@ -26,8 +26,7 @@ from dra_ledger.taints import LEFT, blocking
 
 from dra_operator.allocator.outcome import Rule
 
-from .domain import NO_AMOUNTS, Domain
-from .node_state import NodeState
+from .node_state import NO_AMOUNTS, Domain, NodeState
 
 
 def in_use(node: NodeState, domain: Domain, devices: int) -> int:

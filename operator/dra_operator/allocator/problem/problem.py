@@ -22,11 +22,9 @@ from dra_ledger.pools import PoolView, Status
 
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.problem.constraints import CHECKS, constraint_maker
-from dra_operator.allocator.problem.domain import Domain, Filtered, Wanted
 from dra_operator.allocator.problem.filters import CHOOSING, KEEPING, in_use, offer
-from dra_operator.allocator.problem.ledger import Ledger
-from dra_operator.allocator.problem.ledgers import CapacityShares
-from dra_operator.allocator.problem.node_state import NodeState
+from dra_operator.allocator.problem.ledgers import CapacityShares, Ledger
+from dra_operator.allocator.problem.node_state import Domain, Filtered, NodeState, Wanted
 
 
 def compatibility(node: NodeState, domain: Domain) -> Iterable[Wanted]:

@@ -15,12 +15,12 @@ said below about a prefix is said about ``State`` and the ledgers as they are at
 
 The cuts
 --------
-*Error horizon* (``propagation``). A stage is fallible if an error can be met at it. Nothing is concluded from the
+*Error horizon* (``pruner``). A stage is fallible if an error can be met at it. Nothing is concluded from the
 first fallible stage ahead, nor from what is behind it: a branch that cannot be completed may still arrive there, and
 meet the error. A branch in which the requests before that stage cannot all be served never arrives, and may be cut. It
 arrives in vain where no device is left to choose or to fail on: ``Propagation._arrives``.
 
-*Propagation* (``propagation``). For each alternative ahead the remaining domain: devices that it may still get. A
+*Propagation* (``pruner``). For each alternative ahead the remaining domain: devices that it may still get. A
 device leaves it when it was taken, when a ledger whose refusals last refuses it, or when no solution behind this
 prefix uses it. The last is relaxation: forget all rules but some, and show that even then it cannot be used. Domains
 that become too small end the branch. Nothing is in an empty branch, so nothing is lost.
@@ -69,7 +69,7 @@ not look before d1, since a and b are symmetric.
 What changes together
 ---------------------
 - a ledger and what it says of itself (``Ledger``): a false claim is a wrong answer; ``test_ledgers.py`` compares.
-- a new way to end an attempt with an error: ``Domain.cannot_raise``, and the nodes in ``nodes.error_nodes``.
+- a new way to end an attempt with an error: ``Domain.cannot_raise``, and the nodes in ``nodes.node_index``.
 - what ``Ledger.admit`` looks at: ``state``, ``tells_apart``, ``alike_now`` and ``treats`` of the same ledger.
 - what a frame chooses from, or the order in which it chooses: ``Pruner.key``, and both symmetries.
 - a rule by which two requests may have the same device: ``Sharing``, and every bound that counts devices.

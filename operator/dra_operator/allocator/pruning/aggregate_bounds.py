@@ -20,10 +20,10 @@ from dra_api.cache import Cache
 from dra_ledger.basics import each
 from dra_ledger.counters import Block, CounterKind
 
-from dra_operator.allocator.problem.ledger import ConsumableCapacity, Ledger, SharedCounters
+from dra_operator.allocator.problem.ledgers import ConsumableCapacity, Ledger, SharedCounters
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.open_request import CapacityLedger, OpenRequest, capacity_ledgers
-from dra_operator.allocator.search.state import Remaining
+from dra_operator.allocator.search.frames import Remaining
 
 FINEST_ROOM_UNITS: Final = 4096
 """Rooms of more units (of the sizes' greatest common divisor) are only rounded to whole units."""

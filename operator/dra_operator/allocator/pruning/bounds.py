@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from dra_ledger.basics import each
 from dra_ledger.columns import Column
 
-from dra_operator.allocator.problem.ledger import Ledger
+from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.aggregate_bounds import AggregateBounds, CounterBounds
 from dra_operator.allocator.pruning.matching import LimitedSupply, Need, assignable, feasible
 from dra_operator.allocator.pruning.open_request import OpenRequest, Sharing
 from dra_operator.allocator.pruning.symmetry import split
-from dra_operator.allocator.search.state import Remaining
+from dra_operator.allocator.search.frames import Remaining
 
 
 def match_groups_suffice(remaining: Remaining, opened: Sequence[OpenRequest], several: int) -> bool:

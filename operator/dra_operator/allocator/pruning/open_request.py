@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from dra_ledger.basics import each
 
-from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import ConsumableCapacity, Consumption, Ledger, consumptions
+from dra_operator.allocator.problem.ledgers import ConsumableCapacity, Consumption, Ledger, consumptions
+from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.state import Remaining
+from dra_operator.allocator.search.frames import Remaining
 
 
 class CapacityLedger(NamedTuple):

@@ -18,8 +18,8 @@ from typing import Final
 
 from dra_ledger.basics import each
 
-from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledger import Ledger, Request
+from dra_operator.allocator.problem.ledgers import Ledger, Request
+from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import Problem
 
 SMALL_SET_DEVICES: Final = 8

@@ -30,14 +30,16 @@ from dra_ledger.errors import AllocationError
 
 from dra_operator.allocator.problem.problem import Problem
 
-from .frames import AlternativesFrame, Frame, enter
-from .state import (
+from .frames import (
+    AlternativesFrame,
     BranchEnd,
     BranchPruner,
     BranchState,
     DeviceOrder,
+    Frame,
     MakePruner,
     Remaining,
+    enter,
 )
 
 FAILURES_BEFORE_PRUNING: Final = 12

@@ -1,1 +1,0 @@
-"""Who else gives devices away: other schedulers, and pods that are nominated."""
