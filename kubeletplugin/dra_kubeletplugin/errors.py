@@ -53,7 +53,7 @@ _RIGHTS = (
 _SHOWN_HOLDERS: Final = 3
 
 
-class HeldDevice(Protocol):
+class NamedDevice(Protocol):
     """What a message says of a device that a claim holds."""
 
     @property
@@ -119,7 +119,7 @@ class CountersInUse(ClaimError):
         needed: str,
         drawn: str,
         available: str,
-        using: Sequence[tuple[HeldDevice, str, Path]],
+        using: Sequence[tuple[NamedDevice, str, Path]],
     ) -> None:
         holders = ", ".join(f"{held.device} of claim {holder}" for held, holder, _ in using[:_SHOWN_HOLDERS])
         more = f" and {len(using) - _SHOWN_HOLDERS} more" if len(using) > _SHOWN_HOLDERS else ""

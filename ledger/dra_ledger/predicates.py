@@ -32,7 +32,7 @@ CLASS_PAIRS_FACTOR: Final = 5
 """How many times as many pairs they may have as all tenants together."""
 
 
-class Holder(Protocol):
+class VerdictHolder(Protocol):
     """What a slice holds: it takes the verdicts along when it goes."""
 
     def drop(self, expressions: Expressions) -> None:
@@ -44,10 +44,10 @@ class _Places:
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        self.holders: list[Callable[[], Holder | None]] = []
+        self.holders: list[Callable[[], VerdictHolder | None]] = []
         self._checked = 16
 
-    def add(self, holder: Holder) -> int:
+    def add(self, holder: VerdictHolder) -> int:
         """Note one more. Returns by how many there are more: slices that went are taken out now and then."""
         before = len(self.holders)
         if before >= 2 * self._checked:
@@ -81,7 +81,7 @@ class KeptVerdicts:
         places = self._places.get(expressions)
         return places.tenant if places is not None else CLASSES
 
-    def added(self, expressions: Expressions, holder: Holder) -> None:
+    def added(self, expressions: Expressions, holder: VerdictHolder) -> None:
         """A slice holds their verdicts from now on."""
         if expressions not in self._places:
             self.used_by(CLASSES, expressions)

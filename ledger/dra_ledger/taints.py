@@ -14,7 +14,7 @@ that its driver publishes for that node alone, because pods of other schedulers 
 
 The taint of our own territory is taken off the devices before anything else sees them: it keeps nothing of ours away. A
 device with the taint of another scheduler stays tainted. A device with neither is *open* to all of them, unless
-settings say that we leave it alone (``Left``): then it gets a taint that exists only here, and that nothing tolerates.
+settings say that we leave it alone (``LeftAlone``): then it gets a taint that exists only here and nothing tolerates.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def blocking(
     return None
 
 
-class Left(NamedTuple):
+class LeftAlone(NamedTuple):
     """Which devices we leave alone: of these drivers, of nodes whose labels match, and all that are not marked as ours.
 
     Of nodes those devices count that a driver publishes for the node alone.
@@ -73,7 +73,7 @@ class Left(NamedTuple):
     unmarked: bool = False
 
     @classmethod
-    def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> Left:
+    def of(cls, drivers: str, nodes: str, *, unmarked: bool) -> LeftAlone:
         """Return what the settings say: drivers separated by commas, and a label selector. Raises ValueError."""
         names = frozenset(filter(None, map(str.strip, drivers.split(","))))
         try:
@@ -136,7 +136,7 @@ class Territory:
 
     def __init__(self, *, honours_taints: bool = True) -> None:
         self.scheduler = ""
-        self.leaves = Left()
+        self.leaves = LeftAlone()
         self._honours_taints = honours_taints
         self.gains: Counter[str] = Counter()
         """By driver: how often known devices became our own. What others decided before may be on its way."""

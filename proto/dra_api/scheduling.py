@@ -98,12 +98,12 @@ class PodGroupTemplate(Part, frozen=True):
     preemption_policy: str | None = None
 
 
-class WorkloadSpec(Part, frozen=True):
+class GangWorkloadSpec(Part, frozen=True):
     controller_ref: TypedLocalObjectReference | None = None
     pod_group_templates: tuple[PodGroupTemplate, ...] | None = None
 
 
-class Workload(Object, frozen=True):
+class GangWorkload(Object, frozen=True):
     """What a controller of pods makes PodGroups from; nothing here acts on it."""
 
-    spec: WorkloadSpec = WorkloadSpec()
+    spec: GangWorkloadSpec = GangWorkloadSpec()

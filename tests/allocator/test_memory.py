@@ -17,7 +17,7 @@ from dra_ledger.slices import Interner
 from dra_operator.allocator import Allocated, Failed, Outcome, Refused
 from dra_operator.allocator.nodes.node_index import NodeIndex
 from dra_operator.allocator.problem.node_state import NodeState, NodeStates
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.pruning.pruner import Pruner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,10 +137,10 @@ def test_what_pruning_adds_to_requests_stays_in_its_problem() -> None:
     inventory, program = made.allocator.inventory, made.allocator.compile(made.claims)
     states = NodeStates(inventory)
     state = states.get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
-    pruned, later = Problem(state, program), Problem(state, program)
+    pruned, later = NodeProblem(state, program), NodeProblem(state, program)
     Pruner(pruned)
     assert [len(domain.ledgers) for (domain,) in pruned.domains] == [1, 1, 1]
-    assert [len(domain.ledgers) for (domain,) in (*later.domains, *Problem(state, program).domains)] == [0] * 6
+    assert [len(domain.ledgers) for (domain,) in (*later.domains, *NodeProblem(state, program).domains)] == [0] * 6
 
 
 @settings(max_examples=fewer(60), deadline=None)
@@ -194,7 +194,7 @@ def test_what_a_node_keeps_of_claims_is_bounded_by_their_alternatives(monkeypatc
     state = NodeStates(inventory).get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
     two, one, other, four = (made.allocator.compile([it]) for it in made.claims)
     for program in (two, one, other, four):
-        Problem(state, program)
+        NodeProblem(state, program)
     assert state.filtered.get(two.stages) is None, "the oldest one made room"
     assert state.filtered.get(one.stages) is not None
     assert state.filtered.get(other.stages) is not None

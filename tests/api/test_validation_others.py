@@ -6,7 +6,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourcePoolStatusRequest
-from dra_api.scheduling import Workload
+from dra_api.scheduling import GangWorkload
 from dra_api.validation import (
     SelectorVerdict,
     validate_device_class,
@@ -75,9 +75,9 @@ def test_whom_a_workload_is_controlled_by(reference: dict[str, str], expected: l
     template, meta = {"name": "t", "schedulingPolicy": {"basic": {}}}, {"name": "w", "resourceVersion": "1"}
     meta |= {"namespace": "ns", "uid": "w"}
     spec = {"controllerRef": reference, "podGroupTemplates": [template]}
-    workload = convert(Workload, {"metadata": meta, "spec": spec})
+    workload = convert(GangWorkload, {"metadata": meta, "spec": spec})
     assert found(validate_workload(workload, gates=FeatureGates.of({}))) == expected
-    other = convert(Workload, {"metadata": meta, "spec": {"podGroupTemplates": [template]}})
+    other = convert(GangWorkload, {"metadata": meta, "spec": {"podGroupTemplates": [template]}})
     assert found(validate_workload(workload, other, gates=FeatureGates.of({}))) == ["Invalid spec.controllerRef"]
 
 

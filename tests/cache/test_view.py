@@ -14,13 +14,13 @@ from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cache import (
     EVERYTHING,
     NONE,
-    Change,
     ClaimTemplate,
     Cluster,
     DeviceTaken,
     InvariantViolated,
     Key,
     Keys,
+    ObjectChange,
     UidMemory,
     check,
     hints,
@@ -546,7 +546,7 @@ class Quota(Object, frozen=True):
 
 
 def test_another_kind_is_kept_once_it_says_whom_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_quota(cluster: Cluster, _: Change[Quota]) -> Keys:
+    def on_quota(cluster: Cluster, _: ObjectChange[Quota]) -> Keys:
         return tuple(Key("placement", key) for key in cluster.waiting)
 
     kept: dict[type[Object], Any] = {**hints.ONLY_KEPT, Quota: on_quota}

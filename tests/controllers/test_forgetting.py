@@ -194,7 +194,7 @@ BOUNDED = {
     "PodWriter._recorded": "10,000 claims",
     "PodsByNode._counted": "512 selections: tests/scheduling/test_many_rules.py",
     "Anchors._keys": "those of the selections",
-    "Topology.counts": "those of the selections",
+    "DomainsByNode.counts": "those of the selections",
     "Deference._doublings": "drivers that lost devices in the last five minutes",
     "Deference._waiting": "pods that came in two minutes",
     "BindingMetrics._drivers": "names of drivers, of which metrics have so many",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from controllers_world import World
 from dra_kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.allocator import Features, Left
+from dra_operator.allocator import Features, LeftAlone
 from dra_operator.cache import devices
 from objects import Make, Obj
 
@@ -342,13 +342,13 @@ class TestLeftAlone:
     @pytest.mark.parametrize(
         "leaves",
         [
-            pytest.param(Left.of("other.example.com, gpu.example.com", "", unmarked=False), id="drivers"),
-            pytest.param(Left.of("", "pool in (theirs),!ours", unmarked=False), id="nodes"),
-            pytest.param(Left.of("", "", unmarked=True), id="what-is-not-marked"),
+            pytest.param(LeftAlone.of("other.example.com, gpu.example.com", "", unmarked=False), id="drivers"),
+            pytest.param(LeftAlone.of("", "pool in (theirs),!ours", unmarked=False), id="nodes"),
+            pytest.param(LeftAlone.of("", "", unmarked=True), id="what-is-not-marked"),
         ],
     )
     async def test_no_toleration_opens_what_settings_leave_to_others(
-        self, leaves: Left, gates: Features, make: type[Make]
+        self, leaves: LeftAlone, gates: Features, make: type[Make]
     ) -> None:
         world = World(gates)
         world.leaves = leaves
@@ -365,7 +365,7 @@ class TestLeftAlone:
     async def test_a_node_that_is_given_to_us_meanwhile_wakes_the_pods_that_wait(
         self, world: World, make: type[Make]
     ) -> None:
-        world.leaves = Left(unmarked=True)
+        world.leaves = LeftAlone(unmarked=True)
         world.furnish()
         add_ours(world, make)
         world.start()
@@ -379,7 +379,7 @@ class TestLeftAlone:
     async def test_a_pod_without_claims_runs_on_a_node_whose_devices_are_left(
         self, world: World, make: type[Make]
     ) -> None:
-        world.leaves = Left.of("", "pool", unmarked=False)
+        world.leaves = LeftAlone.of("", "pool", unmarked=False)
         world.furnish()
         world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={"pool": "theirs"}))
         world.api.add(PODS, make.pod("plain"))
@@ -388,7 +388,7 @@ class TestLeftAlone:
 
     async def test_nothing_is_contested_where_we_take_only_our_own(self, world: World, make: type[Make]) -> None:
         """Theirs is beside it: we need not defer for devices that we leave alone."""
-        world.leaves = Left(unmarked=True)
+        world.leaves = LeftAlone(unmarked=True)
         world.furnish(devices=2)
         world.api.add(DEVICE_TAINT_RULES, rule(driver="gpu.example.com", device="dev-0"))
         world.start()
@@ -398,4 +398,4 @@ class TestLeftAlone:
 
     def test_a_selector_that_cannot_be_read_is_refused_at_the_start(self) -> None:
         with pytest.raises(ValueError, match="--leave-nodes: cannot read 'pool in'"):
-            Left.of("", "pool in", unmarked=False)
+            LeftAlone.of("", "pool in", unmarked=False)

@@ -26,7 +26,7 @@ from dra_operator.kubectl.observed import Observed, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang, defragmented_for_mix
-from dra_operator.kubectl.whatif.mix import Mix
+from dra_operator.kubectl.whatif.mix import MixOfPods
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -256,7 +256,7 @@ def with_mix(*asked: tuple[int, int]) -> Observed:
 
 def for_mix(seen: Observed) -> Defragmentation:
     overlay = Overlay(pipeline(seen))
-    mix = Mix(overlay, overlay.made.learner.known(), "ml")
+    mix = MixOfPods(overlay, overlay.made.learner.known(), "ml")
     return defragmented_for_mix(overlay, mix, movable_pods(seen, None), 4, 10_000, lambda: False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,19 @@ def test_no_function_is_longer_than_two_screens() -> None:
 def test_files_are_chapters() -> None:
     lines = sum(file.read_text().count("\n") for file in FILES)
     assert lines / len(FILES) >= MEAN, "merge what has one importer with it"
+
+
+def test_a_package_has_no_two_public_classes_of_one_name() -> None:
+    """A word with two meanings: the reader of an import cannot tell which one it is."""
+    found = [
+        (package, name) for package in PACKAGES for file in (ROOT / package).rglob("*.py") for name in classes_of(file)
+    ]
+    assert [(package, name) for (package, name), count in Counter(found).items() if count > 1] == []
+
+
+def classes_of(file: Path) -> list[str]:
+    names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+    return [name for name in names if not name.startswith("_")]
 
 
 def test_lines_are_counted_from_the_head_to_the_last_line() -> None:

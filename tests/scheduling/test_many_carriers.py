@@ -13,7 +13,7 @@ from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP
 from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.state.pods_by_node import KEPT_ANSWERS, KEPT_ANSWERS_OF_NAMESPACE
 from dra_operator.scheduling.state.selection import AffinityTerm
-from dra_operator.scheduling.state.topology import Topology
+from dra_operator.scheduling.state.topology import DomainsByNode
 from neighbour_lab import HOST, PREFERRED, away, expression, pod, term, three_nodes
 from placement_lab import node
 
@@ -95,7 +95,7 @@ def test_a_namespace_whose_labels_change_is_asked_about_again() -> None:
 
 def test_topology_keys_that_no_node_has_cost_nothing() -> None:
     nodes = hostile(lambda number: apart(number, f"key{number}", terms=1))
-    with patch.object(Topology, "put", autospec=True, side_effect=Topology.put) as put:
+    with patch.object(DomainsByNode, "put", autospec=True, side_effect=DomainsByNode.put) as put:
         assert nodes.rules_of(comes()).obstacle(nodes._states["a1"], ()) is None
     assert put.call_count == 0
     assert not nodes.pods_by_node.existing_anti_affinity(comes(), nodes._topologies.label_keys).by_key

@@ -11,9 +11,9 @@ from dra_api.cache import Cache
 from dra_operator.scheduling import Nodes, counted
 from dra_operator.scheduling.state.topology import (
     MOST_LABELS,
+    DomainsByNode,
     NodeScope,
     Topologies,
-    Topology,
     has_too_many_rules,
     steps_per_node,
 )
@@ -41,7 +41,7 @@ def cluster(size: int = NODES) -> Nodes:
 def test_a_new_topology_is_filled_in_pieces() -> None:
     comes = pod("p", affinity=selects(LABEL, 200), topologySpreadConstraints=[spread(expression("Exists"))])
     counting, pieces, is_over = counted(comes, cluster()), [0], False
-    with patch.object(Topology, "put", autospec=True, side_effect=Topology.put) as put:
+    with patch.object(DomainsByNode, "put", autospec=True, side_effect=DomainsByNode.put) as put:
         while not is_over:
             is_over = next(counting, None) is None
             pieces.append(put.call_count)
@@ -68,7 +68,7 @@ def test_nodes_that_come_change_and_go_while_a_topology_is_made_count_as_they_ar
 def test_what_a_kubelet_says_of_its_node_is_not_compared_with_topologies() -> None:
     nodes = cluster(3)
     nodes._topologies.get(ZONE)
-    with patch.object(Topology, "put", autospec=True, side_effect=Topology.put) as put:
+    with patch.object(DomainsByNode, "put", autospec=True, side_effect=DomainsByNode.put) as put:
         nodes.put(node("n001", labels={ZONE: "z1"}, allocatable={"cpu": "8"}))
         assert put.call_count == 0
         nodes.put(node("n001", labels={ZONE: "z2"}))

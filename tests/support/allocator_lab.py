@@ -31,7 +31,7 @@ from dra_operator.allocator import (
     Weighed,
 )
 from dra_operator.allocator.problem.node_state import NodeStates
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 
 OUTCOMES = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
@@ -77,11 +77,11 @@ class Lab:
         program = self.allocator.compile(self.claims, self.value)
         return self.allocator.allocate(node or make_node("n1"), program, self.usage, **options)
 
-    def problem(self) -> Problem:
+    def problem(self) -> NodeProblem:
         """The problem that a search on ``n1`` would begin with. Raises AllocationError."""
         inventory = self.allocator.inventory
         state = NodeStates(inventory).get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
-        return Problem(state, self.allocator.compile(self.claims, self.value))
+        return NodeProblem(state, self.allocator.compile(self.claims, self.value))
 
     def devices(self, node: Node | None = None) -> Answer:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""

@@ -13,7 +13,7 @@ from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
 from dra_ledger.predicates import Language
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, Left
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, LeftAlone
 from dra_operator.cache import Cluster, Controller, Source, check
 from dra_operator.controllers import (
     Control,
@@ -74,7 +74,7 @@ class World:
         self.controllers = OwnControllers()
         self.legacy_claim_names = False
         self.preemption: PreemptionSettings | None = None
-        self.leaves = Left()
+        self.leaves = LeftAlone()
         self.sees_others = True
         """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET_STEPS

@@ -41,14 +41,14 @@ from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
 
 from .metrics import AdmissionMetrics
-from .planner import Answers, Observed, Outcome, Planner, Question, ViewSettings, Wanted
+from .planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, SeenChange, ViewSettings
 from .workloads import (
     CONTROLLER_NAME,
     DOUBLED_ATTEMPTS,
     AdmissionSettings,
+    CheckDecision,
+    CheckStage,
     CheckState,
-    Decision,
-    Stage,
     active_patch,
     backoff_seconds,
     decision_patch,
@@ -113,7 +113,7 @@ class AdmissionController:
         self._clock = asyncio.get_running_loop().time
         self._metrics = AdmissionMetrics(registry or CollectorRegistry())
         self._planner: Planner | None = None
-        self._changes: dict[tuple[type[Object], str], Observed] = {}
+        self._changes: dict[tuple[type[Object], str], SeenChange] = {}
         self._held: dict[str, AllocationResult | None] = {}
         self._all_held: dict[str, AllocationResult] = {}
         self._memory: dict[str, Memory] = {}
@@ -149,7 +149,7 @@ class AdmissionController:
             return
         if self._planner is not None:
             kind = type(obj)
-            self._changes[kind, obj.key] = Observed(kind, obj.key, obj.metadata.uid, now)
+            self._changes[kind, obj.key] = SeenChange(kind, obj.key, obj.metadata.uid, now)
         self._freed += _frees(before, now)
         self._cluster_changed = True
         self._news.set()
@@ -209,8 +209,8 @@ class AdmissionController:
         await self._activate_checks()
         names = own_checks(self._cluster.store_of(AdmissionCheck))
         stages = self._stages(names)
-        self._metrics.waiting.set(len(stages[Stage.CANDIDATE]) + len(stages[Stage.BACKING_OFF]))
-        self._forget_promises({it.metadata.uid for it in stages[Stage.PROMISED]})
+        self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
+        self._forget_promises({it.metadata.uid for it in stages[CheckStage.PROMISED]})
         if not self._has_work(stages):
             return
         question, freed = self._question(stages, names), self._freed
@@ -225,23 +225,23 @@ class AdmissionController:
             self._memory.setdefault(workload.metadata.uid, Memory()).looked = freed
         await self._carry_out(answers, names)
 
-    def _stages(self, names: frozenset[str]) -> Mapping[Stage, list[Workload]]:
-        found: dict[Stage, list[Workload]] = {stage: [] for stage in Stage}
+    def _stages(self, names: frozenset[str]) -> Mapping[CheckStage, list[Workload]]:
+        found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         now, promise, store = self._now(), self._settings.promise, self._cluster.store_of(Workload)
         if names != self._names:
             self._names, self._open = names, {workload.key for workload in store}
         for key in list(self._open):
             workload = store.get(key)
-            stage = stage_of(workload, names, now, promise) if workload is not None else Stage.NONE
-            if workload is None or stage is Stage.NONE:
+            stage = stage_of(workload, names, now, promise) if workload is not None else CheckStage.NONE
+            if workload is None or stage is CheckStage.NONE:
                 self._open.discard(key)
                 continue
             memory = self._memory.setdefault(workload.metadata.uid, Memory())
-            if stage is Stage.CANDIDATE:
+            if stage is CheckStage.CANDIDATE:
                 memory.admission, memory.is_started = workload.status.admission, False
-            if stage is Stage.PROMISED and memory.is_started:
+            if stage is CheckStage.PROMISED and memory.is_started:
                 continue
-            if stage is Stage.BACKING_OFF and not self._may_requeue(memory):
+            if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
                 continue
             found[stage].append(workload)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
@@ -264,15 +264,19 @@ class AdmissionController:
         self._workloads_changed = True
         self._news.set()
 
-    def _has_work(self, stages: Mapping[Stage, list[Workload]]) -> bool:
+    def _has_work(self, stages: Mapping[CheckStage, list[Workload]]) -> bool:
         """Return whether a round may come to another result than the last one. What has changed is over with that."""
         has_changed = self._workloads_changed or self._cluster_changed
-        if not (stages[Stage.CANDIDATE] or stages[Stage.BACKING_OFF] or (has_changed and stages[Stage.PROMISED])):
+        if not (
+            stages[CheckStage.CANDIDATE]
+            or stages[CheckStage.BACKING_OFF]
+            or (has_changed and stages[CheckStage.PROMISED])
+        ):
             return False
         self._workloads_changed = self._cluster_changed = False
         return True
 
-    def _question(self, stages: Mapping[Stage, list[Workload]], names: frozenset[str]) -> Question:
+    def _question(self, stages: Mapping[CheckStage, list[Workload]], names: frozenset[str]) -> CheckRound:
         cluster, now = self._cluster, self._now()
         if self._planner is None:
             objects = [obj for kind in _PLANNED for obj in cluster.store_of(kind)]
@@ -280,16 +284,16 @@ class AdmissionController:
             self._held = dict(self._all_held)
         changes, self._changes = self._changes, {}
         held, self._held = self._held, {}
-        promised = sorted(stages[Stage.PROMISED], key=lambda it: rank_of_promise(it, names, now))
-        return Question(
+        promised = sorted(stages[CheckStage.PROMISED], key=lambda it: rank_of_promise(it, names, now))
+        return CheckRound(
             changes=list(changes.values()),
             held=held,
             flying=list(cluster.allocated_devices.flying()),
             assumed=list(cluster.assumed_pods()),
             flavors={it.metadata.name: it for it in cluster.store_of(ResourceFlavor)},
-            promised=[Wanted(it, self._memory[it.metadata.uid].nodes) for it in promised],
-            candidates=sorted(stages[Stage.CANDIDATE], key=rank),
-            backing_off=[self._with_flavors(it) for it in sorted(stages[Stage.BACKING_OFF], key=rank)],
+            promised=[PromisedWorkload(it, self._memory[it.metadata.uid].nodes) for it in promised],
+            candidates=sorted(stages[CheckStage.CANDIDATE], key=rank),
+            backing_off=[self._with_flavors(it) for it in sorted(stages[CheckStage.BACKING_OFF], key=rank)],
             now=now,
         )
 
@@ -300,7 +304,7 @@ class AdmissionController:
 
     # --- what follows ---
 
-    async def _carry_out(self, answers: Answers, names: frozenset[str]) -> None:
+    async def _carry_out(self, answers: CheckAnswers, names: frozenset[str]) -> None:
         for uid in answers.started:
             self._memory.setdefault(uid, Memory()).is_started = True
             self._promise(uid, ())
@@ -336,7 +340,9 @@ class AdmissionController:
             # The devices are kept before the answer of the server: a pod may be decided on meanwhile.
             memory.nodes, memory.is_broken = outcome.nodes, False
             self._promise(uid, outcome.seats)
-            decision = Decision(CheckState.READY, f"all pods fit on {_places(outcome.seats)}" if outcome.seats else "")
+            decision = CheckDecision(
+                CheckState.READY, f"all pods fit on {_places(outcome.seats)}" if outcome.seats else ""
+            )
         else:
             decision = self._refusal(outcome, memory, names)
         async with limit:
@@ -352,21 +358,21 @@ class AdmissionController:
             memory.retries += 1
             memory.retried_at = self._clock()
 
-    def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> Decision:
+    def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> CheckDecision:
         now = self._clock()
         if outcome.is_final:
-            return Decision(CheckState.REJECTED, outcome.reason)
+            return CheckDecision(CheckState.REJECTED, outcome.reason)
         if not outcome.fits_never:
             memory.never_since = None
             counted = max((it.retry_count or 0 for _, it in states(outcome.workload, names)), default=0)
             wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
-            return Decision(CheckState.RETRY, outcome.reason, wait)
+            return CheckDecision(CheckState.RETRY, outcome.reason, wait)
         if memory.never_since is None:
             memory.never_since = now
         left = memory.never_since + self._settings.never - now
         if left > CLOCK_SECONDS:
-            return Decision(CheckState.RETRY, outcome.reason, left)
-        return Decision(CheckState.REJECTED, outcome.reason)
+            return CheckDecision(CheckState.RETRY, outcome.reason, left)
+        return CheckDecision(CheckState.REJECTED, outcome.reason)
 
     def _is_taken(self, seats: Iterable[Nomination]) -> bool:
         """Return whether a claim got one of the whole devices since the view was made."""
@@ -394,7 +400,7 @@ class AdmissionController:
         logger.info("workload %s: devices came free: its back-off ends", workload.key)
         self._control.answered(convert(Workload, raw))
 
-    async def _write(self, workload: Workload, decision: Decision, names: frozenset[str]) -> bool:
+    async def _write(self, workload: Workload, decision: CheckDecision, names: frozenset[str]) -> bool:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""
         meta = workload.metadata
         patch = decision_patch(workload, names, decision, format_time(self._now()))

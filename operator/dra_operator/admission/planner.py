@@ -59,7 +59,7 @@ class SearchTookTooLong(Exception):
     """The time of one Workload is over."""
 
 
-class Observed(NamedTuple):
+class SeenChange(NamedTuple):
     """A change of the live cache; ``obj`` is None if the object is gone."""
 
     kind: type[Object]
@@ -68,7 +68,7 @@ class Observed(NamedTuple):
     obj: Object | None
 
 
-class Wanted(NamedTuple):
+class PromisedWorkload(NamedTuple):
     """A Workload to be placed, with the nodes of its pods in an earlier round, by pod set."""
 
     workload: Workload
@@ -76,19 +76,19 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CheckRound:
     """What a round is about. All lists are in the order of decisions.
 
     ``flying``: allocations that are being written; ``assumed``: pods that are about to be bound, with their nodes and
     requests. ``held``: devices of claims that cannot be read.
     """
 
-    changes: Sequence[Observed]
+    changes: Sequence[SeenChange]
     held: Mapping[str, AllocationResult | None]
     flying: Sequence[tuple[str, AllocationResult]]
     assumed: Sequence[tuple[Pod, str, Mapping[str, int]]]
     flavors: Mapping[str, ResourceFlavor]
-    promised: Sequence[Wanted]
+    promised: Sequence[PromisedWorkload]
     candidates: Sequence[Workload]
     backing_off: Sequence[Workload]
     now: datetime
@@ -122,7 +122,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Answers:
+class CheckAnswers:
     """By UID. ``started`` have no pod left to place. ``looked``: how many of the Workloads that wait were reached."""
 
     promised: dict[str, Outcome] = field(default_factory=dict)
@@ -174,12 +174,12 @@ class Planner:
         """End the answer under way, which raises Stopped."""
         self._is_stopped = True
 
-    def answer(self, question: Question) -> Answers:
+    def answer(self, question: CheckRound) -> CheckAnswers:
         """Place what the question names. Raises Stopped."""
         began = self._resumed = time.monotonic()
         self._due, self._now = began + 3600, question.now
         self._catch_up(question)
-        answers = Answers()
+        answers = CheckAnswers()
         try:
             pods = self._pods_in({wanted.workload.metadata.namespace for wanted in question.promised})
             for wanted in question.promised:
@@ -205,7 +205,7 @@ class Planner:
 
     # --- the view ---
 
-    def _catch_up(self, question: Question) -> None:
+    def _catch_up(self, question: CheckRound) -> None:
         cluster = self._cluster
         if self._objects is not None:
             cluster.load(self._objects)
@@ -257,10 +257,10 @@ class Planner:
 
     def _keep(
         self,
-        wanted: Wanted,
+        wanted: PromisedWorkload,
         pods: Mapping[str, Sequence[Pod]],
         flavors: Mapping[str, ResourceFlavor],
-        answers: Answers,
+        answers: CheckAnswers,
     ) -> None:
         """Place the pods of a promise that have no node yet: those of the cluster, and those still to be made."""
         workload = wanted.workload

@@ -51,7 +51,7 @@ class CheckState(StrEnum):
     REJECTED = "Rejected"
 
 
-class Stage(StrEnum):
+class CheckStage(StrEnum):
     """What a Workload needs from the controller."""
 
     CANDIDATE = "candidate"
@@ -81,21 +81,21 @@ def states(workload: Workload, names: Collection[str]) -> Iterator[tuple[int, Ad
             yield number, state
 
 
-def stage_of(workload: Workload, names: Collection[str], now: datetime, promise_seconds: float) -> Stage:
+def stage_of(workload: Workload, names: Collection[str], now: datetime, promise_seconds: float) -> CheckStage:
     """Return what the Workload needs. A promise that is over before Kueue admitted the Workload is decided anew."""
     its = [state for _, state in states(workload, names)]
     is_over = workload.has("Finished") or workload.spec.active is False
     if not its or is_over or workload.metadata.deletion_timestamp is not None:
-        return Stage.NONE
+        return CheckStage.NONE
     if not workload.has_quota:
-        return Stage.BACKING_OFF if _backs_off(workload, names, now) else Stage.NONE
+        return CheckStage.BACKING_OFF if _backs_off(workload, names, now) else CheckStage.NONE
     if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
-        return Stage.NONE
+        return CheckStage.NONE
     if any(state.state == CheckState.PENDING for state in its):
-        return Stage.CANDIDATE
+        return CheckStage.CANDIDATE
     if (now - promised_at(workload, names, now)).total_seconds() < promise_seconds:
-        return Stage.PROMISED
-    return Stage.NONE if workload.has("Admitted") else Stage.CANDIDATE
+        return CheckStage.PROMISED
+    return CheckStage.NONE if workload.has("Admitted") else CheckStage.CANDIDATE
 
 
 def promised_at(workload: Workload, names: Collection[str], now: datetime) -> datetime:
@@ -136,7 +136,7 @@ def backoff_seconds(retries: int, longest: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CheckDecision:
     """What is written. ``wait``: the seconds for which Kueue is to keep the Workload out of the queue."""
 
     state: CheckState
@@ -144,7 +144,9 @@ class Decision:
     wait: float | None = None
 
 
-def decision_patch(workload: Workload, names: Collection[str], decision: Decision, now: str) -> list[Mapping[str, Any]]:
+def decision_patch(
+    workload: Workload, names: Collection[str], decision: CheckDecision, now: str
+) -> list[Mapping[str, Any]]:
     """Return a JSON patch of the status of this version of the Workload; a later version makes it a conflict."""
     wait = None if decision.wait is None else max(1, round(decision.wait))
     patch: list[Mapping[str, Any]] = [

@@ -19,7 +19,7 @@ from dra_ledger.node_view import NodeView
 from dra_ledger.predicates import Compiled, Weighed
 from dra_ledger.taints import (
     LEFT,
-    Left,
+    LeftAlone,
     Territory,
     blocking,
     enters,
@@ -72,7 +72,7 @@ __all__ = [
     "Features",
     "GaveUp",
     "Inventory",
-    "Left",
+    "LeftAlone",
     "Mix",
     "MixClass",
     "NodeFailure",

@@ -42,7 +42,7 @@ from .ordering.sketch import Sketch, sketch
 from .ordering.supply import Kinds
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .problem.node_state import NodeStates, likeness
-from .problem.problem import Problem
+from .problem.problem import NodeProblem
 from .pruning.pruner import Pruner
 from .result import NewShareId, Results
 from .search.search import Search
@@ -109,7 +109,7 @@ class Decision:
     def _begin(self, *, admin_exempt: bool) -> None:
         try:
             state = self._states.get(self._inventory.view(self._node), self._usage, admin_exempt=admin_exempt)
-            self._search = Search(Problem(state, self._program), Pruner, self._order)
+            self._search = Search(NodeProblem(state, self._program), Pruner, self._order)
         except AllocationError as error:
             self._failed(error)
 

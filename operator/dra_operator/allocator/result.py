@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from dra_operator.allocator.claim_program import Alternative, CompiledRequests
 from dra_operator.allocator.outcome import ChosenAlternative
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.search.frames import Grant
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
@@ -101,7 +101,12 @@ class Results:
     """Builds the results of one solution."""
 
     def __init__(
-        self, problem: Problem, grants: Sequence[Grant], picks: Sequence[int], features: Features, share: NewShareId
+        self,
+        problem: NodeProblem,
+        grants: Sequence[Grant],
+        picks: Sequence[int],
+        features: Features,
+        share: NewShareId,
     ) -> None:
         self._problem = problem
         self._features = features

@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry
 from dra_operator.admission.controller import AdmissionController
 from dra_operator.admission.planner import ViewSettings
 from dra_operator.admission.workloads import AdmissionSettings
-from dra_operator.allocator import Allocator, Inventory, Left
+from dra_operator.allocator import Allocator, Inventory, LeftAlone
 from dra_operator.cache import Cluster
 from dra_operator.controllers import (
     WORKERS,
@@ -197,7 +197,7 @@ class Operator:
             inventory,
             scheduler_name=settings.scheduler_name,
             scoring_strategy=settings.scoring_strategy,
-            leaves=Left.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
+            leaves=LeftAlone.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
         )
         allocator = Allocator(
             inventory,

@@ -72,7 +72,7 @@ class Right(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rights:
     """Rights for one purpose; ``is_needed`` by an operator with this work.
 
     ``is_optional``: an operator without these rights serves all but the pods that need them.
@@ -107,11 +107,11 @@ def _ends_pods(work: Work) -> bool:
 
 
 RULES: Final = (
-    Rule("to see pods", "", ("pods",), _ONE_TOO),
-    Rule("to see nodes", "", ("nodes", "namespaces"), _READ),
-    Rule("to see devices", _DRA, ("deviceclasses", "resourceslices", "resourceclaimtemplates"), _READ),
-    Rule("to see taints", _DRA, ("devicetaintrules",), _READ, lambda work: work.gates.taint_rules, is_optional=True),
-    Rule(
+    Rights("to see pods", "", ("pods",), _ONE_TOO),
+    Rights("to see nodes", "", ("nodes", "namespaces"), _READ),
+    Rights("to see devices", _DRA, ("deviceclasses", "resourceslices", "resourceclaimtemplates"), _READ),
+    Rights("to see taints", _DRA, ("devicetaintrules",), _READ, lambda work: work.gates.taint_rules, is_optional=True),
+    Rights(
         "to report on taints",
         _DRA,
         ("devicetaintrules/status",),
@@ -119,7 +119,7 @@ RULES: Final = (
         lambda work: work.gates.taint_rules,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "to answer questions about pools",
         _DRA,
         ("resourcepoolstatusrequests",),
@@ -127,7 +127,7 @@ RULES: Final = (
         lambda work: work.gates.pool_status,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "to answer questions about pools",
         _DRA,
         ("resourcepoolstatusrequests/status",),
@@ -135,7 +135,7 @@ RULES: Final = (
         lambda work: work.gates.pool_status,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "to see PodGroups",
         _GROUPS,
         ("podgroups",),
@@ -143,7 +143,7 @@ RULES: Final = (
         lambda work: work.gates.generic_workload,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "to tell PodGroups about their claims",
         _GROUPS,
         ("podgroups/status",),
@@ -151,7 +151,7 @@ RULES: Final = (
         lambda work: work.gates.workload_resource_claims,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "for pods with volumes",
         "",
         ("persistentvolumes", "persistentvolumeclaims"),
@@ -159,7 +159,7 @@ RULES: Final = (
         _places,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "for pods with volumes",
         "storage.k8s.io",
         ("storageclasses", "csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"),
@@ -167,14 +167,14 @@ RULES: Final = (
         _places,
         is_optional=True,
     ),
-    Rule("for claims", _DRA, ("resourceclaims",), (*_ONE_TOO, "create", "update", "patch", "delete")),
-    Rule("for claims", _DRA, ("resourceclaims/status", "resourceclaims/binding"), ("update", "patch")),
-    Rule("to tell pods about their claims", "", ("pods/status",), ("update", "patch")),
-    Rule("for pods of other schedulers", "", ("pods",), ("update",), _narrows),
-    Rule("to give pods their nodes", "", ("pods/binding",), ("create",), _places),
-    Rule("to end pods on tainted devices, or for others", "", ("pods",), ("delete",), _ends_pods),
-    Rule("to keep disruption budgets", "policy", ("poddisruptionbudgets",), _READ, lambda work: work.preemption),
-    Rule(
+    Rights("for claims", _DRA, ("resourceclaims",), (*_ONE_TOO, "create", "update", "patch", "delete")),
+    Rights("for claims", _DRA, ("resourceclaims/status", "resourceclaims/binding"), ("update", "patch")),
+    Rights("to tell pods about their claims", "", ("pods/status",), ("update", "patch")),
+    Rights("for pods of other schedulers", "", ("pods",), ("update",), _narrows),
+    Rights("to give pods their nodes", "", ("pods/binding",), ("create",), _places),
+    Rights("to end pods on tainted devices, or for others", "", ("pods",), ("delete",), _ends_pods),
+    Rights("to keep disruption budgets", "policy", ("poddisruptionbudgets",), _READ, lambda work: work.preemption),
+    Rights(
         "to answer admission checks",
         KUEUE,
         ("workloads", "resourceflavors", "admissionchecks"),
@@ -182,7 +182,7 @@ RULES: Final = (
         _admits,
         is_optional=True,
     ),
-    Rule(
+    Rights(
         "to answer admission checks",
         KUEUE,
         ("workloads/status", "admissionchecks/status"),
@@ -190,7 +190,7 @@ RULES: Final = (
         _admits,
         is_optional=True,
     ),
-    Rule("to tell users why", "", ("events",), ("create", "patch"), is_optional=True),
+    Rights("to tell users why", "", ("events",), ("create", "patch"), is_optional=True),
 )
 """Those for all namespaces."""
 
@@ -206,7 +206,7 @@ def lease_rights(lease: str) -> list[Right]:
     ]
 
 
-def needed(work: Work) -> dict[Right, Rule]:
+def needed(work: Work) -> dict[Right, Rights]:
     """Return the rights in all namespaces that an operator with this work needs, each with its rule."""
     return {right: rule for rule in RULES if rule.is_needed(work) for right in rule.rights()}
 
@@ -261,7 +261,7 @@ class RightsWatch:
         elif before and not after:
             logger.info("no right is missing any more")
 
-    async def _allowed(self, api: Api, wanted: Mapping[Right, Rule]) -> set[Right]:
+    async def _allowed(self, api: Api, wanted: Mapping[Right, Rights]) -> set[Right]:
         """Return those of the rights that the server gives. Raises KubeError."""
         body = {"apiVersion": f"{_REVIEW_GROUP}/v1", "kind": "SelfSubjectRulesReview"}
         answer = await api.create(_RULES_REVIEWS, {**body, "spec": {"namespace": ASKED_NAMESPACE}})

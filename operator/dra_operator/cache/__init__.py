@@ -12,8 +12,8 @@ from .key import NOTHING, Controller, Hint, Key, Keys, Source, Weak, Wide
 from .pools import incomplete_pools, pool_answer
 from .storage import StorageView
 from .store import (
-    Change,
     ClaimTemplate,
+    ObjectChange,
     Store,
     UidMemory,
     revision,
@@ -47,7 +47,6 @@ __all__ = [
     "WITH_GANG",
     "AllocatedDevices",
     "AssumedAllocation",
-    "Change",
     "ClaimTemplate",
     "Cluster",
     "Controller",
@@ -56,6 +55,7 @@ __all__ = [
     "InvariantViolated",
     "Key",
     "Keys",
+    "ObjectChange",
     "Source",
     "StorageView",
     "Store",

@@ -35,8 +35,8 @@ from dra_api.storage import (
 )
 from msgspec import structs
 
-from dra_operator.allocator import DeviceId, Inventory, Left
-from dra_operator.cache.store import Change, ClaimTemplate, Store
+from dra_operator.allocator import DeviceId, Inventory, LeftAlone
+from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
 from dra_operator.cache.waiting import EVERYTHING, UNMADE, WakeConditions
 from dra_operator.scheduling import STRATEGIES
 from dra_operator.scheduling.preemption import Budget
@@ -85,11 +85,11 @@ class Cluster(ClusterState):
         scheduler_name: str = SCHEDULER_NAME,
         scoring_strategy: str = STRATEGIES[0],
         clock: Callable[[], float] = time.monotonic,
-        leaves: Left | None = None,
+        leaves: LeftAlone | None = None,
     ) -> None:
-        inventory.territory.leaves = leaves or Left()
+        inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)
-        self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
+        self._rooms: dict[type[Object], tuple[Store[Any], Callable[[ObjectChange[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
             ClaimTemplate: (self.templates, partial(hints.on_template, self)),
@@ -124,7 +124,7 @@ class Cluster(ClusterState):
         made once per node and pool, and indexes wait until they are asked. An object is taken as it is, also if it is
         too large: ``without_bulk`` is up to the caller.
         """
-        fresh: dict[type[Object], list[Change[Any]]] = {Pod: [], ResourceClaim: [], ResourceSlice: [], Node: []}
+        fresh: dict[type[Object], list[ObjectChange[Any]]] = {Pod: [], ResourceClaim: [], ResourceSlice: [], Node: []}
         for obj in objects:
             kind = type(obj)
             if kind not in fresh:
@@ -155,7 +155,7 @@ class Cluster(ClusterState):
             case _:
                 absorb(change)
 
-    def _note_all(self, fresh: dict[type[Object], list[Change[Any]]]) -> None:
+    def _note_all(self, fresh: dict[type[Object], list[ObjectChange[Any]]]) -> None:
         """What follows from new objects; nodes are last, since pods take room on them."""
         for change in fresh[ResourceSlice]:
             self._note_slice(change)
@@ -296,7 +296,7 @@ class Cluster(ClusterState):
 
     # --- taking changes in ---
 
-    def _absorb_pod(self, change: Change[Pod]) -> Keys:
+    def _absorb_pod(self, change: ObjectChange[Pod]) -> Keys:
         old, new = change
         vacated = hints.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
         room_freed = False
@@ -315,7 +315,7 @@ class Cluster(ClusterState):
             keys += hints.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
         return (*keys, *hints.room_freed(self)) if room_freed else keys
 
-    def _note_pod(self, change: Change[Pod]) -> bool:
+    def _note_pod(self, change: ObjectChange[Pod]) -> bool:
         """What follows from a pod in indexes and sums; whether room came free."""
         new, room_freed = change.new, False
         if new is not None:
@@ -337,7 +337,7 @@ class Cluster(ClusterState):
         for pod in pods:
             if not pod.spec.node_name:
                 self._note_waiting(pod)
-        self._note_sharing(other_schedulers.on_pod, [Change(None, pod) for pod in pods], late=True)
+        self._note_sharing(other_schedulers.on_pod, [ObjectChange(None, pod) for pod in pods], late=True)
 
     def _forget_pod(self, pod: Pod) -> bool:
         self._gang_members.clear()
@@ -398,14 +398,14 @@ class Cluster(ClusterState):
             return False
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
-    def _absorb_node(self, change: Change[Node]) -> Keys:
+    def _absorb_node(self, change: ObjectChange[Node]) -> Keys:
         published = hints.devices_published(self) if self._note_node(change) else ()
         if change.new is None and change.old is not None:
             name = change.old.metadata.name
             return (*hints.on_node(self, change), *hints.on_node_gone(self, name))
         return (*published, *hints.on_node(self, change))
 
-    def _note_node(self, change: Change[Node]) -> bool:
+    def _note_node(self, change: ObjectChange[Node]) -> bool:
         """What follows from a node; whether that gives or takes devices from us."""
         old, new = change
         is_given = False
@@ -420,7 +420,7 @@ class Cluster(ClusterState):
             self._freed_nodes.gone(old.metadata.name)
         return is_given
 
-    def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
+    def _absorb_namespace(self, change: ObjectChange[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
         old, new = change
         if new is not None:
@@ -429,19 +429,19 @@ class Cluster(ClusterState):
             self.pods_by_node.namespaces.pop(old.metadata.name, None)
         return hints.on_namespace(self, change)
 
-    def _absorb_volume(self, change: Change[PersistentVolume]) -> Keys:
+    def _absorb_volume(self, change: ObjectChange[PersistentVolume]) -> Keys:
         self.storage.file_volume(change)
         return hints.on_storage(self, change)
 
-    def _absorb_attachment(self, change: Change[VolumeAttachment]) -> Keys:
+    def _absorb_attachment(self, change: ObjectChange[VolumeAttachment]) -> Keys:
         self.storage.file_attachment(change)
         return hints.on_storage(self, change) if change.new is None else NOTHING
 
-    def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
+    def _absorb_claim(self, change: ObjectChange[ResourceClaim]) -> Keys:
         self._note_claim(change)
         return (*hints.on_claim(self, change), *evictions.on_claim(self, change))
 
-    def _note_claim(self, change: Change[ResourceClaim], *, late: bool = False) -> None:
+    def _note_claim(self, change: ObjectChange[ResourceClaim], *, late: bool = False) -> None:
         """What follows from a claim in indexes and in the devices that are taken; ``late``: what other schedulers have
         waits until it is asked."""
         old, new = change
@@ -469,9 +469,9 @@ class Cluster(ClusterState):
         self.claims_by_class.file_late(_filings(claims, classes_of))
         self.claims_by_device.file_late(_filings(claims, devices_of))
         for claim in claims:
-            self._file_placeholder(Change(None, claim))
+            self._file_placeholder(ObjectChange(None, claim))
 
-    def _file_placeholder(self, change: Change[ResourceClaim]) -> None:
+    def _file_placeholder(self, change: ObjectChange[ResourceClaim]) -> None:
         """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""
         new = change.new
         is_new = new is not None and is_immediate(new)
@@ -489,11 +489,11 @@ class Cluster(ClusterState):
         else:
             self._wait_no_more(key)
 
-    def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
+    def _absorb_slice(self, change: ObjectChange[ResourceSlice]) -> Keys:
         evicted = self._note_slice(change)
         return (*hints.on_slice(self, change), *evicted)
 
-    def _note_slice(self, change: Change[ResourceSlice]) -> Keys:
+    def _note_slice(self, change: ObjectChange[ResourceSlice]) -> Keys:
         """What follows from a slice in the inventory and in the taints of devices; whom these taints concern."""
         if change.new is not None:
             self.inventory.put_slice(change.new)
@@ -504,7 +504,7 @@ class Cluster(ClusterState):
             self.inventory.remove_slice(change.old.metadata.name)
         return evictions.on_slice(self, change)
 
-    def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
+    def _absorb_class(self, change: ObjectChange[DeviceClass]) -> Keys:
         if change.new is not None:
             self.inventory.put_class(change.new)
             self.shared_drivers.put_class(change.new)
@@ -515,11 +515,11 @@ class Cluster(ClusterState):
             self.own_devices.visitors.remove_class(change.old.metadata.name)
         return hints.on_class(self, change)
 
-    def _absorb_group(self, change: Change[PodGroup]) -> Keys:
+    def _absorb_group(self, change: ObjectChange[PodGroup]) -> Keys:
         self.groups.file(change)
         return hints.on_group(self, change)
 
-    def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
+    def _absorb_rule(self, change: ObjectChange[DeviceTaintRule]) -> Keys:
         if change.new is not None:
             self.inventory.put_rule(change.new)
             self._own_devices.note()

@@ -19,7 +19,7 @@ from msgspec import structs
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.state import ClusterState
-from dra_operator.cache.store import Change
+from dra_operator.cache.store import ObjectChange
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ OBJECTS_IN_A_ROW: Final = 100
 """Claims or devices looked at in a row: some milliseconds."""
 
 
-def on_slice(cluster: ClusterState, change: Change[ResourceSlice]) -> Keys:
+def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys:
     """Pods on devices whose taints changed, in this slice or, by a new generation, in others of the pool."""
     if not cluster.features.device_taints:
         return NOTHING
@@ -36,7 +36,7 @@ def on_slice(cluster: ClusterState, change: Change[ResourceSlice]) -> Keys:
     return _users(cluster, claims)
 
 
-def on_rule(cluster: ClusterState, change: Change[DeviceTaintRule]) -> Keys:
+def on_rule(cluster: ClusterState, change: ObjectChange[DeviceTaintRule]) -> Keys:
     """The rule itself: its status may have to change, and pods on devices that it selects or did select are named by
     ``users_of_changed``, since they may be many."""
     old, new = change
@@ -59,7 +59,7 @@ def users_of_changed(cluster: ClusterState, name: str) -> Iterator[tuple[Key, ..
         yield _users(cluster, (claim.key for claim in claims if _is_selected(claim, rules)))
 
 
-def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
+def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys:
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
     if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
         return NOTHING
@@ -67,7 +67,7 @@ def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
     return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
 
 
-def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
+def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
     """The pod, if it has tainted devices and came, went, got a node or other claims, ended, or is being deleted."""
     if not has_evicting_taints(cluster) or _state(change.old) == _state(change.new):
         return NOTHING
@@ -77,7 +77,7 @@ def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
     return NOTHING
 
 
-def is_same_rule(change: Change[DeviceTaintRule]) -> bool:
+def is_same_rule(change: ObjectChange[DeviceTaintRule]) -> bool:
     """Whether only the rule's metadata or status changed."""
     old, new = change
     return old is not None and new is not None and old.metadata.uid == new.metadata.uid and old.spec == new.spec

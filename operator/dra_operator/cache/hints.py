@@ -54,7 +54,7 @@ from dra_operator.cache.duplicates import duplicates
 from dra_operator.cache.index import owner_id
 from dra_operator.cache.key import NOTHING, Hint, Key, Keys, Weak, place, place_users, place_widely
 from dra_operator.cache.state import ClusterState
-from dra_operator.cache.store import Change, ClaimTemplate
+from dra_operator.cache.store import ClaimTemplate, ObjectChange
 from dra_operator.cache.waiting import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
@@ -64,7 +64,7 @@ LOOKED_AT_CLAIMS: Final = 16
 """So many claims of a pod are looked at with each change of one, or of their template."""
 
 
-def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
+def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
     """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
@@ -91,7 +91,7 @@ def on_pod(cluster: ClusterState, change: Change[Pod]) -> Keys:
     return tuple(keys)
 
 
-def on_group(cluster: ClusterState, change: Change[PodGroup]) -> Keys:
+def on_group(cluster: ClusterState, change: ObjectChange[PodGroup]) -> Keys:
     """The PodGroup itself and its pods; the claims that it leaves when it goes, or that no pod needs when it comes."""
     old, new = change
     group = new or old
@@ -144,7 +144,7 @@ def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | N
     return place_widely(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
 
 
-def on_namespace(cluster: ClusterState, change: Change[Namespace]) -> Keys:
+def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys:
     """Waiting pods with rules that select namespaces, when labels of namespaces changed."""
     old, new = change
     if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
@@ -152,7 +152,7 @@ def on_namespace(cluster: ClusterState, change: Change[Namespace]) -> Keys:
     return place_widely(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
 
 
-def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> Keys:
+def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys:
     """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02).
 
     That a claim is gone helps none of its pods, but why they wait is another reason now.
@@ -184,7 +184,7 @@ def _may_need_work(cluster: ClusterState, pod: Pod) -> bool:
     return len(pod.spec.resource_claims or ()) > LOOKED_AT_CLAIMS or pod_needs_work(cluster, pod)
 
 
-def _concerns(pod: Pod, change: Change[ResourceClaim]) -> bool:
+def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
     """Whether the change of a claim may give a pod that uses it something to do."""
     old, new = change
     if old is None or new is None or not _is_same(old, new) or _life(old) != _life(new):
@@ -201,7 +201,7 @@ def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
 
 
-def on_template(cluster: ClusterState, change: Change[ClaimTemplate]) -> Keys:
+def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> Keys:
     """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
     if change.new is None:
         return NOTHING
@@ -210,7 +210,7 @@ def on_template(cluster: ClusterState, change: Change[ClaimTemplate]) -> Keys:
     return pods + groups_of_template(cluster, change.new.key)
 
 
-def on_node(cluster: ClusterState, change: Change[Node]) -> Keys:
+def on_node(cluster: ClusterState, change: ObjectChange[Node]) -> Keys:
     """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before.
 
     That a node is gone helps only where its pods stood in the way, or where it was the last of its topology domain.
@@ -223,7 +223,7 @@ def on_node(cluster: ClusterState, change: Change[Node]) -> Keys:
     return place_widely(key for key, wake_on in cluster.to_wake.items() if wake_on.nodes)
 
 
-def on_class(cluster: ClusterState, change: Change[DeviceClass]) -> Keys:
+def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
     """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
 
     That a class is gone helps no claim, but why its pods wait is another reason now, and another class may serve its
@@ -239,7 +239,7 @@ def on_class(cluster: ClusterState, change: Change[DeviceClass]) -> Keys:
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 
-def on_slice(cluster: ClusterState, change: Change[ResourceSlice]) -> Keys:
+def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys:
     """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
     old, new = change
     if old is not None and new is not None and old.spec == new.spec:
@@ -434,22 +434,22 @@ def _existing(cluster: ClusterState, keys: Iterable[str]) -> Iterator[Pod]:
             yield pod
 
 
-def on_pool_request(_: ClusterState, change: Change[ResourcePoolStatusRequest]) -> Keys:
+def on_pool_request(_: ClusterState, change: ObjectChange[ResourcePoolStatusRequest]) -> Keys:
     """The request itself: it may want an answer, and has a time at which it is old."""
     return tuple(Key("pool-status", request.key) for request in change if request is not None)
 
 
-def on_budget(_: ClusterState, __: Change[PodDisruptionBudget]) -> Keys:
+def on_budget(_: ClusterState, __: ObjectChange[PodDisruptionBudget]) -> Keys:
     """No pod: a budget decides which pods end, not whether one fits."""
     return NOTHING
 
 
-def on_kueue(_: ClusterState, __: Change[Any]) -> Keys:
+def on_kueue(_: ClusterState, __: ObjectChange[Any]) -> Keys:
     """Return nothing: the controller ``admission`` has no queue, and looks at all Workloads in rounds."""
     return NOTHING
 
 
-ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, Change[Any]], Keys]]] = {
+ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, ObjectChange[Any]], Keys]]] = {
     ResourcePoolStatusRequest: on_pool_request,
     PodDisruptionBudget: on_budget,
     Workload: on_kueue,
@@ -532,7 +532,7 @@ def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:
     return any(not cluster.groups.needs(claim, group) for group in groups)
 
 
-def on_volume_claim(cluster: ClusterState, change: Change[PersistentVolumeClaim]) -> Keys:
+def on_volume_claim(cluster: ClusterState, change: ObjectChange[PersistentVolumeClaim]) -> Keys:
     """The waiting pods that use the claim."""
     if not _is_news(change):
         return NOTHING
@@ -540,7 +540,7 @@ def on_volume_claim(cluster: ClusterState, change: Change[PersistentVolumeClaim]
     return place_users(pod for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
 
 
-def on_storage(cluster: ClusterState, change: Change[Any]) -> Keys:
+def on_storage(cluster: ClusterState, change: ObjectChange[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
@@ -563,7 +563,7 @@ def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
     return place_users(user for user in users if user in waiting and waiting[user].volumes)
 
 
-def _is_news(change: Change[Any]) -> bool:
+def _is_news(change: ObjectChange[Any]) -> bool:
     """Whether anything but the bookkeeping of the server changed."""
     old, new = change
     return old is None or new is None or _content(old) != _content(new)

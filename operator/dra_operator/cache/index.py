@@ -24,7 +24,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache.store import Change, Store
+from dra_operator.cache.store import ObjectChange, Store
 
 V = TypeVar("V", bound=Hashable)
 _NONE: Final[frozenset[Any]] = frozenset()
@@ -181,7 +181,7 @@ class PodGroupView:
         self.releasing: set[str] = set()
         """UIDs of claims whose reservation for a group is being taken off: no pod may rely on it any more."""
 
-    def file(self, change: Change[PodGroup]) -> None:
+    def file(self, change: ObjectChange[PodGroup]) -> None:
         """Keep the indexes."""
         old, new = change
         if new is not None:

@@ -22,11 +22,11 @@ from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.index import claims_used
 from dra_operator.cache.state import ClusterState
-from dra_operator.cache.store import Change
+from dra_operator.cache.store import ObjectChange
 from dra_operator.scheduling.state import GATED
 
 
-def on_pod(cluster: ClusterState, change: Change[Pod]) -> None:
+def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     is_alike = _counts_alike(change)
     _file_entering(cluster, change)
@@ -49,7 +49,7 @@ def on_pod(cluster: ClusterState, change: Change[Pod]) -> None:
         own.visitors.file(key, classes=classes if own.may_enter_nodes(pod) else entering, is_queued=is_queued)
 
 
-def _file_entering(cluster: ClusterState, change: Change[Pod]) -> None:
+def _file_entering(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Note for which claims another scheduler may look at our nodes, because a pod of theirs tolerates their taint."""
     own, new = cluster.own_devices, change.new
     if new is not None and _has_other_scheduler(cluster, new) and not pod_is_done(new) and own.may_enter_nodes(new):
@@ -60,7 +60,7 @@ def _file_entering(cluster: ClusterState, change: Change[Pod]) -> None:
             own.entering_pods.file(pod.key, ())
 
 
-def _counts_alike(change: Change[Pod]) -> bool:
+def _counts_alike(change: ObjectChange[Pod]) -> bool:
     """Whether two versions of a pod mean the same for its claims: each of these may have thousands of users."""
     old, new = change
     return old is not None and new is not None and _meaning(old) == _meaning(new)
@@ -73,7 +73,7 @@ def _meaning(pod: Pod) -> object:
     return pod.metadata.uid, scheduled, claims, spec.tolerations
 
 
-def on_claim(cluster: ClusterState, change: Change[ResourceClaim]) -> None:
+def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> None:
     """A claim counts as long as a pod of another scheduler uses it; its devices may come free."""
     old, new = change
     if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
@@ -116,7 +116,7 @@ def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:
     return pod.spec.scheduler_name != cluster.scheduler_name and not pod.spec.scheduling_gates
 
 
-def _has_newer_version(cluster: ClusterState, pod: Pod, change: Change[Pod]) -> bool:
+def _has_newer_version(cluster: ClusterState, pod: Pod, change: ObjectChange[Pod]) -> bool:
     """Whether the change brings another version of the same pod, which replaces what is filed."""
     new = change.new
     return (

@@ -39,7 +39,7 @@ from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, 
 from dra_operator.cache.index import Index, PodGroupView, owner_id
 from dra_operator.cache.loads import FreedNodes, NodeLoads
 from dra_operator.cache.storage import StorageView
-from dra_operator.cache.store import Change, ClaimTemplate, Store
+from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
 from dra_operator.cache.waiting import Hinted, TimesFreed, WakeConditions
 from dra_operator.eviction import DeviceTaints
 from dra_operator.scheduling import Nodes, Snapshot
@@ -61,7 +61,7 @@ from dra_operator.scheduling.state import (
     pod_requests,
 )
 
-_Note = Callable[["ClusterState", Change[Any]], None]
+_Note = Callable[["ClusterState", ObjectChange[Any]], None]
 _MOST_LATE_CHANGES: Final = 1000
 """Batches of changes that may wait to be noted."""
 
@@ -113,7 +113,7 @@ class ClusterState(Stores):
         self.hinted = Hinted()
         self._shared_drivers = SharedDrivers()
         self._own_devices = OwnDevices(inventory.territory, clock)
-        self._late_sharing: list[tuple[_Note, Sequence[Change[Any]]]] = []
+        self._late_sharing: list[tuple[_Note, Sequence[ObjectChange[Any]]]] = []
         self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
         self.pods_by_resource: Index[str] = Index()
@@ -161,7 +161,7 @@ class ClusterState(Stores):
             for change in changes:
                 note(self, change)
 
-    def _note_sharing(self, note: _Note, changes: Sequence[Change[Any]], *, late: bool = False) -> None:
+    def _note_sharing(self, note: _Note, changes: Sequence[ObjectChange[Any]], *, late: bool = False) -> None:
         """Have changes noted in ``shared_drivers``; ``late``, or if others wait for that: at the next look at it."""
         if not late and not self._late_sharing:
             for change in changes:

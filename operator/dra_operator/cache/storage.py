@@ -22,7 +22,7 @@ from dra_api.storage import (
 )
 
 from dra_operator.cache.index import Index
-from dra_operator.cache.store import Change, Store
+from dra_operator.cache.store import ObjectChange, Store
 from dra_operator.scheduling.rules import Bindings, VolumeWait, reference, with_claim, with_node
 from dra_operator.scheduling.state import Attachable
 
@@ -112,14 +112,14 @@ class StorageView:
 
     # --- changes ---
 
-    def file_volume(self, change: Change[PersistentVolume]) -> None:
+    def file_volume(self, change: ObjectChange[PersistentVolume]) -> None:
         """A volume came, went, or changed."""
         for volume in change:
             if volume is not None:
                 classes = (volume.storage_class,) if volume is change.new else ()
                 self._volumes_by_class.file(volume.key, classes)
 
-    def file_attachment(self, change: Change[VolumeAttachment]) -> None:
+    def file_attachment(self, change: ObjectChange[VolumeAttachment]) -> None:
         """An attachment came or went; it never moves."""
         for attachment in change:
             if attachment is not None:

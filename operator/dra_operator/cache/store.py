@@ -72,7 +72,7 @@ class UidMemory:
         return len(self._uids)
 
 
-class Change(NamedTuple, Generic[T]):
+class ObjectChange(NamedTuple, Generic[T]):
     """A change of a store: ``old`` is None for a new object, ``new`` for a deleted one."""
 
     old: T | None
@@ -86,7 +86,7 @@ class Store(Generic[T]):
         self._objects: dict[str, T] = {}
         self.deleted = UidMemory(memory)
 
-    def put(self, obj: T) -> Change[T] | None:
+    def put(self, obj: T) -> ObjectChange[T] | None:
         """Take ``obj`` in; None if that is no news."""
         key, meta = obj.key, obj.metadata
         old = self._objects.get(key)
@@ -95,7 +95,7 @@ class Store(Generic[T]):
         if old is not None and old.metadata.uid != meta.uid:
             self.deleted.add(old.metadata.uid)
         self._objects[key] = obj
-        return Change(old, obj)
+        return ObjectChange(old, obj)
 
     def knows(self, key: str, uid: str, resource_version: str) -> bool:
         """Whether the store has seen this version of the object, a newer one, or its end."""
@@ -103,7 +103,7 @@ class Store(Generic[T]):
         is_older = old is not None and not _is_newer(resource_version, old.metadata.resource_version)
         return is_older or bool(uid and uid in self.deleted)
 
-    def remove(self, key: str, uid: str | None = None) -> Change[T] | None:
+    def remove(self, key: str, uid: str | None = None) -> ObjectChange[T] | None:
         """Forget the object; None if it is not there, or has another UID than ``uid``."""
         if uid:
             self.deleted.add(uid)
@@ -112,7 +112,7 @@ class Store(Generic[T]):
             return None
         del self._objects[key]
         self.deleted.add(old.metadata.uid)
-        return Change(old, None)
+        return ObjectChange(old, None)
 
     def get(self, key: str, uid: str | None = None) -> T | None:
         """The newest known version; None if there is none, or if it has another UID than ``uid``."""

@@ -35,7 +35,7 @@ from dra_operator.kubectl.whatif.defragmentation import (
 )
 from dra_operator.kubectl.whatif.drain_answer import BUDGETS
 from dra_operator.kubectl.whatif.fitting import overlay_of
-from dra_operator.kubectl.whatif.mix import Mix
+from dra_operator.kubectl.whatif.mix import MixOfPods
 from dra_operator.kubectl.whatif.movable import movable_pods
 from dra_operator.kubectl.whatif.moves import Move
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -71,11 +71,11 @@ def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
     return defragmented(overlay, pods[0], movable, *limits, is_over)
 
 
-def _mix(overlay: Overlay, namespace: str) -> Mix:
+def _mix(overlay: Overlay, namespace: str) -> MixOfPods:
     asked = overlay.made.learner.known()
     if not asked:
         raise Problem("what pods usually ask for is not known: no pod has devices, and the operator's Lease has no mix")
-    return Mix(overlay, asked, namespace)
+    return MixOfPods(overlay, asked, namespace)
 
 
 def _named(seen: Observed, overlay: Overlay, target: str) -> tuple[Sequence[Pod], bool]:

@@ -58,7 +58,7 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
     return Table(columns, devices, lambda it: f"device/{it.id}", "No devices found", "Device")
 
 
-class Holding(Fact, frozen=True):
+class DeviceHolding(Fact, frozen=True):
     """One claim that has one device."""
 
     node: str
@@ -77,7 +77,7 @@ def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     devices = devices_of(shelves(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
-    columns: list[Column[Holding]] = [
+    columns: list[Column[DeviceHolding]] = [
         Column("NODE", lambda it: it.node or "<several>", repeats=lambda it: f"/{it.node}/" in it.device),
         Column("DEVICE", lambda it: it.device, keeps_end=True),
         Column("CLAIM", lambda it: it.claim),
@@ -109,10 +109,10 @@ def meant(seen: Observed, devices: list[DeviceFact], what: str) -> list[DeviceFa
     return found
 
 
-def _holding(device: DeviceFact, number: int) -> Holding:
+def _holding(device: DeviceFact, number: int) -> DeviceHolding:
     holder = device.holders[number]
     access = "admin" if holder.admin else "shared" if device.state == "shared" else "exclusive"
-    return Holding(
+    return DeviceHolding(
         node=device.node,
         device=device.id,
         claim=holder.claim,

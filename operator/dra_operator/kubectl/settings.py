@@ -14,7 +14,7 @@ from dra_api.leases import MIX, Lease
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import Release, chosen
 from dra_ledger.features import Features
-from dra_ledger.taints import Left
+from dra_ledger.taints import LeftAlone
 
 from dra_operator.gates import REMEDY, accepted, features_of, parse_gates
 from dra_operator.kubectl.answer import ExitCode, Problem
@@ -43,7 +43,7 @@ class Settings:
     preempt_other_schedulers: bool = False
     preemption_patience: float | None = None
     """None: the operator's default."""
-    leaves: Left = field(default_factory=Left)
+    leaves: LeftAlone = field(default_factory=LeftAlone)
     """Devices that are left to other schedulers; as the Lease says it."""
 
     @classmethod
@@ -78,7 +78,7 @@ class Settings:
         try:
             gates, release = parse_gates(said.feature_gates), chosen(said.kubernetes_version)
             controllers = _controllers(said.controllers)
-            leaves = Left.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
+            leaves = LeftAlone.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
             accepted(gates, self.release or release)
         except (GateError, _UnknownController, ValueError):
             return self  # of another version of the operator

@@ -24,13 +24,13 @@ from dra_api.meta import Part
 from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import Release
 from dra_api.scheduling import (
+    GangWorkload,
     PodGroup,
     PodGroupSchedulingConstraints,
     PodGroupSchedulingPolicy,
     PodGroupSpec,
     PodGroupTemplate,
     TypedLocalObjectReference,
-    Workload,
     WorkloadReference,
 )
 from dra_api.validation.errors import (
@@ -200,7 +200,7 @@ def validate_pod_group_status(new: PodGroup, old: PodGroup) -> list[FieldError]:
     return [*errors, *claim_statuses(statuses, path, names)]
 
 
-def validate_workload(new: Workload, old: Workload | None = None, *, gates: FeatureGates) -> list[FieldError]:
+def validate_workload(new: GangWorkload, old: GangWorkload | None = None, *, gates: FeatureGates) -> list[FieldError]:
     """What is wrong with a new workload, or with the change from ``old`` to ``new``; its templates neither come nor
     go, and stay as they are but for ``minCount`` from 1.37 on."""
     templates, path = new.spec.pod_group_templates or (), "spec.podGroupTemplates"

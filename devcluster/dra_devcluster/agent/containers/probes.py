@@ -51,7 +51,7 @@ class HandlerFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """The container that a handler concerns: its process, where it listens, its ports by name."""
 
     process: ContainerProcess
@@ -66,7 +66,7 @@ class Target:
         return int(number)
 
 
-async def perform(handler: Handler, target: Target, timeout: float) -> None:
+async def perform(handler: Handler, target: ProbeTarget, timeout: float) -> None:
     """Carry out the handler. Raises HandlerFailed, also when it takes longer than ``timeout`` seconds."""
     try:
         async with asyncio.timeout(timeout):
@@ -86,7 +86,7 @@ async def perform(handler: Handler, target: Target, timeout: float) -> None:
         raise HandlerFailed(str(error)) from error
 
 
-async def _execute(action: ExecAction, target: Target) -> None:
+async def _execute(action: ExecAction, target: ProbeTarget) -> None:
     try:
         process = await target.process.execute(action.command, stdin=False)
     except ContainerError as error:
@@ -100,7 +100,7 @@ async def _execute(action: ExecAction, target: Target) -> None:
         raise HandlerFailed((output + errors)[:_LONGEST_OUTPUT_BYTES].decode(errors="replace"))
 
 
-async def _connect(action: TcpSocketAction, target: Target) -> None:
+async def _connect(action: TcpSocketAction, target: ProbeTarget) -> None:
     port = target.port(action.port)
     if action.host:
         _, writer = await asyncio.open_connection(action.host, port)
@@ -111,7 +111,7 @@ async def _connect(action: TcpSocketAction, target: Target) -> None:
         await writer.wait_closed()
 
 
-async def _get(action: HttpGetAction, target: Target) -> None:
+async def _get(action: HttpGetAction, target: ProbeTarget) -> None:
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{action.scheme.lower()}://{action.host or LOOPBACK}:{target.port(action.port)}{path}"
     network = Network() if action.host else target.network
@@ -129,7 +129,7 @@ async def _get(action: HttpGetAction, target: Target) -> None:
         raise HandlerFailed(f'Get "{url}": {error}') from error
 
 
-async def _check(action: GrpcAction, target: Target) -> None:
+async def _check(action: GrpcAction, target: ProbeTarget) -> None:
     """Ask the health service of gRPC, ``grpc.health.v1``.
 
     Its two messages have one field each, and so look on the wire like the messages for single values.
@@ -175,7 +175,7 @@ class Probes:
         self._changed = changed
         self._least_timeout = least_timeout
 
-    async def run(self, target: Target) -> tuple[str, Probe]:
+    async def run(self, target: ProbeTarget) -> tuple[str, Probe]:
         """Check until a startup or liveness probe gives up; returns its kind and itself."""
         if self._startup is not None:
             if not await self._holds("Startup", self._startup, target, until_success=True):
@@ -194,7 +194,7 @@ class Probes:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _watch_readiness(self, target: Target) -> None:
+    async def _watch_readiness(self, target: ProbeTarget) -> None:
         """Keep ``ready`` as the readiness probe says."""
         if self._readiness is None:
             return
@@ -213,7 +213,7 @@ class Probes:
         self.ready = ready
         self._changed()
 
-    async def _holds(self, kind: str, probe: Probe, target: Target, *, until_success: bool = False) -> bool:
+    async def _holds(self, kind: str, probe: Probe, target: ProbeTarget, *, until_success: bool = False) -> bool:
         """Check until the probe fails often enough in a row, or has its first success if that is enough."""
         failures = 0
         await asyncio.sleep(probe.initial_delay_seconds)
@@ -226,7 +226,7 @@ class Probes:
                 return False
             await asyncio.sleep(probe.period_seconds)
 
-    async def _check(self, kind: str, probe: Probe, target: Target) -> bool:
+    async def _check(self, kind: str, probe: Probe, target: ProbeTarget) -> bool:
         try:
             await perform(probe, target, max(probe.timeout_seconds, self._least_timeout))
         except HandlerFailed as error:
@@ -312,12 +312,12 @@ class Prober:
             grace = max(_LEAST_GRACE_SECONDS, grace - (loop.time() - began))
         await self._runtime.stop(uid, name, grace)
 
-    def _target(self) -> Target:
+    def _target(self) -> ProbeTarget:
         """Raises ContainerError when the container is not running."""
         ports = {port.name: port.container_port for port in self._container.ports or () if port.name}
         uid = self._pod().metadata.uid
         process = self._runtime.process(uid, self._container.name)
-        return Target(process, self._runtime.network(uid), ports)
+        return ProbeTarget(process, self._runtime.network(uid), ports)
 
     def _new_probes(self) -> Probes:
         one = self._container

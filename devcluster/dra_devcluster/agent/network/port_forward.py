@@ -108,7 +108,7 @@ class Reader:
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-class Writer:
+class FrameWriter:
     """Makes frames; header blocks must be sent in the order in which they were made."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class PortForward:
         self._socket = socket
         self._network = network
         self._reader = Reader()
-        self._writer = Writer()
+        self._writer = FrameWriter()
         self._errors: dict[str, int] = {}
         self._incoming: dict[int, asyncio.Queue[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

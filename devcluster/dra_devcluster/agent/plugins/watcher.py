@@ -41,7 +41,7 @@ _LIMITS: Final = {
 """The limit behind an error, with a value that is enough."""
 
 
-class Watcher(Protocol):
+class FolderWatcher(Protocol):
     """A subscriber to changes."""
 
     def changed(self, path: Path, *, is_gone: bool, is_folder: bool) -> None:
@@ -56,12 +56,12 @@ class FolderEvents:
 
     def __init__(self, inotify: Any) -> None:
         self._inotify = inotify
-        self._folders: dict[int, dict[Watcher, Path]] = {}
-        self._watchers: set[Watcher] = set()
+        self._folders: dict[int, dict[FolderWatcher, Path]] = {}
+        self._watchers: set[FolderWatcher] = set()
         self._has_warned = False
 
     @staticmethod
-    def join(watcher: Watcher) -> FolderEvents | None:
+    def join(watcher: FolderWatcher) -> FolderEvents | None:
         """Those of this loop; None where they cannot be had. The watcher leaves when it ends."""
         loop = asyncio.get_running_loop()
         if inotify_simple is None:
@@ -79,7 +79,7 @@ class FolderEvents:
             events._watchers.add(watcher)
         return events
 
-    def watch(self, folder: Path, watcher: Watcher) -> bool:
+    def watch(self, folder: Path, watcher: FolderWatcher) -> bool:
         """Tell the watcher of changes in the folder; False if it has to look itself. Raises OSError."""
         flags = inotify_simple.flags
         mask = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.ONLYDIR
@@ -95,7 +95,7 @@ class FolderEvents:
         self._folders.setdefault(number, {})[watcher] = folder
         return True
 
-    def leave(self, watcher: Watcher) -> None:
+    def leave(self, watcher: FolderWatcher) -> None:
         """Tell the watcher nothing more; the last one ends the instance."""
         self._watchers.discard(watcher)
         for number, watchers in list(self._folders.items()):

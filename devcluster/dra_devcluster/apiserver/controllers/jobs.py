@@ -84,7 +84,7 @@ class JobPod:
 
 
 @dataclass(slots=True)
-class Backoff:
+class PodBackoff:
     """The pause before new pods, after failures since the last success."""
 
     failures: int = 0
@@ -106,7 +106,7 @@ class JobController(WorkloadController):
     plural = "jobs"
 
     def __init__(self, registry: Registry) -> None:
-        self._backoffs: dict[str, Backoff] = {}
+        self._backoffs: dict[str, PodBackoff] = {}
         super().__init__(registry)
 
     def see(self, collection: Collection, change: Change) -> None:
@@ -137,7 +137,7 @@ class JobController(WorkloadController):
             sync.status.pop("startTime", None)
         else:
             sync.status.setdefault("startTime", now())
-        backoff = self._backoffs.setdefault(stored.uid, Backoff())
+        backoff = self._backoffs.setdefault(stored.uid, PodBackoff())
         sync.count(backoff, asyncio.get_running_loop().time())
         outcome = sync.outcome()
         if outcome is None:
@@ -160,7 +160,7 @@ class JobController(WorkloadController):
         elif (left := sync.seconds_left()) is not None:
             self.add_later(stored.key, left)
 
-    def _manage(self, stored: Stored, job: Json, sync: _Sync, backoff: Backoff) -> None:
+    def _manage(self, stored: Stored, job: Json, sync: _Sync, backoff: PodBackoff) -> None:
         """Make missing pods, or delete those that are too many."""
         missing = sync.missing()
         if sync.surplus:
@@ -253,7 +253,7 @@ class _Sync:
         self._conditions: list[Json] = self.status.get("conditions") or []
         self._fatal = ""
 
-    def count(self, backoff: Backoff, moment: float) -> None:
+    def count(self, backoff: PodBackoff, moment: float) -> None:
         """Count the pods that are over since the last look."""
         policy = dig(self.spec, "podFailurePolicy.rules") or ()
         for pod in self.pods:

@@ -29,7 +29,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
-from dra_api.scheduling import PodGroup, Workload
+from dra_api.scheduling import GangWorkload, PodGroup
 from dra_api.selectors import refuse_admin_access, refuse_admin_access_in_status
 from dra_api.validation import FieldError
 
@@ -103,7 +103,7 @@ _RULES = {
         has_generation=True,
         finalizer=PROTECTION,
     ),
-    "workloads": Rules(Workload, validation.validate_workload, options=("gates",), has_generation=True),
+    "workloads": Rules(GangWorkload, validation.validate_workload, options=("gates",), has_generation=True),
 }
 OF_SCHEDULING = frozenset({"podgroups", "workloads"})
 

@@ -17,7 +17,7 @@ from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write
 from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
-from dra_devcluster.apiserver.served.registry import NodeServer
+from dra_devcluster.apiserver.served.registry import NodeServerAddress
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.storage.selectors import selects
 from dra_devcluster.apiserver.structure import Fault
@@ -72,7 +72,7 @@ def _keep_server(meta: Json, write: Write) -> None:
     if "annotations" in meta and not annotations:
         del meta["annotations"]
     if key and address and not write.dry_run and not write.subresource:
-        write.registry.node_servers[meta["name"]] = NodeServer(address, key)
+        write.registry.node_servers[meta["name"]] = NodeServerAddress(address, key)
 
 
 def _taints(taints: Sequence[Json]) -> Iterator[Fault]:

@@ -129,7 +129,7 @@ def _listing(error: CompileError) -> str:
 _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
 
 
-class NodeServer(NamedTuple):
+class NodeServerAddress(NamedTuple):
     """A node's own server: ``address`` is host and port, ``key`` the bearer token that it wants to see."""
 
     address: str
@@ -152,7 +152,7 @@ class Registry:
         self.authorization = Authorization(mode, self.store)
         self.gates = gates
         self.release = release
-        self.node_servers: dict[str, NodeServer] = {}
+        self.node_servers: dict[str, NodeServerAddress] = {}
         """By the name of the node, as its agent registered it."""
         self.check_selector = selector_check(gates)
         self.check_derived = derived_check(gates)

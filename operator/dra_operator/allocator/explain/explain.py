@@ -20,7 +20,7 @@ from dra_operator.allocator.explain.shortage import Hint, Meant, Shortage, losse
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.wording import amount, counted, listed
 
 Stage = Sequence[Domain]
@@ -47,7 +47,7 @@ def _usable(stages: Iterable[Stage]) -> int:
 # --- one constraint -----------------------------------------------------------------------------
 
 
-def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
+def constrained(problem: NodeProblem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
     """How many devices the constraint needs but cannot find, over all requests that certainly fall under it."""
     stages: list[Stage] = [
         stage for stage in problem.domains if all(constraint in other.ledgers for other in stage)
@@ -72,7 +72,7 @@ def _too_few_values(constraint: str, column: Column, need: int, devices: int) ->
 
 
 def _too_few_equal(
-    problem: Problem, constraint: str, column: Column, stages: Sequence[Stage], need: int, devices: int
+    problem: NodeProblem, constraint: str, column: Column, stages: Sequence[Stage], need: int, devices: int
 ) -> Hint | None:
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
@@ -82,7 +82,7 @@ def _too_few_equal(
     return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
 
 
-def _completed(problem: Problem, column: Column, stages: Sequence[Stage], need: int, devices: int) -> str:
+def _completed(problem: NodeProblem, column: Column, stages: Sequence[Stage], need: int, devices: int) -> str:
     """How the most frequent value gets enough usable devices, if enough devices match; empty if none can."""
     matching = _union(stages, problem.matching) & problem.view.here
     groups = [(value, having & matching) for value, having in column.having.items()]
@@ -112,7 +112,7 @@ def _shown(value: tuple[str, object]) -> str:
 # --- all requests -------------------------------------------------------------------------------
 
 
-def together(problem: Problem) -> tuple[int, Hint]:
+def together(problem: NodeProblem) -> tuple[int, Hint]:
     """How many devices all requests need, and what is scarce according to sums."""
     stages = [stage for stage in problem.domains if _needs([stage])]
     need, devices = _needs(stages), _usable(stages)
@@ -123,19 +123,19 @@ def together(problem: Problem) -> tuple[int, Hint]:
     return need, Hint(detail + (f", {listed(found, 4)}" if found else _ruled_out(problem)), fix)
 
 
-def _ruled_out(problem: Problem) -> str:
+def _ruled_out(problem: NodeProblem) -> str:
     """The ledgers that the requests fall under: true of any, also where no sum shows what is scarce."""
     rules = listed(dict.fromkeys(map(str, problem.ledgers)))
     return f"; no choice of devices keeps to: {rules}" if rules else ""
 
 
-def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
+def _devices(problem: NodeProblem, need: int, devices: int) -> Iterator[str]:
     count = devices.bit_count()
     if not devices & problem.node.shareable and count < need:
         yield f"{count} {_are(count)} suitable"
 
 
-def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
+def _collision(problem: NodeProblem, stages: Sequence[Stage]) -> str:
     """Two requests that want the same devices, too few for both."""
     alone = [(stage, _usable([stage]), _needs([stage])) for stage in stages if _is_exclusive(problem, stage)]
     needs = sorted(need for _, _, need in alone)
@@ -149,17 +149,17 @@ def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
     return ""
 
 
-def _is_exclusive(problem: Problem, stage: Stage) -> bool:
+def _is_exclusive(problem: NodeProblem, stage: Stage) -> bool:
     """No other request can take the devices that this one takes."""
     return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in stage)
 
 
-def _name(problem: Problem, domain: Domain) -> str:
+def _name(problem: NodeProblem, domain: Domain) -> str:
     claim = f" of claim {problem.program.claims[domain.claim].key}" if len(problem.program.claims) > 1 else ""
     return f"request {domain.alternative.request}{claim}"
 
 
-def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
+def _counters(problem: NodeProblem, stages: Sequence[Stage]) -> Iterator[str]:
     left: Counter[str] = Counter()
     by_ledger = {it: it.shared_counters for it in problem.ledgers if it.shared_counters is not None}
     for counters in by_ledger.values():
@@ -180,7 +180,7 @@ def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
         yield from _scarce("counter", left, stages, costs)
 
 
-def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
+def _capacity(problem: NodeProblem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
     for ledger in problem.ledgers:
         if ledger.consumable_capacity is not None:
@@ -227,7 +227,7 @@ NAMED_DEVICES = 8
 """The most devices in use that a refusal names."""
 
 
-def refuse(problem: Problem, *, hints: bool = True) -> Refusal:
+def refuse(problem: NodeProblem, *, hints: bool = True) -> Refusal:
     """The refusal of a problem without solution. It has a request, because claims without requests always fit.
 
     Without ``hints`` it says of a request that is short of devices which one, and not more: for comparing nodes.
@@ -249,7 +249,7 @@ def refuse(problem: Problem, *, hints: bool = True) -> Refusal:
     return _refusal(problem, domain, meant(problem, domain), Rule.COMBINATION, why, needs)
 
 
-def _shortage(problem: Problem, domain: Domain, alternatives: int, *, hints: bool) -> Refusal:
+def _shortage(problem: NodeProblem, domain: Domain, alternatives: int, *, hints: bool) -> Refusal:
     """The first check that left too little is to blame."""
     left = problem.matching(domain)
     lost: list[Tally] = []
@@ -278,7 +278,7 @@ def _is_short(domain: Domain, left: int) -> bool:
 
 
 def _refusal(
-    problem: Problem,
+    problem: NodeProblem,
     domain: Domain,
     offered: Meant,
     rule: Rule,

@@ -27,7 +27,7 @@ from dra_operator.allocator.explain.shortage import (
     tolerate,
 )
 from dra_operator.allocator.outcome import Rule
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.wording import amount, counted, listed
 
 
@@ -98,7 +98,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
     )
 
 
-def _too_little(problem: Problem, gap: Gap, requests: Mapping[str, Quantity]) -> Hint:
+def _too_little(problem: NodeProblem, gap: Gap, requests: Mapping[str, Quantity]) -> Hint:
     asked, left = requests.get(gap.name), amount(gap.left)
     how = ""
     if asked is None:
@@ -115,7 +115,7 @@ def _too_little(problem: Problem, gap: Gap, requests: Mapping[str, Quantity]) ->
     )
 
 
-def _forbidden(problem: Problem, device: int, name: str, wanted: Quantity, capacity: DeviceCapacity) -> Hint:
+def _forbidden(problem: NodeProblem, device: int, name: str, wanted: Quantity, capacity: DeviceCapacity) -> Hint:
     policy = capacity.request_policy or CapacityRequestPolicy()
     id_ = problem.view.id(device)
     return Hint(

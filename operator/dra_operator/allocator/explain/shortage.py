@@ -22,7 +22,7 @@ from dra_ledger.taints import LEFT, blocking, scheduler_of
 from dra_operator.allocator.outcome import Rule
 from dra_operator.allocator.problem.filters import stages
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.wording import counted
 
 
@@ -36,7 +36,7 @@ class Hint(NamedTuple):
 class Shortage(NamedTuple):
     """``rule`` is the check to blame, ``gone`` the devices that it took away."""
 
-    problem: Problem
+    problem: NodeProblem
     domain: Domain
     rule: Rule
     gone: int
@@ -52,7 +52,7 @@ class Shortage(NamedTuple):
         return f"request {self.domain.alternative.request}"
 
 
-def losses(problem: Problem, domain: Domain) -> Iterator[tuple[Rule, int]]:
+def losses(problem: NodeProblem, domain: Domain) -> Iterator[tuple[Rule, int]]:
     """How many matching devices each check took, in the order of the checks."""
     left = problem.matching(domain)
     for rule, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
@@ -75,7 +75,7 @@ class Meant(NamedTuple):
     """The devices are those of several drivers, although the selectors name none."""
 
 
-def meant(problem: Problem, domain: Domain) -> Meant:
+def meant(problem: NodeProblem, domain: Domain) -> Meant:
     """What an alternative of a request can mean."""
     view = problem.view
     naming = problem.node.compiled.drivers(domain.alternative.expressions)
@@ -98,7 +98,7 @@ Taint = tuple[str, str, str]
 """Key, value, effect."""
 
 
-def recovery(problem: Problem, domains: Sequence[Domain], lost: int, missing: int, kind: str = "") -> str:
+def recovery(problem: NodeProblem, domains: Sequence[Domain], lost: int, missing: int, kind: str = "") -> str:
     """How to get so many of the lost devices back for any of the domains; ``kind`` says which devices they are.
 
     Empty if waiting and tolerations bring none back.
@@ -124,7 +124,7 @@ def recovery(problem: Problem, domains: Sequence[Domain], lost: int, missing: in
 _PLAIN = ("more matching device is", "more matching devices are")
 
 
-def _sorted_out(problem: Problem, domains: Iterable[Domain], lost: int) -> tuple[int, int, int]:
+def _sorted_out(problem: NodeProblem, domains: Iterable[Domain], lost: int) -> tuple[int, int, int]:
     """The lost devices that need only waiting, only a toleration, or both, each by the domain that needs least."""
     waiting = tainted = both = 0
     for domain in domains:
@@ -135,13 +135,13 @@ def _sorted_out(problem: Problem, domains: Iterable[Domain], lost: int) -> tuple
     return waiting, tainted & ~waiting, both & ~tainted & ~waiting
 
 
-def _fitting(problem: Problem, domain: Domain, devices: int) -> int:
+def _fitting(problem: NodeProblem, domain: Domain, devices: int) -> int:
     """The devices in use that could be taken if they were free and had no taints."""
     devices &= problem.view.here & problem.view.fitting(domain.alternative.capacity).devices
     return devices if problem.node.features.binding_conditions else devices & ~problem.view.binding
 
 
-def taints_of(problem: Problem, domain: Domain, device: int) -> Iterator[Taint]:
+def taints_of(problem: NodeProblem, domain: Domain, device: int) -> Iterator[Taint]:
     """The taints of a device that keep the request from it."""
     for taint in problem.view.devices[device].taints or ():
         if (taint == LEFT or problem.node.features.device_taints) and blocking(
@@ -154,7 +154,7 @@ def _key(taint: DeviceTaint) -> Taint:
     return (taint.key, taint.value, taint.effect)
 
 
-def _tolerate(problem: Problem, domains: Sequence[Domain], devices: int) -> str:
+def _tolerate(problem: NodeProblem, domains: Sequence[Domain], devices: int) -> str:
     """The tolerations that make all these devices usable, for the first domain that they match."""
     for domain in domains:
         if own := devices & problem.matching(domain):

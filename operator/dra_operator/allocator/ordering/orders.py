@@ -12,7 +12,7 @@ from dra_operator.allocator.ordering.mix import Totals, wasted
 from dra_operator.allocator.ordering.supply import Kinds, NodeSupply, Taken, supply_of
 from dra_operator.allocator.problem.ledgers import ConsumableCapacity
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.search.frames import DeviceOrder, Grant, Tried
 
 ATTRIBUTES: Final = ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode")
@@ -26,7 +26,7 @@ NO_GROUP: Final[Rank] = (True, True, 0)
 class AlignedOrder:
     """The order ``aligned``."""
 
-    def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
+    def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """Group by group."""
         taken = sum({1 << device for _, device, _, _ in grants})
         lists = problem.node.features.list_attributes
@@ -61,7 +61,7 @@ WHOLE_MILLIONTHS: Final = 1_000_000
 class BestFitOrder:
     """The order ``best-fit``."""
 
-    def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
+    def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """The fullest first."""
         consumable = next((it for ledger in domain.ledgers if (it := ledger.consumable_capacity) is not None), None)
         spent = _counters_left(domain)
@@ -74,7 +74,7 @@ class BestFitOrder:
         return Tried(sorted(keys, key=lambda device: (keys[device], device)), len(keys) // 16)
 
 
-def _left(problem: Problem, consumable: ConsumableCapacity | None, device: int) -> tuple[int, tuple[int, ...]]:
+def _left(problem: NodeProblem, consumable: ConsumableCapacity | None, device: int) -> tuple[int, tuple[int, ...]]:
     """What is left of a shared device, each capacity as a part of the whole."""
     left: Mapping[str, int] = consumable.left(device) if consumable is not None else problem.node.left(device)
     capacity = problem.view.devices[device].capacity or {}
@@ -95,7 +95,7 @@ def _counters_left(domain: Domain) -> dict[int, int]:
     return found
 
 
-def _size(problem: Problem, device: int) -> list[int]:
+def _size(problem: NodeProblem, device: int) -> list[int]:
     capacity = problem.view.devices[device].capacity or {}
     return [capacity[name].value.nanos for name in sorted(capacity)]
 
@@ -118,7 +118,7 @@ class LeastLossOrder:
     def __init__(self, kinds: Callable[[], Kinds], loss: Loss | None = None) -> None:
         self._kinds, self._loss, self._of_partitions = kinds, loss or destroyed, loss or depleted
 
-    def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
+    def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """By what is in vain afterwards; equal ones where least is idle."""
         kinds = self._kinds()
         mix = kinds.mix

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import Domain, NodeState
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.search.frames import DeviceOrder, MakePruner
 from dra_operator.allocator.search.search import Search
 
@@ -43,7 +43,7 @@ def sketch(
     known: tuple[Sketch, object] | None = kinds.sketches.get(key) if key is not None else None
     if known is not None:
         return known[0]
-    search = Search(Problem(node, program), make_pruner, order)
+    search = Search(NodeProblem(node, program), make_pruner, order)
     after = None
     if search.run(SKETCH_STEPS):
         after = supply.without([taken_by(domain, device) for domain, device, _, _ in search.state.grants])

@@ -166,7 +166,7 @@ class _Filtering:
             domain.usable = keeps(node, domain, domain.usable)
 
 
-class Problem:
+class NodeProblem:
     """The claims on one node: a domain for each alternative of each stage, and the ledgers they share.
 
     Raises AllocationError from the constructor for everything that is fatal before the search.

@@ -21,7 +21,7 @@ from dra_ledger.basics import each
 from dra_ledger.counters import Block, CounterKind
 
 from dra_operator.allocator.problem.ledgers import ConsumableCapacity, Ledger, SharedCounters
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.pruning.open_request import CapacityLedger, OpenRequest, capacity_ledgers
 from dra_operator.allocator.search.frames import Remaining
 
@@ -65,7 +65,7 @@ Limit = tuple[int, int]
 class CounterBounds:
     """Bounds for shared counters in their current state."""
 
-    def __init__(self, problem: Problem, ledger: Ledger, counters: SharedCounters) -> None:
+    def __init__(self, problem: NodeProblem, ledger: Ledger, counters: SharedCounters) -> None:
         self._counters = counters
         reach = 0
         for _, devices in counters.groups:
@@ -146,7 +146,7 @@ Name = TypeVar("Name")
 class AggregateBounds:
     """Each method is False only when the remaining requests certainly cannot all be served."""
 
-    def __init__(self, problem: Problem, counter_bounds: Sequence[CounterBounds], several: int) -> None:
+    def __init__(self, problem: NodeProblem, counter_bounds: Sequence[CounterBounds], several: int) -> None:
         self._problem = problem
         self._counter_bounds = counter_bounds
         self._several = several
@@ -239,7 +239,7 @@ class Share:
     """The least that any usable device gives, whichever is chosen."""
 
 
-def _shares(problem: Problem, limited: CapacityLedger) -> list[Share]:
+def _shares(problem: NodeProblem, limited: CapacityLedger) -> list[Share]:
     """The share of every domain, by its number."""
     in_nanos = {
         id(amounts): {
@@ -271,7 +271,7 @@ class Drawing:
     """Devices that cost nothing."""
 
 
-def _drawing(problem: Problem) -> list[Drawing]:
+def _drawing(problem: NodeProblem) -> list[Drawing]:
     """The drawing of every domain, by its number."""
     known: dict[tuple[int, ...], Drawing] = {}
     drawing: list[Drawing] = []

@@ -15,7 +15,7 @@ from dra_ledger.basics import each
 from dra_ledger.columns import Column
 
 from dra_operator.allocator.problem.ledgers import Ledger
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.pruning.aggregate_bounds import AggregateBounds, CounterBounds
 from dra_operator.allocator.pruning.matching import LimitedSupply, Need, assignable, feasible
 from dra_operator.allocator.pruning.open_request import OpenRequest, Sharing
@@ -93,7 +93,7 @@ class Bounds:
     The checks also remove devices that are in no solution.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: NodeProblem) -> None:
         self._problem = problem
         self._sharing = Sharing(problem)
         self.several = self._sharing.several

@@ -13,7 +13,7 @@ from dra_ledger.basics import each
 
 from dra_operator.allocator.problem.ledgers import ConsumableCapacity, Consumption, Ledger, consumptions
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.search.frames import Remaining
 
 
@@ -25,7 +25,7 @@ class CapacityLedger(NamedTuple):
     consumptions: list[Consumption]
 
 
-def capacity_ledgers(problem: Problem) -> list[CapacityLedger]:
+def capacity_ledgers(problem: NodeProblem) -> list[CapacityLedger]:
     """The ledgers of consumable capacity."""
     return [
         CapacityLedger(ledger, ledger.consumable_capacity, consumptions(domains))
@@ -37,7 +37,7 @@ def capacity_ledgers(problem: Problem) -> list[CapacityLedger]:
 class Sharing:
     """Upper bounds for the shares of one problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: NodeProblem) -> None:
         self._problem = problem
         self._capacity_ledgers = capacity_ledgers(problem)
         self._least: dict[int, list[tuple[ConsumableCapacity, Mapping[str, int]]]] = {}

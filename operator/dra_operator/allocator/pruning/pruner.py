@@ -17,7 +17,7 @@ from dra_ledger.basics import each
 
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.pruning.bounds import Bounds
 from dra_operator.allocator.pruning.open_request import OpenRequest
 from dra_operator.allocator.search.frames import BranchEnd, BranchState, Remaining
@@ -25,7 +25,7 @@ from dra_operator.allocator.search.frames import BranchEnd, BranchState, Remaini
 from .symmetry import interchangeable, introduce
 
 
-def find_error_horizons(problem: Problem) -> list[int]:
+def find_error_horizons(problem: NodeProblem) -> list[int]:
     """For each stage the first one from there on at which a fatal error may be met; the end when there is none."""
     reached, end = problem.reached, len(problem.domains)
     fallible = {stage for stage, domains in enumerate(reached) if not all(domain.cannot_raise for domain in domains)}
@@ -68,7 +68,7 @@ class Propagation:
     It keeps no state except what is computed once per problem.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: NodeProblem) -> None:
         self._problem = problem
         self._error_horizons = find_error_horizons(problem)
         self._bounds = Bounds(problem)
@@ -229,7 +229,7 @@ def _columns(constraint: Ledger, devices: int) -> Iterable[int]:
 class Pruner:
     """Knowledge about one problem, gathered during its search."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: NodeProblem) -> None:
         problem.own_domains()
         self._problem = problem
         self._propagation = Propagation(problem)
@@ -282,7 +282,7 @@ class Pruner:
 Behind = list[tuple[int, Domain]]
 
 
-def _behind(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
+def _behind(problem: NodeProblem) -> list[tuple[Behind, list[Ledger]]]:
     """For each stage the devices that the domains behind it may take, and the ledgers of the stage and behind.
 
     Of domains that may take the same devices, and that the same devices in use concern, one is enough.

@@ -20,13 +20,13 @@ from dra_ledger.basics import each
 
 from dra_operator.allocator.problem.ledgers import Ledger, Request
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 
 SMALL_SET_DEVICES: Final = 8
 """Sets of at most so many devices are split device by device."""
 
 
-def interchangeable(problem: Problem) -> dict[int, int]:
+def interchangeable(problem: NodeProblem) -> dict[int, int]:
     """For each device with interchangeable ones, their set, including itself."""
     if any(_sees_order(domain) for domains in problem.domains for domain in domains):
         return {}
@@ -76,7 +76,7 @@ def _split_off(classes: Iterable[int], small: Iterable[int]) -> list[int]:
     return parts
 
 
-def _concerned(problem: Problem) -> int:
+def _concerned(problem: NodeProblem) -> int:
     devices = 0
     for domains in problem.domains:
         for domain in domains:
@@ -84,7 +84,7 @@ def _concerned(problem: Problem) -> int:
     return devices
 
 
-def _sets(problem: Problem, concerned: int) -> Iterable[int]:
+def _sets(problem: NodeProblem, concerned: int) -> Iterable[int]:
     """Everything that tells devices apart, without repetition."""
     sets = {problem.node.shareable}
     for domains in problem.domains:
@@ -120,7 +120,7 @@ class RequestOrder(Ledger):
         return self._behind[-1]
 
 
-def introduce(problem: Problem, first: int) -> None:
+def introduce(problem: NodeProblem, first: int) -> None:
     """Gives symmetric requests among the stages from ``first`` on their common ledgers, one for each alternative."""
     shareable = problem.node.shareable
     by_claim = problem.program.wants_admin_access

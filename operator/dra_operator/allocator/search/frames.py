@@ -28,7 +28,7 @@ from dra_ledger.errors import AllocationError, ClaimError
 
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 
 Grant = tuple[Domain, int, int, int]
 """One device given to one alternative; and what was taken before, in all and by the claim, to be restored."""
@@ -44,11 +44,11 @@ class Tried(NamedTuple):
 class DeviceOrder(Protocol):
     """Which devices are tried first."""
 
-    def tried(self, problem: Problem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
+    def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """Puts the devices in order. The request lacks so many, the next one included; ``grants`` were made before."""
 
 
-def ordered_from(problem: Problem) -> int:
+def ordered_from(problem: NodeProblem) -> int:
     """The first stage at which an order may count; behind the last one if it may not count at all."""
     domains = problem.domains
     if not all(domain.cannot_raise for stage in problem.reached for domain in stage):
@@ -65,7 +65,7 @@ class BranchState:
     ordering_steps = 0
     """What an order of devices has cost since the search last looked."""
 
-    def __init__(self, problem: Problem, order: DeviceOrder | None = None) -> None:
+    def __init__(self, problem: NodeProblem, order: DeviceOrder | None = None) -> None:
         self.problem = problem
         self.order = order
         """How devices are tried from a stage on; None: in the reference's order."""
@@ -151,7 +151,7 @@ class BranchPruner(Protocol):
         """Equal for two places in the search only if what follows is equal."""
 
 
-MakePruner = Callable[[Problem], BranchPruner]
+MakePruner = Callable[[NodeProblem], BranchPruner]
 
 
 class Frame:

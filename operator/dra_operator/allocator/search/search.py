@@ -28,7 +28,7 @@ from typing import Final
 
 from dra_ledger.errors import AllocationError
 
-from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.problem.problem import NodeProblem
 
 from .frames import (
     AlternativesFrame,
@@ -50,7 +50,7 @@ PRUNED_STEP_FACTOR: Final = 25
 class Search:
     """A search that can be interrupted: ``run`` until it has an answer or has done so many steps."""
 
-    def __init__(self, problem: Problem, make_pruner: MakePruner, order: DeviceOrder | None = None) -> None:
+    def __init__(self, problem: NodeProblem, make_pruner: MakePruner, order: DeviceOrder | None = None) -> None:
         self.problem = problem
         self.steps = 0
         self._make_pruner = make_pruner

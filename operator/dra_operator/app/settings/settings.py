@@ -17,7 +17,7 @@ from dra_api.releases.release import AUTO, BUILT, chosen
 from msgspec import Meta, Struct, inspect
 
 from dra_operator.admission.workloads import AdmissionSettings
-from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Left
+from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, LeftAlone
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.controllers import BackoffSettings, TimeSettings, controllers_of, names_admission
 from dra_operator.gates import accepted, parse_gates
@@ -249,7 +249,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         features = accepted(parse_gates(self.feature_gates), chosen(self.kubernetes_version))
         controllers_of(self.controllers)
-        Left.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
+        LeftAlone.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
         if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
             raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
         is_timed = (self.admission_promise, self.admission_backoff) != (_ADMISSION.promise, _ADMISSION.backoff)

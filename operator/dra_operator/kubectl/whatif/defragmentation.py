@@ -13,8 +13,8 @@ from dra_operator.kubectl.answer import Fact
 from dra_operator.scheduling import NoPlace
 from dra_operator.wording import counted, listed
 
-from .mix import Mix
-from .moves import Move, MoveSearch, OutOfBudget, Plan
+from .mix import MixOfPods
+from .moves import Move, MovePlan, MoveSearch, OutOfBudget
 from .overlay import Overlay
 
 IsOver = Callable[[], bool]
@@ -93,7 +93,7 @@ def defragmented_for_gang(
 
 
 def defragmented_for_mix(
-    overlay: Overlay, mix: Mix, movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
+    overlay: Overlay, mix: MixOfPods, movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
 ) -> Defragmentation:
     """Moves after which as many as can be of the usual requests have room, each for itself, and the fewest for that.
 
@@ -122,7 +122,7 @@ def defragmented_for_mix(
     return replace(answer, steps=steps)
 
 
-def _searched(search: MoveSearch, most_moves: int, answer: Defragmentation) -> tuple[Plan | None, Defragmentation]:
+def _searched(search: MoveSearch, most_moves: int, answer: Defragmentation) -> tuple[MovePlan | None, Defragmentation]:
     """The plan; without one the answer says why."""
     try:
         found = search.plan(most_moves)

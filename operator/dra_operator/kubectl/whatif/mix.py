@@ -22,7 +22,7 @@ SHOWN_REQUESTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class MixFitting:
     """``weight`` of the requests that have room, of ``total``. ``places``: their nodes; ``lacking``: the others."""
 
     weight: int
@@ -46,7 +46,7 @@ class Fitting:
         return f"{1 - self.share:.0%} of the requests have no room: {listed(self.lacking, SHOWN_REQUESTS)}"
 
 
-class Mix:
+class MixOfPods:
     """A pod for each kind of request, which asks for the cpu that such pods ask for, and tolerates nothing."""
 
     def __init__(self, overlay: Overlay, asked: Sequence[Asked], namespace: str) -> None:
@@ -57,10 +57,10 @@ class Mix:
             self._pods.append((overlay.with_claims(pod)[0], it))
         self._total = sum(it.weight for it in asked)
 
-    def fitting(self, overlay: Overlay) -> Fitting:
+    def fitting(self, overlay: Overlay) -> MixFitting:
         """For what there is room now."""
         found = [(it, overlay.node_for(pod)) for pod, it in self._pods]
-        return Fitting(
+        return MixFitting(
             sum(it.weight for it, node in found if node),
             self._total,
             [node for _, node in found if node],

@@ -36,7 +36,7 @@ class Move(Fact, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MovePlan:
     """After the moves the pod fits on ``node``."""
 
     node: str
@@ -65,19 +65,19 @@ class MoveSearch:
     """Those made so far, in their order, by the pod that moved."""
     _failed: set[tuple[str, bool, frozenset[tuple[str, str, tuple[str, ...]]]]] = field(default_factory=set)
 
-    def plan(self, most_moves: int) -> Plan | None:
+    def plan(self, most_moves: int) -> MovePlan | None:
         """The plan with the fewest moves; None if there is none with so many. Raises OutOfBudget."""
         self._nodes = sorted(self.overlay.cluster.nodes.keys())
         for node in self.goals:
             if self._fits(node):
-                return Plan(node, ())
+                return MovePlan(node, ())
         open_nodes = {node: pods for node in self.goals if (pods := self._in_the_way(node))}
         for allowed in range(1, most_moves + 1):
             for by_scheduler in (True, False):
                 self._failed.clear()
                 for node, pods in open_nodes.items():
                     if self._search(node, pods, allowed, by_scheduler=by_scheduler):
-                        return Plan(node, tuple(self._moves.values()))
+                        return MovePlan(node, tuple(self._moves.values()))
         return None
 
     def _in_the_way(self, node: str) -> list[Pod]:

@@ -95,7 +95,7 @@ def _is_leaving(made: Pipeline, pod: Pod) -> bool:
     return leaves_soon(pod, made.now, made.preemption_patience)
 
 
-class Decision(NamedTuple):
+class PodDecision(NamedTuple):
     """``answer`` is None if each node says no, and no end of other pods may help: that is a decision as well."""
 
     pod_filter: PodFilter | None
@@ -111,27 +111,27 @@ class Decision(NamedTuple):
         return self.answer.message if isinstance(self.answer, NoPlace) and self.answer.is_error else ""
 
 
-def decide(made: Pipeline, cycle_state: CycleState, *, places: bool) -> Decision:
+def decide(made: Pipeline, cycle_state: CycleState, *, places: bool) -> PodDecision:
     """``places``: the operator gives the pod a node, or devices."""
     try:
         pod_filter = PodFilter(cycle_state)
     except NodeSelectionError as error:
-        return Decision(None, [], NoPlace(str(error), is_error=True))
+        return PodDecision(None, [], NoPlace(str(error), is_error=True))
     said: list[NodeSaid] = []
     try:
         said.extend(survey(cycle_state, pod_filter, made.pausing))
         return _decided(made, cycle_state, pod_filter, said, places=places)
     except TookTooLong:
-        return Decision(pod_filter, said, None, is_cut=True)
+        return PodDecision(pod_filter, said, None, is_cut=True)
 
 
 def _decided(
     made: Pipeline, cycle_state: CycleState, pod_filter: PodFilter, said: list[NodeSaid], *, places: bool
-) -> Decision:
+) -> PodDecision:
     is_refused = said and all(isinstance(one.said.answer, Obstructed | Lacking) for one in said)
     if is_refused and not (places and _may_outrank(made, cycle_state)):
-        return Decision(pod_filter, said, None)
-    return Decision(pod_filter, said, made.planned(cycle_state, partial(preemption, made) if places else None))
+        return PodDecision(pod_filter, said, None)
+    return PodDecision(pod_filter, said, made.planned(cycle_state, partial(preemption, made) if places else None))
 
 
 def _may_outrank(made: Pipeline, cycle_state: CycleState) -> bool:

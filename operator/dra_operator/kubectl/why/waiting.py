@@ -32,7 +32,7 @@ from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
 from dra_operator.wording import counted, listed
 
 from .changes import Fix, Report, Trial
-from .decision import Decision, Together, ahead_in_line, decide, missing_members, together, victims
+from .decision import PodDecision, Together, ahead_in_line, decide, missing_members, together, victims
 from .nodes import node_report, promising, unpublished, with_devices
 from .published import Published
 from .search import FixSearch, outdated
@@ -182,7 +182,7 @@ def _tell_of_nodes(
     report: Report,
     made: Pipeline,
     cycle_state: CycleState,
-    decision: Decision,
+    decision: PodDecision,
     *,
     places: bool,
     supposed: Supposed | None,
@@ -218,7 +218,7 @@ def _tell_of_nodes(
 
 
 def _apart(
-    report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision, supposed: Supposed | None
+    report: Report, made: Pipeline, cycle_state: CycleState, decision: PodDecision, supposed: Supposed | None
 ) -> list[str]:
     """Return what else helps where devices have yet to be published: no change of a person replaces those."""
     unserved, where = unpublished(decision.said)
@@ -240,7 +240,7 @@ def _apart(
     return [f"once the devices of claim {listed(unserved)} are published, it would fit with:", *lines] if lines else []
 
 
-def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleState, decision: Decision) -> Published:
+def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleState, decision: PodDecision) -> Published:
     published = Published(made.seen.every(ResourceSlice) or tuple(made.cluster.slices))
     pod_filter, said = decision.pod_filter, decision.said
     if pod_filter is not None and not decision.error:

@@ -16,8 +16,8 @@ from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 
-from dra_operator.admission.planner import Answers, Outcome, Planner, Question, ViewSettings, Wanted
-from dra_operator.admission.workloads import Stage, own_checks, rank_of_promise, stage_of
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, ViewSettings
+from dra_operator.admission.workloads import CheckStage, own_checks, rank_of_promise, stage_of
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.placing import NotPlaced, Placing
@@ -136,19 +136,19 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
         known.scoring_strategy or STRATEGIES[0], DEFAULT_BUDGET_STEPS, known.device_order or DEVICE_ORDERS[0]
     )
     stages = {it.key: stage_of(it, names, seen.taken, PROMISE_SECONDS) for it in seen.every(Workload)}
-    promised = [it for it in seen.every(Workload) if stages[it.key] is Stage.PROMISED]
+    promised = [it for it in seen.every(Workload) if stages[it.key] is CheckStage.PROMISED]
     promised.sort(key=lambda it: rank_of_promise(it, names, seen.taken))
     is_promised = any(it.key == workload.key for it in promised)
     kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
     planner = Planner(made.cluster, view, [obj for kind in kinds for obj in made.cluster.store_of(kind)])
     answers = planner.answer(
-        Question(
+        CheckRound(
             changes=(),
             held={},
             flying=(),
             assumed=(),
             flavors={it.metadata.name: it for it in seen.every(ResourceFlavor)},
-            promised=[Wanted(it) for it in promised],
+            promised=[PromisedWorkload(it) for it in promised],
             candidates=[] if is_promised else [workload],
             backing_off=(),
             now=seen.taken,
@@ -158,7 +158,7 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
     return _Now(made, _outcome(answers, workload), others)
 
 
-def _outcome(answers: Answers, workload: Workload) -> Outcome | None:
+def _outcome(answers: CheckAnswers, workload: Workload) -> Outcome | None:
     uid = workload.metadata.uid
     return answers.promised.get(uid) or answers.candidates.get(uid)
 

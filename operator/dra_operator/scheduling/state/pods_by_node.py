@@ -37,10 +37,10 @@ from dra_operator.scheduling.state.selection import (
 from dra_operator.scheduling.state.topology import (
     ANY_NODE,
     DomainCounts,
+    DomainsByNode,
     NodeScope,
     Population,
     Topologies,
-    Topology,
     has_too_many_rules,
 )
 
@@ -321,7 +321,7 @@ class PodsByNode:
         preferences = yield from self._preferences.finding(pod, self.namespaces, keys)
         return anti_affinity_to_it, preferences
 
-    def forget(self, topology: Topology) -> None:
+    def forget(self, topology: DomainsByNode) -> None:
         """The topology is not kept up to date any more."""
         for population in (
             *self._counted.values(),

@@ -134,7 +134,7 @@ class DomainCounts:
 
     __slots__ = ("_by_node", "_fewest", "by_domain", "topology")
 
-    def __init__(self, topology: Topology, by_node: Mapping[str, int]) -> None:
+    def __init__(self, topology: DomainsByNode, by_node: Mapping[str, int]) -> None:
         self.topology, self._by_node = topology, by_node
         self.by_domain: dict[str, int] = {}
         self._fewest: int | None = None
@@ -170,7 +170,7 @@ class DomainCounts:
         return self._fewest
 
 
-class Topology:
+class DomainsByNode:
     """The domain of each node that counts; no node does if the affinity cannot be understood."""
 
     def __init__(self, key: str, scope: NodeScope) -> None:
@@ -221,14 +221,14 @@ class Topologies:
     ``nodes_after`` gives a part of the nodes by name: at most so many of those behind a name.
     """
 
-    def __init__(self, nodes_after: NodesAfter, dropped: Callable[[Topology], None]) -> None:
+    def __init__(self, nodes_after: NodesAfter, dropped: Callable[[DomainsByNode], None]) -> None:
         self._nodes_after, self._dropped = nodes_after, dropped
-        self._kept: OrderedDict[tuple[str, NodeScope], Topology] = OrderedDict()
-        self._growing: list[Topology] = []
+        self._kept: OrderedDict[tuple[str, NodeScope], DomainsByNode] = OrderedDict()
+        self._growing: list[DomainsByNode] = []
         self.label_keys: dict[str, int] = {}
         """How many nodes have each label."""
 
-    def get(self, key: str, scope: NodeScope = ANY_NODE) -> Topology:
+    def get(self, key: str, scope: NodeScope = ANY_NODE) -> DomainsByNode:
         """The domains of a label among these nodes."""
         found = self._kept.get((key, scope))
         if found is None:
@@ -245,7 +245,7 @@ class Topologies:
         """
         if (key, scope) in self._kept:
             return
-        made, each, name = Topology(key, scope), scope.label_count + _LABELS_PER_PUT, ""
+        made, each, name = DomainsByNode(key, scope), scope.label_count + _LABELS_PER_PUT, ""
         part = max(1, TOPOLOGY_PART_LABELS // each)
         self._growing.append(made)
         try:
@@ -288,7 +288,7 @@ class Population:
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
         self.by_node: dict[str, int] = dict(Counter(nodes))
-        self._by_topology: dict[Topology, DomainCounts] = {}
+        self._by_topology: dict[DomainsByNode, DomainCounts] = {}
 
     def add(self, node: str, count: int) -> None:
         """The number of pods on the node changes by so many."""
@@ -298,14 +298,14 @@ class Population:
         for counts in self._by_topology.values():
             counts.add(node, count)
 
-    def within(self, topology: Topology) -> DomainCounts:
+    def within(self, topology: DomainsByNode) -> DomainCounts:
         """The counts by domain."""
         found = self._by_topology.get(topology)
         if found is None:
             found = self._by_topology[topology] = DomainCounts(topology, self.by_node)
         return found
 
-    def forget(self, topology: Topology) -> None:
+    def forget(self, topology: DomainsByNode) -> None:
         """The topology is no longer kept up to date."""
         self._by_topology.pop(topology, None)
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from aiohttp import web
-from dra_devcluster.agent.containers.probes import HandlerFailed, Target, perform
+from dra_devcluster.agent.containers.probes import HandlerFailed, ProbeTarget, perform
 from dra_devcluster.agent.network.pod_network import Network, Streams
 from dra_devcluster.agent.processes.logs import LogFile
 from dra_devcluster.agent.processes.process import ContainerProcess
@@ -162,7 +162,7 @@ async def target(tmp_path: Path) -> Any:
         log = LogFile(tmp_path / "log")
         process = ContainerProcess(["sleep", "100"], {"PATH": "/usr/bin:/bin"}, tmp_path, log)
         attending = asyncio.create_task(process.log_until_end())
-        yield Target(process, Network(), {"dead": free.getsockname()[1]})
+        yield ProbeTarget(process, Network(), {"dead": free.getsockname()[1]})
         attending.add_done_callback(lambda task: process.over.set())
         await process.stop(0.0)
 
@@ -179,13 +179,13 @@ FAILING: dict[str, tuple[Handler, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-async def test_a_check_that_fails_says_why(case: str, target: Target) -> None:
+async def test_a_check_that_fails_says_why(case: str, target: ProbeTarget) -> None:
     handler, message = FAILING[case]
     with pytest.raises(HandlerFailed, match=message):
         await perform(handler, target, 0.5)
 
 
-async def test_a_check_of_a_port_closes_its_connection_before_it_ends(target: Target) -> None:
+async def test_a_check_of_a_port_closes_its_connection_before_it_ends(target: ProbeTarget) -> None:
     class Recorded(Network):
         async def connect(self, port: int) -> Streams:
             streams = await super().connect(port)
@@ -200,7 +200,7 @@ async def test_a_check_of_a_port_closes_its_connection_before_it_ends(target: Ta
 
 
 @pytest.mark.parametrize(("code", "good"), [(200, True), (302, True), (404, False), (500, False)])
-async def test_an_http_check_goes_by_the_code_of_the_last_answer(code: int, good: bool, target: Target) -> None:
+async def test_an_http_check_goes_by_the_code_of_the_last_answer(code: int, good: bool, target: ProbeTarget) -> None:
     asked: list[tuple[str, str | None]] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -227,7 +227,9 @@ async def test_an_http_check_goes_by_the_code_of_the_last_answer(code: int, good
 
 
 @pytest.mark.parametrize(("service", "answer", "good"), [("", b"\x08\x01", True), ("gpu", b"\x08\x02", False)])
-async def test_a_grpc_check_asks_the_health_service(service: str, answer: bytes, good: bool, target: Target) -> None:
+async def test_a_grpc_check_asks_the_health_service(
+    service: str, answer: bytes, good: bool, target: ProbeTarget
+) -> None:
     asked: list[bytes] = []
 
     async def check(request: bytes, context: Any) -> bytes:

@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from dra_devcluster.agent.network.port_forward import DICTIONARY, SYN_REPLY_CODE, Frame, Reader, SpdyError, Writer, data
+from dra_devcluster.agent.network.port_forward import (
+    DICTIONARY,
+    SYN_REPLY_CODE,
+    Frame,
+    FrameWriter,
+    Reader,
+    SpdyError,
+    data,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from node_exec import http_client
@@ -25,7 +33,7 @@ def test_the_dictionary_is_that_of_the_protocol() -> None:
 
 @given(st.lists(headers, max_size=3), st.integers(1, 40))
 def test_streams_are_read_as_they_were_opened_however_the_bytes_arrive(opened: list[dict[str, str]], size: int) -> None:
-    writer, reader = Writer(), Reader()
+    writer, reader = FrameWriter(), Reader()
     content = b"".join(writer.open(number, one) for number, one in enumerate(opened, 1))
     pieces = (content[at : at + size] for at in range(0, len(content), size))
     frames = [frame for piece in pieces for frame in reader.feed(piece)]
@@ -55,7 +63,7 @@ class Client:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
-        self._writer = Writer()
+        self._writer = FrameWriter()
         self._reader = Reader()
 
     async def connect(self, port: int, request: int, *sent: bytes) -> tuple[bytes, bytes]:
