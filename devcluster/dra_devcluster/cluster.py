@@ -68,7 +68,7 @@ class DevCluster:
     how many nodes are up. Raises ServerError, GateError.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         folder: Path,
         *,

@@ -115,7 +115,7 @@ class Api:
             "PUT", resource, meta["name"], meta.get("namespace"), subresource, body=body, query=query
         )
 
-    async def patch(
+    async def patch(  # noqa: PLR0913  # what a PATCH may say
         self,
         resource: Resource,
         name: str,
@@ -369,7 +369,7 @@ class Api:
 
     # --- plumbing ---
 
-    async def _object(
+    async def _object(  # noqa: PLR0913  # what a request may say
         self,
         method: str,
         resource: Resource,

@@ -288,7 +288,7 @@ def _come_or_gone(accepted: socket.socket, visit: Visit, connecting: asyncio.Tas
 
 
 @asynccontextmanager
-async def open_door(
+async def open_door(  # noqa: PLR0913  # each is named by the caller, and has a default
     runner: web.BaseRunner,
     host: str | None,
     port: int,

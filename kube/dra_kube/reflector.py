@@ -110,7 +110,7 @@ class Reflector:
     been missed. ``lag``: seconds for which a batch of changes waits before it is handed on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         api: Api,
         resource: Resource,

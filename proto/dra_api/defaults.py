@@ -20,7 +20,7 @@ def set_defaults(obj: JSON, *, now: str) -> None:
     flat = str(obj.get("apiVersion")).endswith("/v1beta1")
     spec = obj.get("spec")
     if not isinstance(spec, dict):
-        spec = {}
+        spec = {}  # what is filled in there is lost, as nothing can be of a spec that is no object
     match obj.get("kind"):
         case "ResourceClaim":
             _claim_spec(spec, flat)
@@ -36,12 +36,10 @@ def set_defaults(obj: JSON, *, now: str) -> None:
             if isinstance(spec.get("taint"), dict):
                 _fill(spec["taint"], "timeAdded", now)
         case "PodGroup":
-            if isinstance(obj.get("spec"), dict):
-                is_alpha = str(obj.get("apiVersion")).endswith("/v1alpha2")
-                _fill(spec, "disruptionMode", "Pod" if is_alpha else {"single": {}})
+            is_alpha = str(obj.get("apiVersion")).endswith("/v1alpha2")
+            _fill(spec, "disruptionMode", "Pod" if is_alpha else {"single": {}})
         case "ResourcePoolStatusRequest":
-            if isinstance(obj.get("spec"), dict):
-                _fill(spec, "limit", REPORTED_POOLS)
+            _fill(spec, "limit", REPORTED_POOLS)
 
 
 def _claim_spec(spec: JSON, flat: bool) -> None:

@@ -113,24 +113,7 @@ def run(options: argparse.Namespace) -> int:
             return _answer_trace(options)
         if unused := given_without_trace(options):
             raise BadInput(f"{unused[0]}: only with --trace FILE")
-        if bool(options.cases) == bool(options.file):
-            raise BadInput("give one of: a file of cases, Kubernetes objects with -f FILE, pods with --trace FILE")
-        if options.output == "csv":
-            raise BadInput("-o csv: only with --trace FILE; choose text or json")
-        if options.node and not options.file:
-            raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
-        if options.sequential and not options.file:
-            raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
-        if options.feature_gates and not options.file:
-            raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
-        if (options.placement_strategy or options.device_order or options.placement_mix) and not options.file:
-            raise BadInput("--placement-strategy, --device-order, --placement-mix: only for Kubernetes objects (-f)")
-        if options.compare_strategies and (not options.file or options.node or options.output != "text"):
-            raise BadInput("--compare-strategies: only for Kubernetes objects (-f FILE), without --node and -o")
-        if options.repeat < 1:
-            raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
-        if options.repeat > 1 and options.file:
-            raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
+        _check_combination(options)
         semantics = SEMANTICS.get(options.semantics)
         release = BUILT.get(options.kubernetes_version, NEWEST)
         if options.file:
@@ -142,6 +125,28 @@ def run(options: argparse.Namespace) -> int:
     except GateError as error:
         print(f"dra-operator simulate: --feature-gates: {error}; {REMEDY}", file=sys.stderr)
         return 2
+
+
+def _check_combination(options: argparse.Namespace) -> None:
+    """Raise BadInput for options that do not go together."""
+    if bool(options.cases) == bool(options.file):
+        raise BadInput("give one of: a file of cases, Kubernetes objects with -f FILE, pods with --trace FILE")
+    if options.output == "csv":
+        raise BadInput("-o csv: only with --trace FILE; choose text or json")
+    if options.node and not options.file:
+        raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
+    if options.sequential and not options.file:
+        raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
+    if options.feature_gates and not options.file:
+        raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
+    if (options.placement_strategy or options.device_order or options.placement_mix) and not options.file:
+        raise BadInput("--placement-strategy, --device-order, --placement-mix: only for Kubernetes objects (-f)")
+    if options.compare_strategies and (not options.file or options.node or options.output != "text"):
+        raise BadInput("--compare-strategies: only for Kubernetes objects (-f FILE), without --node and -o")
+    if options.repeat < 1:
+        raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
+    if options.repeat > 1 and options.file:
+        raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
 
 
 def _answer_trace(options: argparse.Namespace) -> int:

@@ -220,7 +220,7 @@ def _studied(options: argparse.Namespace) -> list[RunResult]:
 FRAME_COLUMNS: Final = ("policy", "seed", "demand_percent", "allocated_percent", "lost_percent")
 
 
-def trace_frame(
+def trace_frame(  # noqa: PLR0913  # each is named by the caller, and has a default
     trace: str | Path,
     nodes: str | Path,
     *,

@@ -61,19 +61,23 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
         pending.extend(pairs)
         return all(other is not MISSING for _, other, _ in pairs)
     if isinstance(left, Optional):
-        if not isinstance(right, Optional) or left.present != right.present:
-            return False
-        if left.present:
-            for value in (left.value, right.value):
-                if isinstance(value, EvaluationError):
-                    raise value
-            if isinstance(left.value, Opaque) and right.value is None:
-                raise no_overload("_==_", left.value, right.value)
-            pending.append((left.value, right.value, outermost))
-        return True
+        return isinstance(right, Optional) and _optionals_alike(left, right, pending, outermost)
     if isinstance(left, Type):
         return isinstance(right, Type) and left.name == right.name
     return bool(left == right) if isinstance(left, Opaque) or type(right) is kind else False
+
+
+def _optionals_alike(left: Optional, right: Optional, pending: list[_Pair], outermost: bool) -> bool:
+    if left.present != right.present:
+        return False
+    if left.present:
+        for value in (left.value, right.value):
+            if isinstance(value, EvaluationError):
+                raise value
+        if isinstance(left.value, Opaque) and right.value is None:
+            raise no_overload("_==_", left.value, right.value)
+        pending.append((left.value, right.value, outermost))
+    return True
 
 
 def unequal(left: Any, right: Any) -> bool:

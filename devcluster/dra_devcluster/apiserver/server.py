@@ -88,7 +88,7 @@ class DevApiServer:
     GateError.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         *,
         host: str = "127.0.0.1",

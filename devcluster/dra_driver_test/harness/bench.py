@@ -70,7 +70,7 @@ class Bench:
     ``name`` is that of a driver which runs already, if it is known beforehand.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one caller, which has them all
         self,
         place: Place,
         driver: DriverSeat,

@@ -75,7 +75,7 @@ class PreparedClaims:
     While ``deciding`` is held, no other instance decides on devices.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one caller, which has them all
         self,
         driver: Driver,
         name: str,

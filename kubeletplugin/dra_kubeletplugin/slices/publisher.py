@@ -65,7 +65,7 @@ class SlicePublisher:
     update, nothing is written; what is due then is written afterwards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         api: Api,
         driver: str,

@@ -123,7 +123,7 @@ class PluginApi:
         self.store(body)
         return await self._put(resource, body, "MODIFIED")
 
-    async def patch(
+    async def patch(  # noqa: PLR0913  # what a PATCH may say
         self,
         resource: Resource,
         name: str,

@@ -83,7 +83,7 @@ class Operator:
     ``outdated`` is set when the operator has to be stopped and started; ``went_back`` says why.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         settings: OperatorSettings | None = None,
         registry: CollectorRegistry | None = None,

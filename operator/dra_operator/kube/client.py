@@ -65,7 +65,7 @@ class Client(Protocol):
         """Replace; Conflict when ``metadata.resourceVersion`` is not the current one."""
         ...
 
-    async def patch(
+    async def patch(  # noqa: PLR0913  # what a PATCH may say
         self,
         resource: Resource,
         name: str,

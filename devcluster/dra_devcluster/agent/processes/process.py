@@ -125,7 +125,7 @@ class ContainerProcess:
     ``console`` asks for them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is named by the caller, and has a default
         self,
         argv: Sequence[str],
         environment: Mapping[str, str],

@@ -85,12 +85,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
         detail = "must be between 1 and 2147483647, inclusive"
         yield faults.invalid("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], detail)
     yield from metadata.validate_labels(spec.get("nodeSelector"), "spec.nodeSelector")
-    for field in ("nodeName", "serviceAccountName"):
-        if spec.get(field) and (why := metadata.subdomain(spec[field])):
-            yield faults.invalid(f"spec.{field}", spec[field], why)
-    for field in ("hostname", "subdomain"):
-        if spec.get(field) and (why := metadata.label(spec[field])):
-            yield faults.invalid(f"spec.{field}", spec[field], why)
+    yield from _names(spec)
     yield from _system(spec)
     if (spec.get("resources") or {}).get("claims"):
         yield faults.forbidden("spec.resources.claims", "claims may not be set for Resources at pod-level")
@@ -110,6 +105,15 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
     yield from affinity_and_spread(spec)
+
+
+def _names(spec: Json) -> Iterator[Fault]:
+    for field in ("nodeName", "serviceAccountName"):
+        if spec.get(field) and (why := metadata.subdomain(spec[field])):
+            yield faults.invalid(f"spec.{field}", spec[field], why)
+    for field in ("hostname", "subdomain"):
+        if spec.get(field) and (why := metadata.label(spec[field])):
+            yield faults.invalid(f"spec.{field}", spec[field], why)
 
 
 def _system(spec: Json) -> Iterator[Fault]:
@@ -196,6 +200,15 @@ def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
     taken.add(name)
 
 
+def _environment(container: Json, path: str) -> Iterator[Fault]:
+    for index, variable in enumerate(container.get("env") or ()):
+        if not variable.get("name"):
+            yield faults.required(f"{path}.env[{index}].name")
+        if variable.get("value") and variable.get("valueFrom") is not None:
+            why = "may not be specified when `value` is not empty"
+            yield faults.invalid(f"{path}.env[{index}].valueFrom", "", why)
+
+
 def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[Fault]:
     yield from _name(container, path, names)
     if not container.get("image"):
@@ -204,12 +217,7 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
         yield faults.invalid(f"{path}.image", container["image"], "must not have leading or trailing whitespace")
     if container.get("imagePullPolicy", "Always") not in _PULL_POLICIES:
         yield faults.unsupported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
-    for index, variable in enumerate(container.get("env") or ()):
-        if not variable.get("name"):
-            yield faults.required(f"{path}.env[{index}].name")
-        if variable.get("value") and variable.get("valueFrom") is not None:
-            why = "may not be specified when `value` is not empty"
-            yield faults.invalid(f"{path}.env[{index}].valueFrom", "", why)
+    yield from _environment(container, path)
     for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
         if not number:

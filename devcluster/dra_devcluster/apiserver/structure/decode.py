@@ -153,17 +153,10 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
             raise _mismatch(schema, value, place, owner)
     elif schema.kind == "object":
         _object(schema, value, place, problems)
-    elif schema.items is not None and schema.kind == "array":
-        for index, item in enumerate(value):
-            if item is not None:
-                _value(schema.items, item, (place, index), problems, owner)
-                if schema.items.kind == "quantity":
-                    value[index] = _shortest(item)
-            elif schema.items.typed:
-                value[index] = _zero(schema.items)
     elif schema.items is not None:
-        nested = schema.items.json_type in (dict, list)  # else errors name the map, not the entry
-        for key, item in value.items():
+        is_list = schema.kind == "array"
+        nested = is_list or schema.items.json_type in (dict, list)  # else errors name the map, not the entry
+        for key, item in enumerate(value) if is_list else value.items():
             if item is not None:
                 _value(schema.items, item, (place, key) if nested else place, problems, owner)
                 if schema.items.kind == "quantity":

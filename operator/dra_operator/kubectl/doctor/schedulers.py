@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -49,21 +49,8 @@ def _lease_names(seen: Observed) -> set[str] | None:
 
 def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
     """Schedulers for which pods wait and that do not renew their Lease."""
-    waiting: dict[str, list[Pod]] = defaultdict(list)
-    for pod in seen.every(Pod):
-        if pod.spec.node_name or pod_is_done(pod) or pod.metadata.deletion_timestamp is not None:
-            continue
-        if is_at_gate(pod):
-            waiting[SCHEDULER_NAME].append(pod)
-        elif not pod.spec.scheduling_gates:
-            waiting[pod.spec.scheduler_name or DEFAULT].append(pod)
     leases = {lease.metadata.name: lease for lease in seen.every(Lease)}
-    for name, one in leases.items():  # who stopped without giving its Lease up is missed before the next pod waits
-        if one.spec.holder_identity and not one.is_held(seen.taken):
-            if name.startswith(LEASE_PREFIX):
-                waiting[name.removeprefix(LEASE_PREFIX)] += ()
-            elif name == KUBE_SCHEDULER:
-                waiting[DEFAULT] += ()
+    waiting = _waiting(seen, leases)
     for scheduler, pods in sorted(waiting.items()):
         is_operators = scheduler == SCHEDULER_NAME or f"{LEASE_PREFIX}{scheduler}" in names
         name = f"{LEASE_PREFIX}{scheduler}" if is_operators else KUBE_SCHEDULER
@@ -86,6 +73,25 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
                 "get", "pods", "--selector", "app.kubernetes.io/name=dra-operator", namespace="dra-system"
             )
         yield Diagnosis.of("leader", f"scheduler {scheduler}", message, remedy=remedy, command=command)
+
+
+def _waiting(seen: Observed, leases: Mapping[str, Lease]) -> dict[str, list[Pod]]:
+    """The pods that wait, by their scheduler; also schedulers that have stopped, for which none waits yet."""
+    waiting: dict[str, list[Pod]] = defaultdict(list)
+    for pod in seen.every(Pod):
+        if pod.spec.node_name or pod_is_done(pod) or pod.metadata.deletion_timestamp is not None:
+            continue
+        if is_at_gate(pod):
+            waiting[SCHEDULER_NAME].append(pod)
+        elif not pod.spec.scheduling_gates:
+            waiting[pod.spec.scheduler_name or DEFAULT].append(pod)
+    for name, one in leases.items():  # who stopped without giving its Lease up is missed before the next pod waits
+        if one.spec.holder_identity and not one.is_held(seen.taken):
+            if name.startswith(LEASE_PREFIX):
+                waiting[name.removeprefix(LEASE_PREFIX)] += ()
+            elif name == KUBE_SCHEDULER:
+                waiting[DEFAULT] += ()
+    return waiting
 
 
 def _was_looked_at(pod: Pod) -> bool:

@@ -82,15 +82,7 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     if short not in (newest, *others):
         yield Severity.ERROR, "apiVersion", f"a {kind} has no version {short}{_similar(short, (newest, *others))}"
         return
-    if short in others and kind == "DeviceTaintRule":  # whose v1 is of 1.37 alone
-        if short != others[0]:
-            text = (
-                f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{others[0]} (from 1.36 on)"
-            )
-            yield Severity.WARNING, "apiVersion", text
-    elif short in others:
-        text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{newest} (from 1.34 on)"
-        yield Severity.WARNING, "apiVersion", text
+    yield from _deprecation(kind, str(version))
     try:
         shaped = conversion.convert(item, f"{GROUP}/{newest}")
     except (conversion.ConversionError, TypeError, AttributeError):
@@ -100,6 +92,17 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
         if kind == "ResourceClaimTemplate" and (path, name) == ("spec", "devices"):
             hint = ": the spec of the claims is spec.spec of the template"
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
+
+
+def _deprecation(kind: str, version: str) -> Iterator[tuple[Severity, str, str]]:
+    newest, *others = conversion.VERSIONS[kind]
+    short, since = version.rpartition("/")[2], "1.34"
+    if kind == "DeviceTaintRule":  # whose v1 is of 1.37 alone
+        newest, *others = others
+        since = "1.36"
+    if short in others:
+        text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{newest} (from {since} on)"
+        yield Severity.WARNING, "apiVersion", text
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:

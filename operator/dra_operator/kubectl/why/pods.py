@@ -280,21 +280,8 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
     report = Report()
     if namespace_ends(made, pod.metadata.namespace):
         report.object_to(namespace_ends(made, pod.metadata.namespace), indent=0)
-    if pod_is_done(pod) and not pod.is_terminal:
-        since = age(pod.metadata.deletion_timestamp or "", made.now)
-        kept = listed(pod.metadata.finalizers or ()) or "none; its deletion is under way"
-        text = f"pod {pod.key} was deleted {since or 'a while'} ago, before it got a node"
-        report.object_to(f"{text}, and is kept by its finalizers: {kept}", indent=0)
-        return report
     if pod_is_done(pod):
-        report.say(f"pod {pod.key} is done ({pod.status.phase})")
-        if pod.status.phase == "Failed" and (pod.status.reason or pod.status.message):
-            report.object_to(f"it failed: {': '.join(filter(None, (pod.status.reason, pod.status.message)))}")
-        if pod.metadata.deletion_timestamp is not None and pod.metadata.finalizers:
-            since = age(pod.metadata.deletion_timestamp, made.now) or "a while"
-            report.object_to(
-                f"was deleted {since} ago, and is kept by its finalizers: {listed(pod.metadata.finalizers)}"
-            )
+        _tell_of_done(report, made, pod)
         return report
     if pod.spec.node_name:
         report.take_in(why_bound(made, pod))
@@ -318,6 +305,21 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
     for line in unknown_requests(pod, _claims(made, pod)):
         report.object_to(line)
     return report
+
+
+def _tell_of_done(report: Report, made: Pipeline, pod: Pod) -> None:
+    if not pod.is_terminal:
+        since = age(pod.metadata.deletion_timestamp or "", made.now)
+        kept = listed(pod.metadata.finalizers or ()) or "none; its deletion is under way"
+        text = f"pod {pod.key} was deleted {since or 'a while'} ago, before it got a node"
+        report.object_to(f"{text}, and is kept by its finalizers: {kept}", indent=0)
+        return
+    report.say(f"pod {pod.key} is done ({pod.status.phase})")
+    if pod.status.phase == "Failed" and (pod.status.reason or pod.status.message):
+        report.object_to(f"it failed: {': '.join(filter(None, (pod.status.reason, pod.status.message)))}")
+    if pod.metadata.deletion_timestamp is not None and pod.metadata.finalizers:
+        since = age(pod.metadata.deletion_timestamp, made.now) or "a while"
+        report.object_to(f"was deleted {since} ago, and is kept by its finalizers: {listed(pod.metadata.finalizers)}")
 
 
 def namespace_ends(made: Pipeline, name: str) -> str:

@@ -52,14 +52,7 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
         found = found.cycle_state
     if not isinstance(found, CycleState):
         report.object_to(f"{title(pod)} {_without_name(pod, found.text)}{_similar(made, pod, found)}", indent=0)
-        if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
-            report.add(unmade(made, pod))
-        if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
-            report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
-        if isinstance(found, NotTried) and found.obstacle.reason is GANG_INCOMPLETE:
-            report.add(_members(made, pod))
-        if isinstance(found, GettingReady):
-            report.add(_said_of_devices(found.claims))
+        _add_remedies(report, made, pod, found)
         report.take_in(why_besides(made, found, pod, places=places, before=supposed))
         return report
     known = supposed.templates if supposed is not None else {}  # of these it was said before that they are refused
@@ -67,9 +60,7 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
         report.object_to(f"{title(pod)} {refused}", indent=0)
         return report
     if lost := lost_claims(found):
-        for claim, node in lost:
-            text = f"claim {claim.metadata.name} is allocated ({_devices(claim)}) for node {node}, which does not exist"
-            report.object_to(f"{title(pod)} cannot run: {text}", indent=0)
+        _tell_of_lost_nodes(report, pod, lost)
         report.take_in(why_besides(made, found, pod, places=places, before=supposed))
         return report
     for binding in found.failed.values():
@@ -85,22 +76,49 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
     answer = decision.answer
     report.is_clear = isinstance(answer, Plan)
     if decision.is_cut:
-        asked, nodes = len(decision.said), counted(len(found.nodes), "node")
-        report.object_to(f"{title(pod)} was not decided about, {asked} of {nodes} asked: {OUT_OF_TIME}", indent=0)
-        if decision.said:
-            _tell_what_nodes_said(report, made, found, decision)
+        _tell_how_far(report, made, found, decision)
         return report
     if decision.error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
     _tell_of_nodes(report, made, found, decision, places=places, supposed=supposed)
     if isinstance(answer, NoPlace) and answer.nominated is not None:
         report.add(victims(made, answer.nominated))
-    if isinstance(answer, Plan) and answer.strategy:
-        report.say(f"best is {answer.node} by the placement strategy {answer.strategy}", indent=2)
-    if isinstance(answer, Plan) and answer.scores:
-        scores = ", ".join(f"{name} {each}" for name, each in answer.scores)
-        report.say(f"best is {answer.node} with a score of {total(answer.scores)}: {scores}", indent=2)
+    if isinstance(answer, Plan):
+        _tell_why_best(report, answer)
     return report
+
+
+def _add_remedies(report: Report, made: Pipeline, pod: Pod, found: PreFilterResult) -> None:
+    """What helps a pod that is not tried, beyond the words of its obstacle."""
+    if isinstance(found, GettingReady):
+        report.add(_said_of_devices(found.claims))
+    elif isinstance(found, NotTried) and found.obstacle.reason is CLAIM_UNMADE:
+        report.add(unmade(made, pod))
+    elif isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
+        report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+    elif isinstance(found, NotTried) and found.obstacle.reason is GANG_INCOMPLETE:
+        report.add(_members(made, pod))
+
+
+def _tell_of_lost_nodes(report: Report, pod: Pod, lost: Iterable[tuple[ResourceClaim, str]]) -> None:
+    for claim, node in lost:
+        text = f"claim {claim.metadata.name} is allocated ({_devices(claim)}) for node {node}, which does not exist"
+        report.object_to(f"{title(pod)} cannot run: {text}", indent=0)
+
+
+def _tell_how_far(report: Report, made: Pipeline, found: CycleState, decision: PodDecision) -> None:
+    asked, nodes = len(decision.said), counted(len(found.nodes), "node")
+    report.object_to(f"{title(found.pod)} was not decided about, {asked} of {nodes} asked: {OUT_OF_TIME}", indent=0)
+    if decision.said:
+        _tell_what_nodes_said(report, made, found, decision)
+
+
+def _tell_why_best(report: Report, plan: Plan) -> None:
+    if plan.strategy:
+        report.say(f"best is {plan.node} by the placement strategy {plan.strategy}", indent=2)
+    if plan.scores:
+        scores = ", ".join(f"{name} {each}" for name, each in plan.scores)
+        report.say(f"best is {plan.node} with a score of {total(plan.scores)}: {scores}", indent=2)
 
 
 def why_besides(
