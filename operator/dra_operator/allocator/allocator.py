@@ -96,6 +96,7 @@ class Decision:
         return self.outcome
 
     def _run(self, search: Search, steps: int) -> None:
+        # The steps of both attempts count against one budget, so that the second one doubles no costs.
         before = search.steps
         solved = search.run(min(steps, self._budget - self._steps))
         self._steps += search.steps - before
@@ -133,6 +134,7 @@ class Decision:
         if is_faulty and (fault := problem.fault) is not None:
             self._failed(fault)
         elif self._refusal is None:
+            # What the first attempt says stands: it is the reference's answer, and a second one may only find more.
             kind = NodeFailure if is_faulty or problem.view.invalid else Refused
             self._refusal = kind(self._node.metadata.name, partial(refuse, problem), self._steps)
             if self._second:

@@ -298,7 +298,10 @@ class Cluster(ClusterState):
 
     def _absorb_pod(self, change: ObjectChange[Pod]) -> Keys:
         old, new = change
-        vacated = hints.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
+        vacated = NOTHING
+        # A pod that runs no longer, or is another one by now, uses its volumes no more.
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)):
+            vacated = hints.volumes_left(self, old)
         room_freed = False
         gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
         left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
@@ -531,8 +534,3 @@ class Cluster(ClusterState):
 
 def _filings(objects: Iterable[T], values: Callable[[T], Iterable[V]]) -> Iterator[tuple[str, Iterable[V]]]:
     return ((obj.key, values(obj)) for obj in objects)
-
-
-def _has_left(old: Pod, new: Pod | None) -> bool:
-    """Whether the pod runs no longer, or is another one by now."""
-    return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)

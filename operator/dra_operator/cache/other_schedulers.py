@@ -28,7 +28,9 @@ from dra_operator.scheduling.state import GATED
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
-    is_alike = _counts_alike(change)
+    old, new = change
+    # Each claim of the pod may have thousands of users: they are not looked at if the pod means the same for it.
+    is_alike = old is not None and new is not None and _meaning(old) == _meaning(new)
     _file_entering(cluster, change)
     for pod in change:
         if pod is None or not _has_other_scheduler(cluster, pod):
@@ -58,12 +60,6 @@ def _file_entering(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     for pod in change:
         if pod is not None:
             own.entering_pods.file(pod.key, ())
-
-
-def _counts_alike(change: ObjectChange[Pod]) -> bool:
-    """Whether two versions of a pod mean the same for its claims: each of these may have thousands of users."""
-    old, new = change
-    return old is not None and new is not None and _meaning(old) == _meaning(new)
 
 
 def _meaning(pod: Pod) -> object:

@@ -104,11 +104,6 @@ def _keys_of(obj: Object) -> tuple[Key, ...]:
     return ()
 
 
-def _is_given_claims(before: Pod, now: Pod) -> bool:
-    """Return whether a claim was recorded in the pod between its two versions."""
-    return len(now.status.resource_claim_statuses or ()) > len(before.status.resource_claim_statuses or ())
-
-
 def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
     """One for each concern; pods to be placed have an order."""
     queues: dict[Controller, WorkQueue] = {
@@ -318,8 +313,10 @@ class Control:
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             self.queues.of("placement").settled(Key("placement", key))
             self.placer.is_over(now)
-        elif isinstance(now, Pod) and isinstance(before, Pod) and _is_given_claims(before, now):
-            self.placer.claim_came()
+        elif isinstance(now, Pod) and isinstance(before, Pod):
+            recorded = len(now.status.resource_claim_statuses or ())
+            if recorded > len(before.status.resource_claim_statuses or ()):
+                self.placer.claim_came()  # whoever makes claims is at work, so pods without theirs wait in silence
         self._note(source, before, now)
 
     def _note_allocation(self, before: Object | None, now: ResourceClaim) -> None:

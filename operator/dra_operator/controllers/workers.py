@@ -272,12 +272,14 @@ class Dispatcher:
         async with asyncio.TaskGroup() as group:
             self.started.set()
             while True:
+                # The slot comes before the key: which pod is next is decided when it can be served, not while it waits.
                 await self._slots.acquire()
                 await self._next(group)
 
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
+        # Only freed devices or room led to the pod, and others may have them by now: an attempt would be in vain.
         if self._queue.is_weak(key) and self._is_vain(key.object):
             self._slots.release()
             self._queue.looked_at(key, 0.0)

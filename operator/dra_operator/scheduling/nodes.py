@@ -57,8 +57,12 @@ class Nodes:
             self._take_out(old)
         self._states[state.name] = state
         self._note(state.name)
-        if old is None or _counts_otherwise(old.node, state.node):
-            self._topologies.put(state.node, None if old is None else old.node)
+        before, now = None if old is None else old.node, state.node
+        # What a kubelet says every minute leaves labels and taints alone, and with them the domains of the node.
+        if before is None or (
+            before is not now and (before.metadata.labels, before.spec.taints) != (now.metadata.labels, now.spec.taints)
+        ):
+            self._topologies.put(now, before)
         insort(self._order, (-self.room(state), state.name))
         cpu = state.offered.get("cpu", 0)
         self._sizes[cpu] = self._sizes.get(cpu, 0) + 1
@@ -175,8 +179,3 @@ class Nodes:
         self._softly_tainted.discard(state.name)
         for resource in state.counted:
             self._counting[resource].discard(state.name)
-
-
-def _counts_otherwise(one: Node, other: Node) -> bool:
-    """Whether two versions of a node may belong to different domains: what a kubelet says every minute changes none."""
-    return one is not other and (one.metadata.labels, one.spec.taints) != (other.metadata.labels, other.spec.taints)

@@ -102,7 +102,9 @@ class IncrementalAggregate(Generic[Part]):
             self._stale.update(dict.fromkeys(sorted(stale)))
             self._seen = now
         done = 0
-        payer = self._payer(inventory.compiled)
+        # A selector that only a claim has asked for is charged to its tenant; those of classes serve everybody.
+        common = inventory.compiled.common
+        payer = next((text for query in self._queries for text in query.expressions if text not in common), "")
         while self._stale:
             id_, paused = next(iter(self._stale)), False
             pool = inventory.pool(id_)
@@ -119,11 +121,6 @@ class IncrementalAggregate(Generic[Part]):
             done += 1
             if done % COUNTED_POOLS == 0:
                 yield payer
-
-    def _payer(self, compiled: Compiled) -> str:
-        """A selector that only a claim has asked for so far; empty if all are those of classes."""
-        own = (text for query in self._queries for text in query.expressions if text not in compiled.common)
-        return next(own, "")
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
         """What a pool contributes: for its owning node the devices that this may use, else all that any node may

@@ -333,7 +333,10 @@ class NodeIndex:
         """The nodes that the program's requests may fit."""
         for _ in self.catch_up(program, usage):
             pass
-        error_nodes = self._error_nodes(program)
+        if self._inventory.semantics.errors_stay_on_node:
+            error_nodes = find_faulty_claims(program, self._counts_of, self._inventory.compiled.compiles)
+        else:
+            error_nodes = find_error_nodes(program, self._counts_of, self._conflict, self._inventory.features)
         wants: list[tuple[Want, ...]] = []
         together = self._together(program)
         for stage in program.stages:
@@ -343,13 +346,6 @@ class NodeIndex:
         if error_nodes.anywhere or not wants:
             return Candidates(error_nodes.nodes, True, (), None, error_nodes.erring)
         return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants), error_nodes.erring)
-
-    def _error_nodes(self, program: ClaimProgram) -> ErrorNodes:
-        """Return the nodes on which the attempt may end for all nodes."""
-        inventory = self._inventory
-        if inventory.semantics.errors_stay_on_node:
-            return find_faulty_claims(program, self._counts_of, inventory.compiled.compiles)
-        return find_error_nodes(program, self._counts_of, self._conflict, inventory.features)
 
     def drivers(self, program: ClaimProgram, usage: Usage) -> Set[str] | None:
         """Of which drivers a device would have to come free so that the program fits; None if that is not known now.

@@ -65,21 +65,19 @@ MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Wanted]], ...] = (
 )
 
 
-def filtered(node: NodeState, program: ClaimProgram) -> Filtered:
-    """Applies the filters to all alternatives of a program."""
-    filtering = _Filtering(node, program)
-    made = list(filtering.domains())
-    dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
-    wants_ledgers = any(domain.wanted for domains in made for domain in domains)
-    return Filtered(made, next(dead, len(made)), wants_ledgers, filtering.is_faulty)
-
-
 class _Filtering:
     def __init__(self, node: NodeState, program: ClaimProgram) -> None:
         self._node = node
         self._program = program
         self._count = 0
         self.is_faulty = False
+
+    def filtered(self) -> Filtered:
+        """Applies the filters to all alternatives of the program."""
+        made = list(self.domains())
+        dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
+        wants_ledgers = any(domain.wanted for domains in made for domain in domains)
+        return Filtered(made, next(dead, len(made)), wants_ledgers, self.is_faulty)
 
     def domains(self) -> Iterator[tuple[Domain, ...]]:
         """The domains in the order of the stages; makes the checks of section 4 after the requests of each claim."""
@@ -126,6 +124,8 @@ class _Filtering:
         domain, node = Domain(alternative, claim, self._count), self._node
         release = node.features.release
         self._count += 1
+        # A request for a number passes over devices that it cannot take. One for all devices has to take each that is
+        # chosen, so there one that cannot be taken is a refusal (section 7).
         if alternative.everything:
             try:
                 self._collect(domain)
@@ -178,7 +178,7 @@ class NodeProblem:
         self.program = program
         known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
-            known = filtered(node, program)
+            known = _Filtering(node, program).filtered()
             node.keep(program.stages, known)
         self.domains = known.domains
         """By stage, an entry for each alternative. Problems share them until they need some of their own."""

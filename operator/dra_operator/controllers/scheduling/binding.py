@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -135,18 +135,39 @@ class BindingCycle:
 
     async def pre_bind(self) -> list[ResourceClaim]:
         """All of it but volumes and the bind step: the claims as they are then. Raises as ``write``."""
-        return await self._or_undo(self._write_claims())
+        async with self._undoing():
+            # One after the other: a failed write then leaves one claim behind, and the next attempt finds it.
+            claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
+            claims += await self._serve_extended_resources()
+            await self._record_node_use()
+            # The kubelet finds a pod's claims by their recorded names: these are written before the pod is bound.
+            await self._context.names_being_written.over(self._pod)
+            return claims
 
     async def bind_volumes(self) -> None:
-        """Begin the binding of volumes. It is never taken back. Raises as ``write``."""
-        await self._or_undo(self._bind_volumes())
+        """Begin what the PV controller and the provisioners complete. It is never taken back. Raises as ``write``."""
+        if is_at_gate(self._pod):
+            return  # the pod's own scheduler does that
+        async with self._undoing():
+            node, volumes = self._plan.node, self._plan.volumes
+            for claim, volume in volumes.reserve:
+                self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
+                await self._context.volumes.reserve(volume, claim)
+            for claim in volumes.provision:
+                self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
+                await self._context.volumes.select_node(claim, node)
 
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
         """Take the bind step.
 
         Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails.
         """
-        await self._or_undo(self._write_bind_step(claims), undo=undo)
+        async with self._undoing(always=undo):
+            self._action = self._bind_step.action(self._plan.node)
+            pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
+            if pod is not None:  # otherwise the server knows better
+                check_recorded(pod, claims)
+            await self._bind_step.write(self._pod, self._plan.node, claims)
         if not is_placeholder(self._pod):
             self._conflict_check.forget(claims)
 
@@ -166,27 +187,16 @@ class BindingCycle:
             PodClaim(it, known(claim.key, claim.metadata.uid) or claim) for it, claim in self._pod_claims
         ]
 
-    async def _write_claims(self) -> list[ResourceClaim]:
-        # One after the other: a failed write then leaves one claim behind, and the next attempt finds it.
-        claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
-        claims += await self._serve_extended_resources()
-        await self._record_node_use()
-        await self._context.names_being_written.over(self._pod)
-        return claims
-
-    async def _write_bind_step(self, claims: Sequence[ResourceClaim]) -> None:
-        self._action = self._bind_step.action(self._plan.node)
-        self._check_recorded(claims)
-        await self._bind_step.write(self._pod, self._plan.node, claims)
-
-    async def _or_undo(self, work: Awaitable[T], *, undo: bool = True) -> T:
+    @asynccontextmanager
+    async def _undoing(self, *, always: bool = True) -> AsyncIterator[None]:
+        """Give back what can be given back if a write fails; unless ``always``, only if the pod has vanished."""
         try:
-            return await work
+            yield
         except Exception as error:
             if not is_over(error):
                 # The write may still happen. Devices named in it stay taken (``_unknown``), all others are free.
                 self._unreserve_devices()
-            elif undo or isinstance(error, PodVanished):
+            elif always or isinstance(error, PodVanished):
                 refused = isinstance(error, ApiError) and not isinstance(error, _PASSING)
                 await self._undo(vanished=isinstance(error, PodVanished), refused=refused)
             if isinstance(error, KubeError | ObjectChanged):
@@ -294,23 +304,6 @@ class BindingCycle:
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
         self._cluster.follow(extended.claim.metadata.uid, made)
         return made
-
-    async def _bind_volumes(self) -> None:
-        """Begin what the PV controller and the provisioners complete; for a pod at the gate its own scheduler does."""
-        if is_at_gate(self._pod):
-            return
-        node, volumes = self._plan.node, self._plan.volumes
-        for claim, volume in volumes.reserve:
-            self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
-            await self._context.volumes.reserve(volume, claim)
-        for claim in volumes.provision:
-            self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
-            await self._context.volumes.select_node(claim, node)
-
-    def _check_recorded(self, claims: Sequence[ResourceClaim]) -> None:
-        pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
-        if pod is not None:  # otherwise the server knows better
-            check_recorded(pod, claims)
 
     async def _undo(self, *, vanished: bool, refused: bool = False) -> None:
         """Reverse everything done (4.6). A pod that vanished uses none of its claims any more.

@@ -157,6 +157,7 @@ class SchedulingCycle:
             raise
         if isinstance(decided, Postponed):
             return decided
+        # The writes run after this turn, beside other decisions; the pod is told of their failures as of those above.
         if decided.follow_up is not None:
             return decided._replace(follow_up=partial(self._carry_out, key, decided.follow_up))
         if pod is None or not decided.waits_for:

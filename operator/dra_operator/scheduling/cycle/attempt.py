@@ -166,7 +166,9 @@ class Attempt:
             if demand.candidates is not None:
                 yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
         yield from self._choose_strategy(demands)
-        for name in self._best_first():
+        # The nodes worth trying, or, if they are many, all nodes; those that a strategy has not ranked come last.
+        by_room = self._by_room()
+        for name in by_room if self._chosen is None else chain(self._chosen.ranking.best_first(), by_room):
             if name not in self._asked and self._demands.may_fit(name):
                 yield from self._try(name)
                 if self._is_settled():
@@ -254,11 +256,6 @@ class Attempt:
         self._chosen = yield from self._placement.choose(self._cycle_state, demands[0])
         if self._chosen is not None:
             self.question.device_order = self._chosen.device_order
-
-    def _best_first(self) -> Iterable[str]:
-        """The nodes worth trying, or, if they are many, all nodes. Those that a strategy has not ranked come last."""
-        by_room = self._by_room()
-        return by_room if self._chosen is None else chain(self._chosen.ranking.best_first(), by_room)
 
     def _by_room(self) -> Iterable[str]:
         few = self._demands.short_list(len(self._asked) + FEW_CANDIDATES)

@@ -325,7 +325,10 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         if state is not None:
             return state
     serving = snapshot.classes_serving(pod)
-    obstacle = _obstacle(pod, held, snapshot) or _not_at_gate(pod, serving)
+    obstacle = _obstacle(pod, held, snapshot)
+    # Schedulers make the claim for extended resources together with the binding, and delete one that is there.
+    if obstacle is None and pod.spec.scheduling_gates and serving:
+        obstacle = Obstacle(EXTENDED_AT_GATE, ", ".join(serving))
     if obstacle is not None:
         return NotTried(obstacle)
     volumes = volumes_of(pod, snapshot.storage)
@@ -411,13 +414,6 @@ def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:
         claim = snapshot.claim(f"{pod.metadata.namespace}/{use.name}")
         if claim is not None and is_reserved_for(pod, claim):
             yield claim
-
-
-def _not_at_gate(pod: Pod, serving: Mapping[str, str]) -> Obstacle | None:
-    """Schedulers make the claim for extended resources together with the binding, and delete one that is there."""
-    if pod.spec.scheduling_gates and serving:
-        return Obstacle(EXTENDED_AT_GATE, ", ".join(serving))
-    return None
 
 
 def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> Obstacle | None:
