@@ -175,7 +175,8 @@ async def do_not_overwrite_each_other(bench: Bench) -> None:
 async def follow_a_new_allocation(bench: Bench) -> None:
     """A container of a claim that was allocated anew gets the new device, and nothing of the old one.
 
-    A driver that does not refuse such a claim has to write its CDI file anew; the old device may be another pod's.
+    The old device may be another pod's. Until the claim is unprepared a driver may refuse it, or return ids of files
+    that are not there, so that the container runtime refuses it.
     """
     old, new = await told_apart(bench)
     for unprepares in (False, True):
@@ -186,12 +187,13 @@ async def follow_a_new_allocation(bench: Bench) -> None:
         await bench.server.allocate(claim, Use(new.device))
         try:
             prepared = await bench.prepared(claim)
+            marks = given(bench, prepared)
         except Finding:
             if unprepares:
                 raise
             await bench.unprepare(claim)
             continue  # refusing until the claim is unprepared is right as well
-        if left := given(bench, prepared) & old.marks:
+        if left := marks & old.marks:
             raise Finding(
                 f"the claim was allocated anew and holds {new.device.name}, and its container gets {shown(left)} of "
                 f"{old.device.name}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CHECK_SECONDS = 420.0
-"""For one check: the slowest waits three times for slices that others deleted, and the Go library needs up to 60 s."""
+CHECK_SECONDS = 600.0
+"""For one check: the slowest waits three times for slices that others deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,10 @@ class Limits:
 
     registered: float = 60.0  # from the start of the driver
     published: float = 60.0
-    # Slices that others deleted or changed. The Go library waits 30 s after it saw that, and 30 s more when its watch
-    # had expired or failed: 55 to 60 s in all on a machine that does nothing else.
-    restored: float = 130.0
+    # Slices that others deleted or changed. The Go library waits up to 60 s before it watches again (30 s, which jitter
+    # doubles) if several watches have failed within two minutes, 30 s after it saw the deletion, and up to 60 s more
+    # until its cache of own writes forgets the slice: 150 s on a machine that does nothing else.
+    restored: float = 180.0
     stopped: float = 30.0  # the grace period of a pod
     answer: float = 5.0  # what should come at once
     quiet: float = 3.0  # so long nothing may happen
