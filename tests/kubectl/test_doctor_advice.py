@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import copy
+from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from dra_api.values import format_time
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.doctor.trouble import Diagnosis
@@ -81,6 +84,18 @@ def test_a_driver_that_is_down_while_its_slices_are_there(pods: list[Json], said
     found = [one.trouble for one in troubles(*CLUSTER, *user("a"), *pods)]
     assert [it.message for it in found] == ([f"has slices of driver {DRIVER}, {said}"] if said else [])
     assert all(it.command.startswith("kubectl describe ") for it in found)
+
+
+@pytest.mark.parametrize(("changes", "hours", "is_told"), [(40, 1, True), (40, 2, False), (9, 0.01, False)])
+def test_a_slice_that_two_drivers_change_in_turns_is_told(changes: int, hours: float, is_told: bool) -> None:
+    objects = copy.deepcopy(CLUSTER)
+    created = format_time(seen_of(objects).taken - timedelta(hours=hours))
+    for it in objects:
+        if it["kind"] == "ResourceSlice":
+            it["metadata"] |= {"generation": changes + 1, "creationTimestamp": created}
+    found = [one.trouble for one in troubles(*objects)]
+    assert [it.message for it in found] == ([f"was changed {changes} times in 60m"] if is_told else [])
+    assert all("two drivers of one name on a node" in it.remedy for it in found)
 
 
 @pytest.mark.parametrize("owner", ["", "ReplicaSet", "Job"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
@@ -28,6 +30,7 @@ def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
     for slice_ in slices:
         if "nodes" not in seen.unseen:
             yield from _of_nodes(seen, slice_)
+        yield from _restless(seen, slice_)
         if slice_.key not in counting:
             pool = newest[PoolId.of(slice_)][0].spec.pool
             message = f"is of generation {slice_.spec.pool.generation}, and pool {pool.name} has {pool.generation}"
@@ -60,6 +63,28 @@ def _of_nodes(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
         elif (known := node or seen.one(Node, owner.name)) is not None and owner.uid != known.metadata.uid:
             message = f"belongs to an earlier node of the name {owner.name} (UID {owner.uid})"
             yield _stale(slice_, message, "delete it; the driver publishes again")
+
+
+MANY_CHANGES_COUNT: Final = 10
+RESTLESS_SECONDS: Final = 120.0
+"""Seconds between two changes of a slice, in the mean of its life, below which something undoes them."""
+
+
+def _restless(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
+    """Changes without end: a plugin restores after 30 s what another client changed, such as a second driver."""
+    changes = (slice_.metadata.generation or 1) - 1
+    created = parse_time(slice_.metadata.creation_timestamp)
+    if created is None or changes < MANY_CHANGES_COUNT:
+        return
+    if (seen.taken - created).total_seconds() < RESTLESS_SECONDS * changes:
+        since = age(slice_.metadata.creation_timestamp or "", seen.taken)
+        message = f"was changed {changes} times in {since}"
+        remedy = (
+            "two drivers of one name on a node undo each other's devices; a device that comes and goes looks the same: "
+            "look for a second driver, and in the plugin's log for contested slices"
+        )
+        what = f"slice {slice_.metadata.name} ({slice_.spec.driver}/{slice_.spec.pool.name})"
+        yield Diagnosis.of("driver", what, message, remedy=remedy)
 
 
 def _stale(slice_: ResourceSlice, message: str, remedy: str) -> Diagnosis:
