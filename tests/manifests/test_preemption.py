@@ -34,6 +34,19 @@ def test_the_operator_takes_only_its_own_devices(tmp_path: Path) -> None:
     assert {"name": "DRA_OPERATOR_OWN_DEVICES_ONLY", "value": "true"} in container["env"]
 
 
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed: the component is NOT rendered")
+def test_the_operator_answers_admission_checks_and_may_patch_no_more_than_their_status(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, "admission")
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "DRA_OPERATOR_CONTROLLERS", "value": "auto,admission"} in container["env"]
+    rules = yaml.safe_load_all((ROOT / "manifests/components/admission/rbac.yaml").read_text())
+    (role,) = [it for it in rules if it["metadata"]["name"] == "dra-operator-admission" and it["kind"] == "ClusterRole"]
+    written = [it for it in role["rules"] if not {"list", "watch"}.issuperset(it["verbs"])]
+    assert [(it["resources"], it["verbs"]) for it in written] == [
+        (["workloads/status", "admissionchecks/status"], ["patch"])
+    ]
+
+
 def rendered(folder: Path, component: str) -> dict[str, Any]:
     """The objects of the operator with a component, by kind."""
     up = os.path.relpath(ROOT / "manifests", folder)

@@ -11,7 +11,7 @@ import pytest
 from command import running
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound, connection
 from dra_operator.app import control_plane as controller_manager
-from dra_operator.controllers import UnknownController, controllers_of
+from dra_operator.controllers import UnknownController, controllers_of, names_admission, own_controllers
 from live_cluster import LiveCluster
 from supervised import Supervising
 from waiting import until
@@ -177,6 +177,25 @@ async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
 )
 def test_concerns_as_they_are_written(text: str, names: set[str] | None) -> None:
     assert controllers_of(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "is_ours", "others"),
+    [
+        ("auto", False, None),
+        ("auto,admission", True, None),
+        ("admission", True, frozenset()),
+        ("placement", False, frozenset()),
+        ("admission, placement", True, frozenset({"placement"})),
+    ],
+)
+def test_the_controller_admission_is_ours_only_if_it_is_named(
+    text: str, is_ours: bool, others: frozenset[str] | None
+) -> None:
+    ours = own_controllers(text)
+    assert ours.admission is is_ours is names_admission(text)
+    assert ours.templates is (others is None)
+    assert (controllers_of(text) is None) is (others is None)
 
 
 def test_an_unknown_concern_is_refused() -> None:
