@@ -83,6 +83,10 @@ class Memory:
     """What is known of one Workload beside what it says itself. All of it may be lost."""
 
     retries: int = 0
+    requeued: bool = False
+    """Freed devices ended the last wait."""
+    in_vain: int = 0
+    """How often that was in vain in a row."""
     retried_at: float = -math.inf
     looked: int = 0
     """How often something had come free at the last look."""
@@ -194,7 +198,7 @@ class AdmissionController:
                 self._planner.stop()
 
     async def _wait(self) -> None:
-        self.is_idle = not self._news.is_set()
+        self.is_idle = not self._news.is_set() and self._due == math.inf
         try:
             async with asyncio.timeout(max(0.0, min(PROMISE_LOOK_SECONDS, self._due - self._clock()))):
                 await self._news.wait()
@@ -253,7 +257,7 @@ class AdmissionController:
         """Return whether something has come free since the last look, which is not too short ago."""
         if memory.looked == self._freed:
             return False
-        rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.retries, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
+        rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.in_vain, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
         due = memory.retried_at + rest
         if due > self._clock():
             self._due = min(self._due, due)
@@ -353,10 +357,12 @@ class AdmissionController:
         self._metrics.decided(decision.state)
         logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
         if decision.state is CheckState.READY:
-            memory.retries, memory.never_since = 0, None
+            memory.retries, memory.in_vain, memory.never_since = 0, 0, None
         else:
             memory.retries += 1
+            memory.in_vain += memory.requeued
             memory.retried_at = self._clock()
+        memory.requeued = False
 
     def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> CheckDecision:
         now = self._clock()
@@ -384,7 +390,7 @@ class AdmissionController:
     async def _requeue(self, workload: Workload, limit: asyncio.Semaphore) -> None:
         """End the back-off: the Workload may get its quota again at once."""
         memory = self._memory.setdefault(workload.metadata.uid, Memory())
-        memory.retried_at = self._clock()
+        memory.retried_at, memory.requeued = self._clock(), True
         meta = workload.metadata
         async with limit:
             try:
