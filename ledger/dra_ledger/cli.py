@@ -17,6 +17,17 @@ from dra_api.version import VERSION
 _KINDS = "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json"
 
 
+_MISSING = {
+    "ResourceSlice": "no device is known",
+    "ResourceClaim": "devices count as free, though claims may hold them",
+    "DeviceClass": "no class is known",
+    "Node": "devices count as free, though their nodes may be gone",
+    "Pod": "claims of a PodGroup show no pods",
+}
+"""What an answer is worth without a kind."""
+_NEEDED = {"who": ("ResourceSlice", "ResourceClaim", "Pod"), "free": tuple(_MISSING)[:4], "export": tuple(_MISSING)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     options = parser().parse_args(arguments)
@@ -64,6 +75,9 @@ def _run(options: argparse.Namespace) -> int:
             return 2
     for name, fault in ledger.malformed.items():
         print(f"dra-ledger: left out, since it cannot be read: {printable(f'{name}: {fault}')}", file=sys.stderr)
+    for kind in _NEEDED[options.command]:
+        if kind in ledger.missing:
+            print(f"dra-ledger: the input has no {kind}: {_MISSING[kind]}", file=sys.stderr)
     if options.command == "export":
         from .export import prometheus
 

@@ -342,7 +342,7 @@ class Sight(NamedTuple):
 class Seen:
     """The devices that the nodes of a pool can have now.
 
-    ``absent``: the node that it is for, if that does not exist. ``unreadable``: a node selector that is malformed.
+    ``absent``: why the node that it is for is not there. ``unreadable``: a node selector that is malformed.
     """
 
     def __init__(
@@ -382,8 +382,7 @@ class Seen:
             shared = device.allow_multiple_allocations and self._features.consumable_capacity
             return "shared" if shared else "taken", why if is_usable else self._complaint or why
         if not is_usable:
-            where = f"node {self._absent} does not exist" if self._absent else ""
-            return "unusable", self._complaint or where or self._unreadable or "there is no node for it"
+            return "unusable", self._complaint or self._absent or self._unreadable or "there is no node for it"
         if id(device) in self._ambiguous:
             return "unusable", "an allocation cannot name its nodes: the node selector of its slice has several terms"
         if taint is not None:
@@ -409,6 +408,8 @@ def _devices_for(view: PoolView, nodes: Sequence[Node]) -> int:
 
 def taint_text(taint: DeviceTaint) -> str:
     """``key=value:effect``."""
+    if taint == LEFT:
+        return "left to other schedulers by settings"
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 

@@ -1,12 +1,14 @@
 """A ledger as metrics in the text format of Prometheus: for dashboards that say who has which device.
 
-Sums by class, node and namespace are always complete. The series of single devices and claims are as many as their
-``limit`` allows; ``dra_export_left_out`` says how many have none. Of classes, nodes and namespaces the largest
-are named, the others summed up as ``(others)``. So the number of series has a bound in a cluster of any size.
+The number of series has a bound in a cluster of any size. Single devices and claims have as many as their ``limit``
+allows. Of classes, nodes and namespaces the largest are named, the others summed up as ``(others)``. A family of sums
+has at most ``MOST_SERIES``: drivers choose the names of capacities and counters, so that their number has no other
+limit. ``dra_export_left_out`` counts what has no series.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -19,6 +21,8 @@ MOST_OBJECTS: Final = 10_000
 """Devices, holders and claims with series of their own."""
 MOST_NAMES: Final = 1_000
 """Classes, nodes and namespaces that are named."""
+MOST_SERIES: Final = 20_000
+"""Series of a family of sums."""
 OTHERS: Final = "(others)"
 MOST_PODS: Final = 8
 """Pods of a claim that are named."""
@@ -34,14 +38,19 @@ Groups = list[tuple[str, list[DeviceEntry]]]
 class _Family:
     """One metric with its series: of two with the same labels the latter counts, as of two devices with one name."""
 
-    def __init__(self, name: str, help_: str) -> None:
+    def __init__(self, name: str, help_: str, most: int = MOST_SERIES) -> None:
         self.name, self.help = name, help_
+        self.left_out = 0
         self._series: dict[str, int | float] = {}
+        self._most = most
 
     def add(self, labels: Labels, value: int | float = 1) -> None:
-        """One series."""
+        """Add a series, or count it as left out."""
         said = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-        self._series[said] = value
+        if len(self._series) < self._most or said in self._series:
+            self._series[said] = value
+        else:
+            self.left_out += 1
 
     def __str__(self) -> str:
         head = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge"]
@@ -55,14 +64,20 @@ def prometheus(ledger: Ledger, limit: int = MOST_OBJECTS) -> str:
     """
     devices = ledger.devices()
     families = [*_single(devices, limit), *_sums(ledger, devices)]
+    left_out = next(family for family in families if family.name == "dra_export_left_out")
+    left_out.add({"kind": "series"}, sum(family.left_out for family in families))
+    missing = _Family("dra_export_missing", "A kind of which the input had nothing, as if there were none: 1")
+    for kind in ledger.missing:
+        missing.add({"kind": kind})
+    families.append(missing)
     return "\n".join(map(str, families)) + "\n"
 
 
 def _single(devices: list[DeviceEntry], limit: int) -> Iterator[_Family]:
-    info = _Family("dra_device_info", "A device with its state: 1")
-    allocated = _Family("dra_device_allocated", "A device and a claim that has it, or a share of it: 1")
-    claims = _Family("dra_claim_info", "A claim that has devices, and a pod for which it is reserved: 1")
-    left_out = _Family("dra_export_left_out", "Devices and claims without series of their own")
+    info = _Family("dra_device_info", "A device with its state: 1", limit)
+    allocated = _Family("dra_device_allocated", "A device and a claim that has it, or a share of it: 1", limit)
+    claims = _Family("dra_claim_info", "A claim that has devices, and a pod for which it is reserved: 1", sys.maxsize)
+    left_out = _Family("dra_export_left_out", "Devices, claims and sums without series of their own")
     held: dict[str, Holder] = {}
     shown = 0
     for number, entry in enumerate(devices):

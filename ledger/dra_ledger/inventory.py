@@ -125,6 +125,11 @@ class Inventory:
             if selector.cel is not None
         }
 
+    @property
+    def classes(self) -> Iterable[DeviceClass]:
+        """All classes."""
+        return self._classes.values()
+
     def device_class(self, name: str) -> DeviceClass | None:
         """The class of a name."""
         return self._classes.get(name)

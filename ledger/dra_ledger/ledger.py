@@ -34,10 +34,11 @@ from .entries import (
     pool_entry,
 )
 from .features import Features
+from .holdings import Holdings
 from .inventory import Inventory
 from .pools import Pool, PoolView
 from .predicates import Weighed
-from .sources import HeldClaim, Kept, Malformed, SeenPod, read
+from .sources import KINDS, HeldClaim, Kept, Listed, Malformed, SeenPod, read
 
 BY: Final = ("class", "node", "namespace", "driver")
 """What ``Ledger.tally`` counts by."""
@@ -88,7 +89,8 @@ class Ledger:
 
     ``release`` is the release of Kubernetes by whose rules devices count as free, such as ``"1.34"``; ``gates`` are the
     feature gates that differ from its defaults. Raises ValueError for a release, and GateError for a gate, that is not
-    known.
+    known. ``over`` are published and allocated devices that somebody else keeps, such as an allocator: the ledger takes
+    nodes, claims and pods alone, and changes nothing.
 
     >>> ledger = Ledger()
     >>> ledger.feed({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {
@@ -101,25 +103,31 @@ class Ledger:
     [('gpu-0', 'taken', ['ml/train']), ('gpu-1', 'free', [])]
     """
 
-    def __init__(self, release: str = str(NEWEST), gates: Mapping[str, bool] | None = None) -> None:
-        self.features = Features.of(
-            FeatureGates.of(gates or {}, NEWEST if release == AUTO else chosen(release) or NEWEST)
-        )
-        self._inventory = Inventory(self.features, language=_Selectors(self.features))
-        self._allocated = AllocatedDevices(self._inventory, shares=self.features.consumable_capacity)
+    def __init__(
+        self,
+        release: str = str(NEWEST),
+        gates: Mapping[str, bool] | None = None,
+        *,
+        over: tuple[Inventory, AllocatedDevices] | None = None,
+    ) -> None:
+        if over is None:
+            self.features = Features.of(
+                FeatureGates.of(gates or {}, NEWEST if release == AUTO else chosen(release) or NEWEST)
+            )
+            self._inventory = Inventory(self.features, language=_Selectors(self.features))
+            self._allocated = AllocatedDevices(self._inventory, shares=self.features.consumable_capacity)
+        else:
+            self._inventory, self._allocated = over
+            self.features = self._inventory.features
+        self._is_keeper = over is None
         self._nodes: dict[str, Node] = {}
-        self._classes: dict[str, DeviceClass] = {}
-        self._claims: dict[str, HeldClaim] = {}
-        """Claims by ``namespace/name``, the key of the following maps as well."""
-        self._pods: dict[str, SeenPod] = {}
-        self._groups: dict[str, dict[str, None]] = {}
-        """The pods of each PodGroup."""
-        self._held: dict[PoolId, dict[str, tuple[str, ...]]] = {}
-        """The claims that have a device, with admin access as well, by pool and device."""
+        self._holdings = Holdings()
         self._slices: dict[str, PoolId] = {}
         self._known: dict[PoolId, _Known] = {}
         """What was answered of a pool since it changed last."""
         self._revision = 0
+        self._told: set[str] = set()
+        """Kinds of which a source had an object, or a list."""
         self.malformed: dict[str, str] = {}
         """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them."""
 
@@ -141,22 +149,21 @@ class Ledger:
         """
         with _no_collections():
             for found, is_gone in read(source):
-                if isinstance(found, Malformed):
-                    self.malformed[found.object] = found.fault
-                elif is_gone:
+                if is_gone and not isinstance(found, Malformed | Listed):
                     self._remove(found)
                 else:
-                    self._put(found)
+                    self._take(found)
 
     def remove(self, source: object) -> None:
         """Take out deleted objects; their names suffice. Unknown ones are ignored. Raises DecodeError."""
         for found, _ in read(source):
-            if not isinstance(found, Malformed):
+            if not isinstance(found, Malformed | Listed):
                 self._remove(found)
 
     def replace(self, kind: str, source: object) -> None:
         """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: others are gone."""
-        fresh = [found for found, _ in read(source)]
+        self._told.add(kind)
+        fresh = [found for found, _ in read(source) if not isinstance(found, Listed)]
         names = {_kind(found) + " " + _key(found) for found in fresh if not isinstance(found, Malformed)}
         names |= {found.object for found in fresh if isinstance(found, Malformed)}
         for known in self._every(kind):
@@ -164,28 +171,48 @@ class Ledger:
                 self._remove(known)
         for name in [name for name in self.malformed if name.startswith(f"{kind} ")]:
             del self.malformed[name]
-        for found in fresh:
-            if isinstance(found, Malformed):
-                self.malformed[found.object] = found.fault
-            else:
-                self._put(found)
+        with _no_collections():
+            for found in fresh:
+                self._take(found)
+
+    @property
+    def missing(self) -> list[str]:
+        """The kinds of which no source said anything. Answers count as if there were none of them."""
+        return [kind for kind in KINDS if kind not in self._told]
+
+    def _take(self, found: Kept | Malformed | Listed) -> None:
+        if isinstance(found, Listed):
+            self._told.add(found.kind)
+        elif isinstance(found, Malformed):
+            kind, _, name = found.object.partition(" ")
+            self._told.add(kind)
+            self.malformed[found.object] = found.fault
+            if kind == "Node":
+                self._note_node(name)
+        else:
+            self._told.add(_kind(found))
+            self._put(found)
 
     def _put(self, found: Kept) -> None:
         if self.malformed:
             self.malformed.pop(f"{_kind(found)} {_key(found)}", None)
         if isinstance(found, HeldClaim):
             self._put_claim(found.key, found)
-        elif isinstance(found, ResourceSlice):
-            self._slices[found.metadata.name] = PoolId.of(found)
-            self._inventory.put_slice(found)
         elif isinstance(found, SeenPod):
-            self._put_pod(found.key, found)
+            self._forget(self._holdings.put_pod(found.key, found))
         elif isinstance(found, Node):
             self._note_node(found.metadata.name)
             self._nodes[found.metadata.name] = found
-            self._inventory.put_node(found)
+            if self._is_keeper:
+                self._inventory.put_node(found)
+        elif self._is_keeper:
+            self._publish(found)
+
+    def _publish(self, found: ResourceSlice | DeviceClass | DeviceTaintRule) -> None:
+        if isinstance(found, ResourceSlice):
+            self._slices[found.metadata.name] = PoolId.of(found)
+            self._inventory.put_slice(found)
         elif isinstance(found, DeviceClass):
-            self._classes[found.metadata.name] = found
             self._inventory.put_class(found)
         elif self.features.taint_rules and self.features.device_taints:
             self._inventory.put_rule(found)
@@ -194,19 +221,23 @@ class Ledger:
         name = _key(found)
         if isinstance(found, HeldClaim):
             self._put_claim(name, None)
-        elif isinstance(found, ResourceSlice):
-            self._slices.pop(name, None)
-            self._inventory.remove_slice(name)
         elif isinstance(found, SeenPod):
-            self._put_pod(name, None)
+            self._forget(self._holdings.put_pod(name, None))
         elif isinstance(found, Node):
             self._note_node(name)
             self._nodes.pop(name, None)
-            self._inventory.remove_node(name)
+            if self._is_keeper:
+                self._inventory.remove_node(name)
+        elif self._is_keeper:
+            self._withdraw(found, name)
+
+    def _withdraw(self, found: ResourceSlice | DeviceClass | DeviceTaintRule, name: str) -> None:
+        if isinstance(found, ResourceSlice):
+            self._slices.pop(name, None)
+            self._inventory.remove_slice(name)
         elif isinstance(found, DeviceClass):
-            self._classes.pop(name, None)
             self._inventory.remove_class(name)
-        elif isinstance(found, DeviceTaintRule):
+        else:
             self._inventory.remove_rule(name)
 
     def _note_node(self, name: str) -> None:
@@ -216,44 +247,9 @@ class Ledger:
         self._forget([*self._inventory.shared_pools, *self._inventory.pools_of(name)])
 
     def _put_claim(self, key: str, now: HeldClaim | None) -> None:
-        before = self._claims.pop(key, None)
-        if before is not None:
-            self._file(before, is_held=False)
-        if now is not None:
-            self._claims[key] = now
-            self._file(now, is_held=True)
-        self._allocated.stored(key, now.allocation if now is not None else None)
-
-    def _file(self, claim: HeldClaim, *, is_held: bool) -> None:
-        for result in claim.allocation.results if claim.allocation is not None else ():
-            pool = PoolId(result.driver, result.pool)
-            self._known.pop(pool, None)
-            devices = self._held.setdefault(pool, {})
-            others = tuple(key for key in devices.get(result.device, ()) if key != claim.key)
-            if holders := (*others, claim.key) if is_held else others:
-                devices[result.device] = holders
-            else:
-                devices.pop(result.device, None)
-            if not devices:
-                del self._held[pool]
-
-    def _put_pod(self, key: str, now: SeenPod | None) -> None:
-        before = self._pods.pop(key, None)
-        for pod in (before, now):
-            if pod is None:
-                continue
-            if pod.group:
-                group = self._groups.setdefault(f"{pod.namespace}/{pod.group}", {})
-                if pod is now:
-                    group[key] = None
-                else:
-                    group.pop(key, None)
-            for name in pod.claims:
-                claim = self._claims.get(f"{pod.namespace}/{name}")
-                results = claim.allocation.results if claim is not None and claim.allocation is not None else ()
-                self._forget(PoolId(result.driver, result.pool) for result in results)
-        if now is not None:
-            self._pods[key] = now
+        self._forget(self._holdings.put_claim(key, now))
+        if self._is_keeper:
+            self._allocated.stored(key, now.allocation if now is not None else None)
 
     def _forget(self, pools: Iterable[PoolId]) -> None:
         for pool in pools:
@@ -264,11 +260,11 @@ class Ledger:
         slices = (self._inventory.slice(name) for name in self._slices)
         every: dict[str, Iterable[Kept]] = {
             "ResourceSlice": [slice_ for slice_ in slices if slice_ is not None],
-            "ResourceClaim": self._claims.values(),
-            "DeviceClass": self._classes.values(),
+            "ResourceClaim": self._holdings.claims.values(),
+            "DeviceClass": self._inventory.classes,
             "DeviceTaintRule": self._inventory.rules(),
             "Node": self._nodes.values(),
-            "Pod": self._pods.values(),
+            "Pod": self._holdings.pods.values(),
         }
         return list(every[kind])
 
@@ -299,13 +295,20 @@ class Ledger:
     def device(self, driver: str, pool: str, name: str) -> DeviceEntry | None:
         """Return one device; None if nobody publishes or holds it."""
         id_ = PoolId(driver, pool)
-        if self._inventory.pool(id_) is None and id_ not in self._held:
+        if self._inventory.pool(id_) is None and id_ not in self._holdings.pools:
             return None
         return next((entry for entry in self._current(id_).entries if entry.name == name), None)
 
     def holders(self, namespace: str | None = None) -> Iterator[tuple[DeviceEntry, Holder]]:
-        """Yield each device with each claim that holds it, for all claims or a namespace. Admin access is left out."""
+        """Yield each device with each claim that holds it, for all claims or a namespace. Admin access is left out.
+
+        Of devices with one name in an invalid pool the first counts: a claim holds one of them, nobody knows which.
+        """
+        seen: set[str] = set()
         for entry in self.devices(namespace=namespace):
+            if not entry.holders or entry.id in seen:
+                continue
+            seen.add(entry.id)
             for holder in entry.holders:
                 if namespace in (None, holder.namespace):
                     yield entry, holder
@@ -360,7 +363,7 @@ class Ledger:
         if by not in BY:
             raise ValueError(f"cannot count by {by!r}: choose one of {', '.join(BY)}")
         if by == "class":
-            return [Tally.of(name, self.devices(device_class=name)) for name in sorted(self._classes)]
+            return [Tally.of(name, self.devices(device_class=name)) for name in self.classes]
         groups: dict[str, list[DeviceEntry]] = {}
         for entry in self.devices():
             names = {holder.namespace for holder in entry.holders} if by == "namespace" else {getattr(entry, by)}
@@ -371,15 +374,18 @@ class Ledger:
     @property
     def classes(self) -> list[str]:
         """The names of the device classes, sorted."""
-        return sorted(self._classes)
+        return sorted(class_.metadata.name for class_ in self._inventory.classes)
 
     def _expressions(self, class_: str) -> tuple[str, ...]:
-        selectors = self._classes[class_].spec.selectors or ()
+        known = self._inventory.device_class(class_)
+        if known is None:
+            raise KeyError(class_)
+        selectors = known.spec.selectors or ()
         return tuple(selector.cel.expression for selector in selectors if selector.cel is not None)
 
     def _pools(self) -> list[PoolId]:
         self._follow()
-        return sorted({*self._inventory.pools(), *self._held})
+        return sorted({*self._inventory.pools(), *self._holdings.pools})
 
     def _follow(self) -> None:
         """Forgets what was answered of pools whose slices changed since."""
@@ -403,18 +409,16 @@ class Ledger:
         return known
 
     def _work_out(self, id_: PoolId) -> _Known:
-        pool, held = self._inventory.pool(id_), self._held.get(id_, {})
+        pool = self._inventory.pool(id_)
         sights = self._sights(pool) if pool is not None else []
-        absent = (pool.owning_node or "") if pool is not None and self._nodes else ""
         seen = Seen(
             sights,
             self._allocated.usage.pool(id_),
             self.features,
-            absent if absent not in self._nodes else "",
+            self._absence(pool.owning_node) if pool is not None and pool.owning_node else "",
             str(pool.unreadable or "") if pool is not None else "",
         )
-        health = self._health(id_, held)
-        holders = {device: self._holders(id_, device, claims) for device, claims in held.items()}
+        health, holders = self._holdings.health(id_), self._holdings.holders(id_)
         rows: list[tuple[str, list[DeviceEntry]]] = []
         published: set[str] = set()
         for slice_ in pool.by_age()[0] if pool is not None else ():
@@ -429,6 +433,12 @@ class Ledger:
             for name in sorted(holders.keys() - published)
         ]
         return _Known(id_, [sight.view for sight in sights], rows, gone)
+
+    def _absence(self, node: str) -> str:
+        """Return why the node has no devices to give, or an empty text if it is there, or no node is known."""
+        if not self._nodes or node in self._nodes:
+            return ""
+        return f"node {node} cannot be read" if f"Node {node}" in self.malformed else f"node {node} does not exist"
 
     def _sights(self, pool: Pool) -> list[Sight]:
         """As the nodes see the pool, each different view once; as all together would if no node is known."""
@@ -445,55 +455,6 @@ class Ledger:
             if (view := pool.view(node)) is not None:
                 found.setdefault(id(view), (view, []))[1].append(node)
         return [Sight(view, seeing) for view, seeing in found.values()]
-
-    def _holders(self, pool: PoolId, device: str, claims: Iterable[str]) -> tuple[Holder, ...]:
-        found = []
-        for key in claims:
-            claim = self._claims[key]
-            if claim.allocation is None:
-                continue
-            for result in claim.allocation.results:
-                if (result.driver, result.pool, result.device) == (*pool, device):
-                    consumed = {name: str(amount) for name, amount in (result.consumed_capacity or {}).items()}
-                    holder = Holder(
-                        namespace=claim.namespace,
-                        claim=claim.name,
-                        request=result.request,
-                        pods=self._consumers(claim),
-                        since=claim.allocation.allocation_timestamp or claim.created,
-                        share=result.share_id or "",
-                        consumed=consumed,
-                        is_admin=bool(result.admin_access),
-                    )
-                    found.append(holder)
-        return tuple(found)
-
-    def _consumers(self, claim: HeldClaim) -> tuple[str, ...]:
-        if not claim.groups:
-            return claim.pods
-        names = dict.fromkeys(claim.pods)
-        for group in claim.groups:
-            for key in self._groups.get(f"{claim.namespace}/{group}", ()):
-                pod = self._pods[key]
-                if not pod.is_done and claim.name in pod.claims:
-                    names[pod.name] = None
-        return tuple(names)
-
-    def _health(self, id_: PoolId, held: Mapping[str, Iterable[str]]) -> dict[str, str]:
-        """What kubelets say of the devices of a pool. One of several resources of a request is told by its name."""
-        found: dict[str, str] = {}
-        for claim in {key: self._claims[key] for keys in held.values() for key in keys}.values() if self._pods else ():
-            results = claim.allocation.results if claim.allocation is not None else ()
-            for name in self._consumers(claim):
-                pod = self._pods.get(f"{claim.namespace}/{name}")
-                for said in pod.health if pod is not None else ():
-                    meant = [it for it in results if said.claim == claim.name and said.request in ("", it.request)]
-                    if len(meant) > 1:
-                        meant = [it for it in meant if said.resource.endswith((f"/{it.device}", f"={it.device}"))]
-                    for result in meant[:1]:
-                        if (result.driver, result.pool) == id_ and found.get(result.device) != "Unhealthy":
-                            found[result.device] = said.health
-        return found
 
 
 class _Known:
@@ -522,8 +483,11 @@ class _Known:
         return found
 
 
+_NAMES: Final = {HeldClaim: "ResourceClaim", SeenPod: "Pod"}
+
+
 def _kind(found: Kept) -> str:
-    return {"HeldClaim": "ResourceClaim", "SeenPod": "Pod"}.get(type(found).__name__, type(found).__name__)
+    return _NAMES.get(type(found)) or type(found).__name__
 
 
 def _key(found: Kept) -> str:

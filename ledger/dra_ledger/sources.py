@@ -91,10 +91,16 @@ class Malformed(NamedTuple):
     fault: str
 
 
+class Listed(NamedTuple):
+    """A list of a kind, which may be empty, comes before its objects."""
+
+    kind: str
+
+
 class Read(NamedTuple):
     """One object of a source; ``is_gone``: an event says that it was deleted."""
 
-    object: Kept | Malformed
+    object: Kept | Malformed | Listed
     is_gone: bool = False
 
 
@@ -164,7 +170,8 @@ class _Head(msgspec.Struct, rename="camel"):
 
 _heads: Final = msgspec.json.Decoder(_Head)
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
-_KINDS: Final = frozenset({"ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Node", "Pod"})
+KINDS: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Node", "Pod")
+_KINDS: Final = frozenset(KINDS)
 _TYPED: Final = (ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, Node, Pod)
 
 
@@ -270,6 +277,8 @@ def _items(data: bytes) -> Iterator[Read]:
     """Yield the items of a list. Items of one kind may lack their kind. kubectl writes lists of many kinds."""
     envelope = raw_list(data)
     kind = envelope.kind.removesuffix("List")
+    if kind in _KINDS:
+        yield Read(Listed(kind))
     for raw in envelope.items or ():
         if kind in _KINDS:
             yield Read(_one(kind, envelope.api_version, raw))

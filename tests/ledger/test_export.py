@@ -134,11 +134,29 @@ def test_the_number_of_series_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> No
         "dra_device_allocated": 5,
     }
     assert len(found["dra_claim_info"]) == 5 * 9
-    assert found["dra_export_left_out"] == {of(kind="device"): 15, of(kind="claim"): 15}
+    assert found["dra_export_left_out"] == {of(kind="device"): 15, of(kind="claim"): 15, of(kind="series"): 0}
     for by in ("node", "namespace"):
         counted = found[f"dra_{by}_devices"]
         assert len(counted) == 4
         assert sum(counted.values()) == 20
+
+
+def test_names_that_a_driver_makes_up_do_not_add_series_without_end() -> None:
+    many = {f"capacity-{number}": {"value": "1"} for number in range(30)}
+    text = prometheus(Ledger.of(sliced({"name": "gpu-0", "capacity": many}), CLASS))
+    assert len(series(text)["dra_class_capacity"]) == 30
+    family = dra_ledger.export._Family("f", "h", most=3)
+    for number in (1, 2, 3, 3, 4, 5):
+        family.add({"name": str(number)}, number)
+    assert (len(str(family).splitlines()), family.left_out) == (5, 2)
+
+
+def test_kinds_of_which_the_input_had_nothing_are_named() -> None:
+    assert series(prometheus(Ledger.of(CLUSTER)))["dra_export_missing"] == {
+        of(kind="DeviceTaintRule"): 1,
+        of(kind="Node"): 1,
+        of(kind="Pod"): 1,
+    }
 
 
 @pytest.mark.parametrize("seed", rounds(20))
@@ -166,10 +184,24 @@ def test_every_expression_of_the_dashboard_is_about_metrics_that_are_exported() 
     exported = set(series(prometheus(Ledger.of(CLUSTER))))
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
-            promql_parser.parse(target["expr"])
+            promql_parser.parse(re.sub(r"\$__\w+", "5m", target["expr"]))
             named = set(re.findall(r"\bdra_\w+", target["expr"]))
             assert named <= exported
             assert named
+
+
+def test_the_dashboard_joins_each_claim_of_a_shared_device_with_its_use() -> None:
+    """Several claims have one UUID: only ``group_right`` allows that."""
+    joins = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"] if "DCGM" in target["expr"]]
+    assert len(joins) == 2
+    assert all("* on (UUID) group_right () (max by (UUID, " in text for text in joins)
+
+
+def test_the_dashboard_can_be_narrowed_to_classes_namespaces_and_nodes() -> None:
+    names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert names == ["datasource", "class", "namespace", "node"]
+    text = json.dumps(DASHBOARD["panels"])
+    assert all(f'=~\\"${name}\\"' in text for name in names[1:])
 
 
 # --- the command ---
@@ -219,4 +251,5 @@ def test_malformed_objects_are_told_and_the_others_counted(tmp_path: Path, capsy
     assert main(["who", "-f", str(path)]) == 0
     told = capsys.readouterr()
     assert told.err.startswith(r"dra-ledger: left out, since it cannot be read: ResourceClaim ml/w\x1b: ")
+    assert told.err.endswith("dra-ledger: the input has no Pod: claims of a PodGroup show no pods\n")
     assert len(told.out.splitlines()) == 3

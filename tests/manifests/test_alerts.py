@@ -22,6 +22,7 @@ from waiting import until
 
 CASES = Path(__file__).with_name("alerts.yaml")
 QUIET = {
+    "Preempted pods": "preemption is off",
     "Retries": "nothing failed",
     "Pods deleted because of tainted devices": "nothing is tainted",
 }

@@ -65,7 +65,11 @@ def test_every_expression_asks_for_what_is_served(text: str) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_every_alert_says_what_is_wrong_and_where_to_look(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert rule["annotations"].keys() == {"summary", "description"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+    page, _, section = rule["annotations"]["runbook_url"].partition("#")
+    assert page == "https://kopf-dra.github.io/kopf-dra/alerts/"
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "alerts.md").read_text(), re.MULTILINE)
+    assert [rule["alert"]] == [heading for heading in headings if heading.lower() == section]
     mentioned = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
     grouping = re.search(r"by \(([^)]*)\)", rule["expr"])
     if grouping:

@@ -1,10 +1,19 @@
-"""Random clusters, told to the ledger and to the operator's cache step by step, in whatever form an object may have."""
+"""Random clusters, told to the ledger and to the operator's cache step by step, in whatever form an object may have.
+
+``PYTHONPATH=tests/support python -m ledger_worlds --seeds 0:10000 --workers 2`` plays so many, and prints where the two
+differ. They have shares, partitions, admin access, taints and rules, generations, alternatives, PodGroups, claims for
+extended resources, and any release with any gates. The allocator is asked for each device alone, on each node.
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
@@ -13,10 +22,10 @@ from allocator_lab import Json
 from allocator_problems import CrowdedMaker, LocalMaker, Maker
 from dra_api.codec import convert, to_dict
 from dra_api.conversion import convert as converted
-from dra_api.core import Node
+from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.releases.gates import FeatureGates, GateError
-from dra_api.releases.release import BUILT, Release
+from dra_api.releases.release import BUILT
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger import DeviceEntry, Ledger
 from dra_ledger.basics import DeviceId
@@ -25,6 +34,8 @@ from dra_ledger.inventory import Inventory
 from dra_ledger.pools import Status
 from dra_operator.allocator import Allocated, Allocator, AttributeValue, Features
 from dra_operator.cache import Cluster
+from dra_operator.kubectl.facts import pods_of
+from dra_operator.kubectl.observed import Observed
 
 ID: Final = "id.example.com/id"
 """An attribute that tells devices apart."""
@@ -34,7 +45,10 @@ _KINDS: Final[dict[str, type[Object]]] = {
     "DeviceClass": DeviceClass,
     "DeviceTaintRule": DeviceTaintRule,
     "Node": Node,
+    "Pod": Pod,
 }
+GROUPS: Final = ("g0", "g1")
+EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 
 
 class World:
@@ -85,12 +99,13 @@ class World:
         if kind == "ResourceSlice":
             devices = [self._marked(device) for device in obj["spec"].get("devices") or ()]
             obj = {**obj, "spec": {**obj["spec"], "devices": devices}} if devices else obj
-        version = "v1" if kind == "Node" else "resource.k8s.io/v1"
+        version = "v1" if kind in ("Node", "Pod") else "resource.k8s.io/v1"
         obj = {"apiVersion": version, "kind": kind, **obj}
         meta = obj["metadata"]
         key = f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
         self.objects[kind, key] = obj
-        if kind != "DeviceTaintRule" or (self.features.taint_rules and self.features.device_taints):
+        has_rules = self.features.taint_rules and self.features.device_taints
+        if kind != "Pod" and (kind != "DeviceTaintRule" or has_rules):
             self.cluster.apply(self._typed(kind, obj))
         self._tell("MODIFIED", kind, obj)
 
@@ -109,7 +124,8 @@ class World:
     def remove(self, kind: str, key: str) -> None:
         """Delete an object."""
         obj = self.objects.pop((kind, key))
-        self.cluster.delete(_KINDS[kind], key)
+        if kind != "Pod":
+            self.cluster.delete(_KINDS[kind], key)
         self._uids.pop((kind, obj["metadata"]["name"]), None)
         self._tell("DELETED", kind, obj)
 
@@ -148,6 +164,8 @@ class World:
                 self.remove("ResourceClaim", f"ns/{claim['metadata']['name']}")
             else:
                 self.put("ResourceClaim", {name: part for name, part in claim.items() if name != "status"})
+        elif kind < 65:
+            self._change_pod()
         elif kind < 85:
             self._republish()
         elif kind < 90:
@@ -165,13 +183,42 @@ class World:
         wanted = self._typed("ResourceClaim", claim)
         outcome = self.allocator.allocate(self._typed("Node", node), [wanted], self.cluster.allocated_devices.usage)
         if isinstance(outcome, Allocated):
-            status = {
-                "allocation": to_dict(outcome.results[0]),
-                "reservedFor": [{"resource": "pods", "name": f"pod-{claim['metadata']['name']}", "uid": "u"}],
-            }
-            self.put("ResourceClaim", {**claim, "status": status})
+            user = {"resource": "pods", "name": f"pod-{claim['metadata']['name']}", "uid": "u"}
+            if self.random.random() < 0.3:
+                group = self.random.choice(GROUPS)
+                user = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": group, "uid": "g"}
+            meta = claim["metadata"]
+            if self.random.random() < 0.2:
+                meta = {**meta, "annotations": {EXTENDED: "true"}}
+            status = {"allocation": to_dict(outcome.results[0]), "reservedFor": [user]}
+            self.put("ResourceClaim", {**claim, "metadata": meta, "status": status})
+            self._change_pod(claim["metadata"]["name"])
         elif ("ResourceClaim", f"ns/{claim['metadata']['name']}") not in self.objects:
             self.put("ResourceClaim", claim)
+
+    def _change_pod(self, claim: str = "") -> None:
+        """A pod comes, with a claim of its own, of its group or for its extended resources; or it ends, or is gone."""
+        pods = [key for kind, key in self.objects if kind == "Pod"]
+        if pods and not claim and self.random.random() < 0.6:
+            key = self.random.choice(pods)
+            if self.random.random() < 0.5:
+                self.remove("Pod", key)
+            else:
+                pod = self.objects["Pod", key]
+                self.put(
+                    "Pod", {**pod, "status": {**pod["status"], "phase": self.random.choice(("Failed", "Running"))}}
+                )
+            return
+        name = claim or f"c{self.random.randrange(4)}"
+        claims = [{"name": "mine", "resourceClaimName": name}]
+        spec: Json = {"schedulingGroup": {"podGroupName": self.random.choice(GROUPS)}}
+        status: Json = {"phase": "Running"}
+        if self.random.random() < 0.3:
+            status["extendedResourceClaimStatus"] = {"resourceClaimName": name, "requestMappings": []}
+        else:
+            spec["resourceClaims"] = claims
+        meta = {"name": f"pod-{name}", "namespace": "ns", "uid": f"pod-{next(self._ids)}"}
+        self.put("Pod", {"metadata": meta, "spec": spec, "status": status})
 
     def _republish(self) -> None:
         """A driver publishes one of its pools anew, slice by slice, or takes it back."""
@@ -198,6 +245,7 @@ class World:
         entries = self.ledger.devices()
         return [
             *self._wrong_holders(entries),
+            *self._wrong_pods(entries),
             *self._wrong_availability(entries),
             *self._wrong_pools(),
             *self._wrong_classes(),
@@ -217,6 +265,18 @@ class World:
             f"{id_}: held by {sorted(held.get(id_, []))}, said {sorted(said.get(id_, []))}"
             for id_ in sorted({*held, *said})
             if sorted(held.get(id_, [])) != sorted(said.get(id_, []))
+        ]
+
+    def _wrong_pods(self, entries: list[DeviceEntry]) -> list[str]:
+        """The pods of a claim, as ``kubectl dra claims`` finds them."""
+        typed = [convert(Pod, obj) for (kind, _), obj in self.objects.items() if kind == "Pod"]
+        seen = Observed([*typed, *self.cluster.claims], datetime(2030, 1, 1, tzinfo=UTC))
+        known = {claim.key: sorted(user.name for user in pods_of(seen, claim)) for claim in self.cluster.claims}
+        said = {holder.key: sorted(holder.pods) for entry in entries for holder in (*entry.holders, *entry.observers)}
+        return [
+            f"claim {key}: used by {known.get(key)}, said {pods}"
+            for key, pods in said.items()
+            if known.get(key) != pods
         ]
 
     def _wrong_availability(self, entries: list[DeviceEntry]) -> list[str]:
@@ -284,4 +344,38 @@ def _holds(tests: list[Any], driver: str, device: Any) -> bool:
         return False
 
 
-assert Release.V1_37 in BUILT.values()
+STEPS: Final = 8
+
+
+def played(seed: int) -> list[str]:
+    """Return where the two differ, at the start and after each of the steps of a cluster."""
+    world = World(seed)
+    for step in range(STEPS + 1):
+        if found := world.faults():
+            return [f"seed {seed}, after {step} steps: {fault}" for fault in found]
+        if step < STEPS:
+            world.step()
+    return []
+
+
+def main() -> int:
+    """Play the seeds; return 1 if the two differ in any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0:1000", help="first and one past the last, as in 0:10000")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split(":"))
+    wrong = 0
+    with ProcessPoolExecutor(options.workers) as pool:
+        for number, faults in enumerate(pool.map(played, range(first, last), chunksize=20), 1):
+            wrong += bool(faults)
+            for fault in faults:
+                print(fault, flush=True)
+            if number % 500 == 0:
+                print(f"{number} clusters, {wrong} with differences", flush=True)
+    print(f"{last - first} clusters, {STEPS} steps each: {wrong} with differences")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

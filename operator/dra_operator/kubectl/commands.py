@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .answer import Answer, Problem
     from .observed import Observed
 
-STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
-"""States of devices, as in ``facts.DeviceFact``."""
+STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gone")
+"""States of devices, as in ``dra_ledger.entries``, which takes long to load."""
 WHY_KINDS: Final = (
     *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
     *("replicationcontroller", "workload"),

@@ -11,11 +11,18 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, devices_of, labels_of_node, shelves
+from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, every_device_of, labels_of_node, shelves
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
-COLOURS: Final = {"free": "green", "shared": "yellow", "tainted": "red", "unusable": "red"}
+COLOURS: Final = {
+    "free": "green",
+    "shared": "yellow",
+    "drawn": "yellow",
+    "tainted": "red",
+    "unusable": "red",
+    "gone": "red",
+}
 
 
 def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -25,7 +32,7 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
     found = [
         device
-        for device in devices_of(shelves(seen, Settings.of(options)))
+        for device in every_device_of(shelves(seen, Settings.of(options)))
         if (options.node in (None, device.node))
         and options.driver in (None, device.driver)
         and options.state in (None, device.state)
@@ -46,6 +53,7 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
         Column[DeviceFact]("SINCE", lambda it: age_of_first((one.since for one in it.holders), now) or "<none>"),
         Column[DeviceFact]("TAINTS", lambda it: joined(it.taints), wide=True),
         Column[DeviceFact]("SCHEDULER", lambda it: it.scheduler or "<any>", wide=True),
+        Column[DeviceFact]("WHY", lambda it: it.why or "<none>", wide=True),
         Column[DeviceFact](
             "LEFT",
             lambda it: ",".join(f"{name}={left.left}" for name, left in it.capacity.items()) or "<none>",
@@ -74,7 +82,7 @@ class DeviceHolding(Fact, frozen=True):
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Who has it. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
-    devices = devices_of(shelves(seen, Settings.of(options)))
+    devices = every_device_of(shelves(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
     columns: list[Column[DeviceHolding]] = [

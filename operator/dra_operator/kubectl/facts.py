@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Node, Pod, Taint
-from dra_api.quantity import Quantity
 from dra_api.references import (
     claims_of_pod,
     is_pod_group,
@@ -27,11 +25,15 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.values import parse_time
-from dra_ledger.basics import DeviceId, PoolId
+from dra_ledger import DeviceEntry, Ledger
+from dra_ledger import Holder as Held
+from dra_ledger.allocated import AllocatedDevices
+from dra_ledger.basics import DeviceId
+from dra_ledger.entries import taint_text
 from dra_ledger.inventory import Inventory
 from dra_ledger.pools import newest_slices
 from dra_ledger.predicates import Weighed
-from dra_ledger.taints import LEFT, rule_selects, schedulers_of
+from dra_ledger.taints import rule_selects, schedulers_of
 from msgspec import field
 
 from dra_operator.kubectl.answer import Fact
@@ -190,8 +192,7 @@ class Left(Fact, frozen=True):
 
 
 class DeviceFact(Fact, frozen=True):
-    """``state``: free, taken, shared (parts of it are taken), tainted (free, but not for all pods), or unusable (the
-    pool lacks slices)."""
+    """``state`` and ``why`` as in ``dra_ledger.DeviceEntry``."""
 
     driver: str
     pool: str
@@ -205,6 +206,10 @@ class DeviceFact(Fact, frozen=True):
     """To which it belongs; empty if every scheduler may take it."""
     attributes: dict[str, str] = field(default_factory=dict)
     capacity: dict[str, Left] = field(default_factory=dict)
+    why: str = ""
+    """What keeps it from being free, other than its holders."""
+    health: str = ""
+    """As the kubelet of a pod that has it says; else empty."""
 
     @property
     def id(self) -> str:
@@ -223,12 +228,17 @@ class Stock(Protocol):
     def inventory(self) -> Inventory:
         """What slices publish, with the taints of rules."""
 
+    @property
+    def allocated(self) -> AllocatedDevices:
+        """What claims hold."""
+
 
 class Shelves(NamedTuple):
     """The devices alone, for commands that ask no allocator: it takes a third of a second to load."""
 
     seen: Observed
     inventory: Inventory
+    allocated: AllocatedDevices
 
 
 class _NoSelectors:
@@ -257,98 +267,86 @@ def shelves(seen: Observed, settings: Settings) -> Shelves:
     if features.taint_rules and features.device_taints:
         for rule in seen.every(DeviceTaintRule):
             inventory.put_rule(rule)
-    return Shelves(seen, inventory)
+    allocated = AllocatedDevices(inventory, shares=features.consumable_capacity)
+    for claim in seen.every(ResourceClaim):
+        allocated.stored(claim.key, claim.status.allocation)
+    return Shelves(seen, inventory, allocated)
+
+
+def ledger_of(stock: Stock) -> Ledger:
+    """Return the ledger of what was observed, by which every table counts.
+
+    Nodes that could not be read are unknown: it does not take them for absent.
+    """
+    seen, ledger = stock.seen, Ledger(over=(stock.inventory, stock.allocated))
+    if "nodes" not in seen.unseen:
+        ledger.feed(seen.every(Node))
+    ledger.feed(seen.every(ResourceClaim))
+    ledger.feed(seen.every(Pod))
+    return ledger
 
 
 def devices_of(stock: Stock) -> list[DeviceFact]:
-    """All devices that count, sorted by node, then by name; taints of rules included."""
-    held, marks = holders_of(stock.seen), marks_of(stock.seen)
-    counts = Counter(PoolId.of(slice_) for slice_ in published(stock))
-    found = (
-        _fact(
-            slice_,
-            device,
-            held.get(DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name), ()),
-            owner_text(marks, DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name)),
-            is_usable=counts[PoolId.of(slice_)] == slice_.spec.pool.resource_slice_count,
-        )
-        for slice_ in published(stock)
-        for device in slice_.spec.devices or ()
-    )
+    """Return the published devices, sorted by node, then by name; taints of rules included."""
+    return [fact for fact in every_device_of(stock) if fact.state != "gone"]
+
+
+def every_device_of(stock: Stock) -> list[DeviceFact]:
+    """Return the published devices, and devices that claims hold although nobody publishes them."""
+    marks, owners = marks_of(stock.seen), _Owners(stock.seen)
+    found = (_fact(entry, owners, owner_text(marks, id_of(entry))) for entry in ledger_of(stock).devices())
     return sorted(found, key=lambda device: (device.node, device.driver, device.pool, _natural(device.name)))
 
 
-def published(stock: Stock) -> Iterator[ResourceSlice]:
-    """The slices that count, with the taints of rules."""
-    for slices in newest_slices(stock.seen.every(ResourceSlice)).values():
-        for slice_ in slices:
-            yield stock.inventory.slice(slice_.metadata.name) or slice_
+def id_of(device: DeviceEntry | DeviceFact) -> DeviceId:
+    """Return the three names of a device."""
+    return DeviceId(device.driver, device.pool, device.name)
 
 
-def holders_of(seen: Observed) -> Mapping[DeviceId, tuple[Holder, ...]]:
-    """Who has which device."""
-    found: dict[DeviceId, tuple[Holder, ...]] = {}
-    for claim in seen.every(ResourceClaim):
-        for given in claim.results:
-            device = DeviceId.of(given)
-            consumed = {name: str(amount) for name, amount in (given.consumed_capacity or {}).items()}
-            found[device] = (*found.get(device, ()), _holder(seen, claim, bool(given.admin_access), consumed))
-    return found
+class _Owners:
+    """What made the pods of a claim, asked once for each of them."""
+
+    def __init__(self, seen: Observed) -> None:
+        self._seen = seen
+        self._known: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def of(self, holder: Held) -> str:
+        """Return ``KIND/NAME`` of the first owner, or an empty text."""
+        key = (holder.namespace, holder.pods)
+        found = self._known.get(key)
+        if found is None:
+            pods = (self._seen.one(Pod, f"{holder.namespace}/{name}") for name in holder.pods)
+            owners = (pod.metadata.controller for pod in pods if pod is not None)
+            found = self._known[key] = next((f"{it.kind}/{it.name}" for it in owners if it is not None), "")
+        return found
 
 
-def state_of(device: Device, holders: tuple[Holder, ...], *, is_usable: bool = True) -> str:
-    """See ``DeviceFact``; ``is_usable``: the pool is complete."""
-    if any(not holder.admin for holder in holders):
-        return "shared" if device.allow_multiple_allocations else "taken"
-    if not is_usable:
-        return "unusable"
-    return "tainted" if any(taint.effect != "None" for taint in device.taints or ()) else "free"
-
-
-def _holder(seen: Observed, claim: ResourceClaim, admin: bool, consumed: dict[str, str]) -> Holder:
-    users = [user.name for user in pods_of(seen, claim)]
-    pods = [pod for name in users if (pod := seen.one(Pod, f"{claim.metadata.namespace}/{name}")) is not None]
-    owner = next((f"{ref.kind}/{ref.name}" for pod in pods if (ref := pod.metadata.controller) is not None), "")
-    allocation = claim.status.allocation
-    since = (allocation.allocation_timestamp if allocation else None) or claim.metadata.creation_timestamp or ""
-    return Holder(claim=claim.key, pods=tuple(users), owner=owner, since=since, admin=admin, capacity=consumed)
-
-
-def _fact(
-    slice_: ResourceSlice, device: Device, holders: tuple[Holder, ...], scheduler: str, *, is_usable: bool
-) -> DeviceFact:
-    spec = slice_.spec
+def _fact(entry: DeviceEntry, owners: _Owners, scheduler: str) -> DeviceFact:
+    device = entry.published
     return DeviceFact(
-        driver=spec.driver,
-        pool=spec.pool.name,
-        name=device.name,
-        node=device.node_name or spec.node_name or "",
-        state=state_of(device, holders, is_usable=is_usable),
-        holders=holders,
-        taints=tuple(map(taint_text, device.taints or ())),
+        driver=entry.driver,
+        pool=entry.pool,
+        name=entry.name,
+        node=entry.node,
+        state=entry.state,
+        holders=tuple(
+            Holder(
+                claim=one.key,
+                pods=one.pods,
+                owner=owners.of(one),
+                since=one.since,
+                admin=one.is_admin,
+                capacity=one.consumed,
+            )
+            for one in (*entry.holders, *entry.observers)
+        ),
+        taints=tuple(map(taint_text, entry.taints)),
         scheduler=scheduler,
-        attributes={name: value_text(value) for name, value in (device.attributes or {}).items()},
-        capacity=_left(device, holders),
+        attributes={name: value_text(value) for name, value in (device.attributes or {}).items()} if device else {},
+        capacity={name: Left(total=one.total, left=one.left) for name, one in entry.capacity.items()},
+        why=entry.why,
+        health=entry.health,
     )
-
-
-def _left(device: Device, holders: tuple[Holder, ...]) -> dict[str, Left]:
-    found = {}
-    for name, capacity in (device.capacity or {}).items():
-        total = capacity.value
-        used = sum(Quantity(holder.capacity[name]).nanos for holder in holders if name in holder.capacity)
-        whole = not device.allow_multiple_allocations and any(not holder.admin for holder in holders)
-        left = 0 if whole else max(0, total.nanos - used)
-        is_binary = str(total).endswith("i")
-        found[name] = Left(total=str(total), left=str(Quantity.from_nanos(left, binary=is_binary)))
-    return found
-
-
-def taint_text(taint: DeviceTaint) -> str:
-    """``key=value:effect``."""
-    if taint == LEFT:
-        return "left to other schedulers by settings"
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def value_text(attribute: DeviceAttribute) -> str:

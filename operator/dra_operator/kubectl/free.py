@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dra_api.core import Node
 from dra_api.meta import ObjectMeta
 from dra_api.resource import (
-    Device,
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
@@ -24,7 +23,7 @@ from dra_api.resource import (
 
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, published
+from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -48,35 +47,17 @@ class Members:
     """Devices by class. A selector that fails on a device, or does not compile, means that it is no member."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        compiled = pipeline.allocator.inventory.compiled
-        self._tests = {
-            class_.metadata.name: [
-                compiled.predicate(selector.cel.expression)
-                for selector in class_.spec.selectors or ()
-                if selector.cel is not None
-            ]
-            for class_ in pipeline.seen.every(DeviceClass)
-        }
-        self._devices = {
-            f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}": (slice_.spec.driver, device)
-            for slice_ in published(pipeline)
-            for device in slice_.spec.devices or ()
-        }
+        self._ledger = ledger_of(pipeline)
 
     @property
     def classes(self) -> list[str]:
         """The names of all classes."""
-        return sorted(self._tests)
+        return self._ledger.classes
 
     def of(self, class_: str, devices: Sequence[DeviceFact]) -> list[DeviceFact]:
-        """Those that the class means."""
-        return [fact for fact in devices if self._is_member(class_, *self._devices[fact.id])]
-
-    def _is_member(self, class_: str, driver: str, device: Device) -> bool:
-        try:
-            return all(test(driver, device) for test in self._tests.get(class_, ()))
-        except Exception:  # the evaluator has an error of its own for each way to fail
-            return False
+        """Return the devices that the class means. Raises KeyError for an unknown class."""
+        ids = {entry.id for entry in self._ledger.devices(device_class=class_)}
+        return [fact for fact in devices if fact.id in ids]
 
 
 def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Iterator[Offer]:

@@ -21,7 +21,7 @@ from dra_ledger.cel_language import CelSelectors
 from msgspec import Raw
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Inventory
-from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.cache import AllocatedDevices, ClaimTemplate, Cluster
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
 from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kubectl.observed import Observed
@@ -105,6 +105,11 @@ class Pipeline:
     def inventory(self) -> Inventory:
         """What slices publish, with the taints of rules."""
         return self.cluster.inventory
+
+    @property
+    def allocated(self) -> AllocatedDevices:
+        """What claims hold."""
+        return self.cluster.allocated_devices
 
     @property
     def controllers(self) -> OwnControllers:

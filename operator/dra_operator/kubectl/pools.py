@@ -6,17 +6,17 @@ import argparse
 from collections import Counter
 
 from dra_api.resource import ResourceSlice
+from dra_ledger import PoolEntry
 from dra_ledger.basics import PoolId
-from dra_ledger.pools import newest_slices
 
 from dra_operator.kubectl.answer import Answer, Column, Fact, Table
-from dra_operator.kubectl.facts import Stock, age, devices_of, shelves
+from dra_operator.kubectl.facts import Stock, age, ledger_of, shelves
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
 from dra_operator.kubectl.settings import Settings
 
 
 class PoolFact(Fact, frozen=True):
-    """``status``: complete or incomplete, and how many slices are of older generations."""
+    """``status``: complete, incomplete or invalid, and how many slices are of older generations."""
 
     driver: str
     name: str
@@ -33,6 +33,8 @@ class PoolFact(Fact, frozen=True):
     taken: int
     shared: int
     tainted: int
+    why: str = ""
+    """Why it is not complete."""
 
     @property
     def id(self) -> str:
@@ -42,36 +44,31 @@ class PoolFact(Fact, frozen=True):
 
 def pools_of(stock: Stock) -> list[PoolFact]:
     """All pools, sorted."""
-    slices = stock.seen.every(ResourceSlice)
-    states: dict[PoolId, Counter[str]] = {}
-    for device in devices_of(stock):
-        states.setdefault(PoolId(device.driver, device.pool), Counter())[device.state] += 1
-    every = Counter(PoolId.of(slice_) for slice_ in slices)
-    return [
-        _fact(pool, newest, states.get(pool, Counter()), every[pool])
-        for pool, newest in sorted(newest_slices(slices).items())
-    ]
+    made: dict[str, str] = {}
+    for slice_ in stock.seen.every(ResourceSlice):
+        id_ = str(PoolId.of(slice_))
+        made[id_] = max(made.get(id_, ""), slice_.metadata.creation_timestamp or "")
+    return [_fact(pool, made.get(pool.id, "")) for pool in ledger_of(stock).pools()]
 
 
-def _fact(pool: PoolId, newest: list[ResourceSlice], states: Counter[str], every: int) -> PoolFact:
-    spec = newest[0].spec.pool
-    nodes = {slice_.spec.node_name for slice_ in newest}
-    nodes |= {device.node_name for slice_ in newest for device in slice_.spec.devices or ()}
-    status = "complete" if len(newest) == spec.resource_slice_count else "incomplete"
+def _fact(pool: PoolEntry, since: str) -> PoolFact:
+    states = Counter(pool.devices)
+    status = "complete" if pool.status == "usable" else pool.status
     return PoolFact(
         driver=pool.driver,
-        name=pool.pool,
-        nodes=tuple(sorted(name for name in nodes if name)),
-        generation=spec.generation,
-        slices=len(newest),
-        announced=spec.resource_slice_count,
-        status=status if every == len(newest) else f"{status}, {every - len(newest)} older",
-        since=max(slice_.metadata.creation_timestamp or "" for slice_ in newest),
+        name=pool.name,
+        nodes=pool.nodes,
+        generation=pool.generation,
+        slices=pool.slices,
+        announced=pool.announced,
+        status=f"{status}, {len(pool.obsolete)} older" if pool.obsolete else status,
+        since=since,
         devices=states.total(),
         free=states["free"],
         taken=states["taken"],
         shared=states["shared"],
         tainted=states["tainted"],
+        why=pool.why,
     )
 
 
@@ -96,5 +93,6 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         Column("SHARED", lambda it: it.shared, wide=True),
         Column("TAINTED", lambda it: it.tainted, wide=True),
         Column("GENERATION", lambda it: it.generation, wide=True),
+        Column("WHY", lambda it: it.why or "<none>", wide=True),
     ]
     return Answer(Table(columns, found, lambda it: f"pool/{it.id}", "No pools found", "Pool"), notes=notes_on(seen))

@@ -30,13 +30,14 @@ from dra_api.resource import (
 )
 from dra_api.validation import summary, validate_device_taint_rule
 from dra_api.values import format_time
+from dra_ledger.entries import taint_text
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
 from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.eviction import DeviceTaints, claim_eviction, selects
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem
-from dra_operator.kubectl.facts import DeviceFact, devices_of, holders_of, pods_of, taint_text
+from dra_operator.kubectl.facts import DeviceFact, every_device_of, id_of, pods_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -180,9 +181,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "pods")
     settings = Settings.of(options)
     made = pipeline(seen, settings)
-    facts = devices_of(made)
-    published = [DeviceId(one.driver, one.pool, one.name) for one in facts]
-    selector = selector_of(options.device, [*published, *holders_of(seen)])
+    facts = every_device_of(made)
+    selector = selector_of(options.device, list(map(id_of, facts)))
     if options.key == SCHEDULER_KEY:
         raise Problem(f"{SCHEDULER_KEY} gives devices to a scheduler: kubectl dra territory does that", ExitCode.USAGE)
     now = format_time(seen.taken)
@@ -195,7 +195,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if not options.dry_run:
         lines = list(manifest(rule, made.settings.release or seen.release))
         return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
-    selected = [one for one, id_ in zip(facts, published, strict=True) if is_meant(selector, id_)]
+    selected = [one for one in facts if one.state != "gone" and is_meant(selector, id_of(one))]
     found = _with_targets(made, rule, settings)
     lines = [*_head(rule, selected), *map(_line, found)]
     value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}

@@ -10,7 +10,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, shelves
+from dra_operator.kubectl.facts import DeviceFact, every_device_of, labels_of_node, shelves
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
@@ -49,7 +49,7 @@ def usage_of(name: str, devices: Sequence[DeviceFact]) -> UsageFact:
     return UsageFact(
         name=name,
         devices=len(devices),
-        used=states["taken"] + states["shared"],
+        used=states["taken"] + states["shared"] + states["gone"],
         shared=states["shared"],
         tainted=states["tainted"],
         free=states["free"],
@@ -68,7 +68,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.selector and options.by != "nodes":
         raise Problem("--selector is about labels of nodes: use it with top nodes", ExitCode.USAGE)
     settings = Settings.of(options)
-    devices = devices_of(shelves(seen, settings))
+    devices = every_device_of(shelves(seen, settings))
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
         from .free import Members, best_offer  # asks the allocator: it takes long to load

@@ -16,11 +16,9 @@ from difflib import get_close_matches
 from typing import Final
 
 from dra_api.core import Node
-from dra_api.quantity import Quantity
-from dra_api.resource import Device, ResourceSlice
 
 from dra_operator.kubectl.answer import Answer, Fact, Problem
-from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.printer import svg_document, svg_text, svg_tile
@@ -56,27 +54,18 @@ class Topology:
 
     def __init__(self, pipeline: Pipeline, facts: Sequence[DeviceFact]) -> None:
         self._facts = facts
-        used = {fact.id for fact in facts if any(not holder.admin for holder in fact.holders)}
-        self._sets: dict[str, list[Set]] = {}
-        """By the id of a device, those that it takes from."""
-        self._left: dict[Set, dict[str, Quantity]] = defaultdict(dict)
-        self._total: dict[Set, dict[str, Quantity]] = {}
-        slices = list(published(pipeline))
-        for slice_ in slices:
-            for set_ in slice_.spec.shared_counters or ():
-                counters = {name: counter.value for name, counter in (set_.counters or {}).items()}
-                self._total[(slice_.spec.driver, slice_.spec.pool.name, set_.name)] = counters
-        self._left |= {key: dict(counters) for key, counters in self._total.items()}
-        for slice_ in slices:
-            for device in slice_.spec.devices or ():
-                id_ = f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"
-                self._count(slice_, device, id_, is_used=id_ in used)
-        self._short = {
-            f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}"
-            for slice_ in slices
-            for device in slice_.spec.devices or ()
-            if self._is_short(slice_, device)
-        } - used
+        self._sets: dict[str, Set] = {}
+        """By the id of a device, the first set of counters that it takes from."""
+        self._amounts: dict[Set, list[str]] = defaultdict(list)
+        """``memory 20Gi of 40Gi left`` for each counter of a set."""
+        ledger = ledger_of(pipeline)
+        for entry in ledger.devices():
+            for consumed in ((entry.published.consumes_counters if entry.published else None) or ())[:1]:
+                self._sets[entry.id] = (entry.driver, entry.pool, consumed.counter_set)
+        for counter in ledger.counters():
+            key = (counter.driver, counter.pool, counter.counter_set)
+            left = "0" if counter.left.startswith("-") else counter.left
+            self._amounts[key].append(f"{counter.name} {left} of {counter.total} left")
 
     def of(self, node: str) -> Branch:
         """The tree of one node."""
@@ -85,25 +74,6 @@ class Topology:
         self._places = Places(here)
         return Branch(
             kind="node", name=node, detail=f"{counted(len(here), 'device')}, {used} in use", children=self._numa(here)
-        )
-
-    def _count(self, slice_: ResourceSlice, device: Device, id_: str, *, is_used: bool) -> None:
-        for consumed in device.consumes_counters or ():
-            key = (slice_.spec.driver, slice_.spec.pool.name, consumed.counter_set)
-            self._sets.setdefault(id_, []).append(key)
-            left = self._left[key]
-            for name, counter in (consumed.counters or {}).items() if is_used else ():
-                if name in left:
-                    nanos = max(0, left[name].nanos - counter.value.nanos)
-                    left[name] = Quantity.from_nanos(nanos, binary=str(left[name]).endswith("i"))
-
-    def _is_short(self, slice_: ResourceSlice, device: Device) -> bool:
-        """Whether devices in use have left too little of what it takes."""
-        return any(
-            name in left and counter.value.nanos > left[name].nanos
-            for consumed in device.consumes_counters or ()
-            for left in [self._left[(slice_.spec.driver, slice_.spec.pool.name, consumed.counter_set)]]
-            for name, counter in (consumed.counters or {}).items()
         )
 
     def _numa(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
@@ -119,18 +89,15 @@ class Topology:
         groups: dict[Set, list[DeviceFact]] = defaultdict(list)
         alone: list[DeviceFact] = []
         for fact in facts:
-            sets = self._sets.get(fact.id)
-            (groups[sets[0]] if sets else alone).append(fact)
+            set_ = self._sets.get(fact.id)
+            (groups[set_] if set_ else alone).append(fact)
         shared = [
-            Branch(kind="counters", name=key[2], detail=self._amounts(key), children=self._parents(some))
+            Branch(
+                kind="counters", name=key[2], detail=", ".join(sorted(self._amounts[key])), children=self._parents(some)
+            )
             for key, some in sorted(groups.items())
         ]
         return (*shared, *self._parents(alone))
-
-    def _amounts(self, key: Set) -> str:
-        """``memory 20Gi of 40Gi left``."""
-        total = sorted(self._total.get(key, {}).items())
-        return ", ".join(f"{name} {self._left[key][name]} of {amount} left" for name, amount in total)
 
     def _parents(self, facts: Sequence[DeviceFact]) -> tuple[Branch, ...]:
         names: Mapping[str, DeviceFact] = {
@@ -146,7 +113,7 @@ class Topology:
         return tuple(self._device(fact, tuple(map(self._device, below[fact.id]))) for fact in tops)
 
     def _device(self, fact: DeviceFact, children: tuple[Branch, ...] = ()) -> Branch:
-        details = [self._places.several(fact)] + (["too few counters left"] if fact.id in self._short else [])
+        details = [self._places.several(fact)] + (["too few counters left"] if fact.state == "drawn" else [])
         detail = "; ".join(filter(None, details))
         return Branch(kind="device", name=fact.name, detail=detail, device=fact, children=children)
 
@@ -269,7 +236,14 @@ ROW_TILES: Final = 4
 GAP_WIDTH: Final = 8
 HEAD_HEIGHT: Final = 26
 MOST_LETTERS: Final = 30
-COLOURS: Final = {"free": "green", "taken": "blue", "shared": "yellow", "tainted": "red", "unusable": "grey"}
+COLOURS: Final = {
+    "free": "green",
+    "taken": "blue",
+    "shared": "yellow",
+    "drawn": "yellow",
+    "tainted": "red",
+    "unusable": "grey",
+}
 
 
 @dataclass(frozen=True, slots=True)

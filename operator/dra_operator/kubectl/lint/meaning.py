@@ -27,10 +27,11 @@ from dra_api.resource import (
 )
 from dra_api.validation.formats import is_extended_resource
 from dra_cel import Reference
+from dra_ledger.entries import taint_text
 from dra_ledger.taints import tolerates
 from msgspec import structs
 
-from dra_operator.kubectl.facts import taint_text, value_text
+from dra_operator.kubectl.facts import value_text
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import listed

@@ -27,7 +27,7 @@ from dra_operator.allocator import (
     enters,
     schedulers_of,
 )
-from dra_operator.kubectl.facts import devices_of, marks_of, published
+from dra_operator.kubectl.facts import ledger_of, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import Wanted, every_request
@@ -66,14 +66,11 @@ class Supply:
 
     def __init__(self, made: Pipeline) -> None:
         self._made = made
-        state = {fact.id: (fact.node, fact.state) for fact in devices_of(made)}
         self._devices = [
-            (slice_.spec.driver, device, id_, *state[id_])
-            for slice_ in published(made)
-            for device in slice_.spec.devices or ()
-            for id_ in (f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}",)
+            (entry.driver, entry.published, entry.id, entry.node, entry.state)
+            for entry in ledger_of(made).devices()
+            if entry.published is not None
         ]
-
         marks = marks_of(made.seen)
         self.published = Published(made.seen.every(ResourceSlice))
         self.schedulers = sorted({name for taints in marks.values() for name in schedulers_of(taints)})

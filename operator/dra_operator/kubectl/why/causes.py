@@ -14,11 +14,12 @@ from dra_api.core import Node, NodeSelectorRequirement, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
 from dra_cel import Reference
+from dra_ledger.entries import taint_text
 
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster, newest_slices
 from dra_operator.eviction import selects
-from dra_operator.kubectl.facts import age, driver_pods, taint_text
+from dra_operator.kubectl.facts import age, driver_pods
 from dra_operator.kubectl.why.changes import amount_of
 from dra_operator.kubectl.why.node_changes import leaving_or_coming
 from dra_operator.kubectl.why.published import Published, requirement_text, selector_text
