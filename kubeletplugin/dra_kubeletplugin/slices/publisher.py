@@ -292,6 +292,8 @@ class SlicePublisher:
             self._problems.pop(name, None)
             if desired is not None:
                 self._stored[name] = desired
+            else:
+                self._contested.pop(name, None)
         if self._desired.get(name) is desired:
             self._unsettled.discard(name)
 
