@@ -106,7 +106,7 @@ class Pages:
         while True:
             async with self._slots:
                 try:
-                    found = await self._page(listed, path, {**selectors, **_continuing(token)}, headers)
+                    found = await self._page(listed, path, {**selectors, **continuing(token)}, headers)
                 except AnswerTooLarge:
                     if self._sizes.too_large(listed):
                         continue
@@ -160,5 +160,6 @@ def list_in(content: bytes) -> RawList:
     return found
 
 
-def _continuing(token: str) -> dict[str, str]:
+def continuing(token: str) -> dict[str, str]:
+    """Return what asks for the page that follows; empty for the first one."""
     return {"continue": token} if token else {}
