@@ -24,10 +24,14 @@ from dra_operator.controllers.scheduling import binding
 from dra_operator.controllers.scheduling.binding import Permit
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.eviction import due
+from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories.history import GAME, play
-from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, TAINT_RULES, Script, script_of
+from histories.neighbours import Neighbours
+from histories.preemptions import is_preempted
+from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
 from history_kit.game import Step, shrunk
+from objects import Obj
 from rounds import LONG, a_third
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -113,6 +117,23 @@ def test_an_operator_that_gives_a_card_and_its_halves_away_is_found_out() -> Non
 def test_an_operator_that_ends_no_pod_for_a_rule_is_found_out() -> None:
     with mock.patch.object(due, "evicts", return_value=False):
         assert any("tainted" in finding for seed in range(0, 1100, TAINT_RULES) for finding in play(seed).findings)
+
+
+def test_some_victims_are_there_for_longer_than_they_are_waited_for() -> None:
+    lasting: list[float] = []
+    grace = Neighbours._grace
+
+    def noted(neighbours: Neighbours, pod: Obj) -> float:
+        seconds = grace(neighbours, pod)
+        lasting.extend([seconds] if is_preempted(pod) else [])
+        return seconds
+
+    with mock.patch.object(Neighbours, "_grace", noted):
+        for seed in range(0, 400, PREEMPTIONS):
+            assert not play(seed).findings
+            if max(lasting, default=0.0) > PREEMPTION_PATIENCE_SECONDS:
+                return
+    pytest.fail(f"victims lasted {sorted(lasting)} s")
 
 
 def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:

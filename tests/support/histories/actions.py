@@ -29,7 +29,8 @@ from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
 from .rest import is_of_gang
 from .script import GANG, GANG_SIZE, GROUPED, KINDS_OF_PODS, NAMED_RIVAL, VOLUME
-from .stage import START, Stage
+from .server import START
+from .stage import Stage
 
 Action = Callable[[Stage, Step], None]
 GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
@@ -48,6 +49,8 @@ def _add_pod(stage: Stage, step: Step) -> None:
             pod["spec"]["schedulingGroup"] = {"podGroupName": GANG}
         for rule in sorted(rules_of(pod)):
             RULES[rule](pod)
+        if stage.preempts and (grace := stage.grace_of(step.subject)):
+            pod["spec"]["terminationGracePeriodSeconds"] = grace
         stage.server.add(PODS, pod)
 
 

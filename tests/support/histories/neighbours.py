@@ -20,6 +20,9 @@ from .script import OTHER
 from .server import Server
 from .weather import Weather
 
+SLOWEST_SECONDS = 100.0
+"""That a pod takes to end whose grace period is as long or longer; far more than a victim is waited for."""
+
 
 class Neighbours:
     """``changed`` is told of every change at the server. They go by what the server has, and nothing befalls them."""
@@ -34,7 +37,7 @@ class Neighbours:
         """Something is to be done later."""
         meta = obj["metadata"]
         if resource == PODS and event != "DELETED" and "deletionTimestamp" in meta:
-            self._later(meta["uid"], obj, self._end_pod)
+            self._later(meta["uid"], obj, self._end_pod, self._grace(obj))
         elif resource == PODS and event != "DELETED" and _is_for_the_other(obj):
             self._later("schedule", obj, self._schedule)
         elif resource == PODS and event == "DELETED":
@@ -53,9 +56,15 @@ class Neighbours:
             for claim in self.server.of(resource):
                 self.changed("ADDED", resource, claim)
 
-    def _later(self, why: str, obj: Obj, what: Callable[[Obj], None]) -> None:
+    def _grace(self, pod: Obj) -> float:
+        """How long its containers take to end."""
+        grace: float = min(pod["spec"].get("terminationGracePeriodSeconds", 0), SLOWEST_SECONDS)
+        return grace * self._weather.chance("grace", pod["metadata"]["uid"])
+
+    def _later(self, why: str, obj: Obj, what: Callable[[Obj], None], more: float = 0.0) -> None:
         self.busy += 1
-        self._loop.call_later(0.02 + 1.5 * self._weather.chance("neighbour", why, obj["metadata"]["uid"]), what, obj)
+        chance = self._weather.chance("neighbour", why, obj["metadata"]["uid"])
+        self._loop.call_later(0.02 + 1.5 * chance + more, what, obj)
 
     def _schedule(self, obj: Obj) -> None:
         """To the node of its devices, which is the only one that its affinity allows."""

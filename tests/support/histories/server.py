@@ -11,9 +11,11 @@ import math
 import random
 from collections.abc import Callable
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import NamedTuple, TypeVarTuple
 
+from dra_api.values import format_time
 from dra_kube import (
     EVENTS,
     LEASES,
@@ -37,6 +39,7 @@ from .sender import Sender
 from .weather import LATE, Weather
 
 Ts = TypeVarTuple("Ts")
+START = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT = 2.0  # seconds after which a client gives up
 Listener = Callable[[str, Resource, Obj], None]
 
@@ -174,7 +177,9 @@ class Server(FakeApi):
             if conditions.get("uid") in (None, pod["metadata"]["uid"]):
                 if "deletionTimestamp" in pod["metadata"]:
                     return pod
-                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                grace = pod["spec"].get("terminationGracePeriodSeconds", 0)
+                ends = START + timedelta(seconds=asyncio.get_running_loop().time() + grace)
+                pod["metadata"] |= {"deletionTimestamp": format_time(ends), "deletionGracePeriodSeconds": grace}
                 return self.store("MODIFIED", resource, pod)
         return super().deleted(resource, name, namespace, **conditions)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
 from objects import Make, Obj
@@ -31,10 +31,9 @@ from .script import (
     UNITS,
     USUAL,
 )
-from .server import Server
+from .server import START, Server
 from .weather import Weather
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
 
 
@@ -78,6 +77,10 @@ class Stage:
     def now(self) -> datetime:
         """What the operator's clock says."""
         return START + timedelta(seconds=asyncio.get_running_loop().time() + self._skew)
+
+    def grace_of(self, pod: str) -> int:
+        """The grace period of a pod in seconds; some take far longer than a victim is waited for."""
+        return (0, 0, 0, 20, 3600)[int(5 * self._weather.chance("grace period", pod))]
 
     def is_busy(self) -> bool:
         """Something is on its way, or the operator does not work."""
