@@ -42,7 +42,7 @@ NOW = "2026-01-01T00:00:00Z"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_operator.sources.initial_list.OTHER_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("dra_operator.sources.intake.OTHER_LOOK_SECONDS", 0.2)
 
 
 @pytest.fixture
