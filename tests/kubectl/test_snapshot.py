@@ -11,6 +11,7 @@ from dra_api.releases.release import Release
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load
+from scheduling_causes import claim, device_class, node, pod, slice_
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"
 SECRET = "hunter2"
@@ -159,3 +160,45 @@ def test_a_kind_that_a_dump_does_not_hold_is_unknown(
     assert "does not exist" not in text
     assert "Nothing is free" not in text
     assert "you may not list" not in text
+
+
+RUNS: Final = pod("runs", nodeName="gpu-1", resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+DUMPED: Final = [
+    device_class(),
+    node("gpu-1"),
+    slice_("gpu-1"),
+    claim(held=["gpu-1/gpu-0"], users=["runs"]),
+    RUNS | {"metadata": {**RUNS["metadata"], "uid": "uid-runs"}},
+]
+"""What kubectl prints of a cluster in which one pod runs with a device."""
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("ResourceSlice", "free"),
+        ("ResourceSlice", "top"),
+        ("ResourceClaim", "free"),
+        ("ResourceClaim", "who gpu-1"),
+        ("DeviceClass", "free"),
+        ("DeviceClass", "top classes"),
+        ("Node", "free"),
+    ],
+)
+def test_a_kind_that_a_dump_lacks_is_unknown_and_not_empty(
+    missing: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "items": [it for it in DUMPED if it["kind"] != missing]}))
+    assert main([*command.split(), "--from", str(file)]) == 1
+    assert f"holds no {missing}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass"])
+def test_doctor_deletes_nothing_for_want_of_a_kind(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "items": [it for it in DUMPED if it["kind"] != missing]}))
+    main(["doctor", "--from", str(file)])
+    assert "kubectl delete" not in capsys.readouterr().out

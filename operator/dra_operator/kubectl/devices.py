@@ -81,7 +81,7 @@ class DeviceHolding(Fact, frozen=True):
 
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Who has it. Raises Problem."""
-    require(seen, "resourceslices.resource.k8s.io")
+    require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io")
     devices = every_device_of(shelves(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]

@@ -123,7 +123,13 @@ def _keeps_away(node: Node) -> str:
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Offers of the nodes that have something to give. Raises Problem."""
-    require(seen, "resourceslices.resource.k8s.io", "nodes")
+    require(
+        seen,
+        "resourceslices.resource.k8s.io",
+        "resourceclaims.resource.k8s.io",
+        "deviceclasses.resource.k8s.io",
+        "nodes",
+    )
     if options.device_class is not None and seen.one(DeviceClass, options.device_class) is None:
         known = ", ".join(class_.key for class_ in seen.every(DeviceClass)) or "none"
         raise Problem(f"there is no device class {options.device_class}; there are: {known}")

@@ -108,11 +108,11 @@ def notes_on(seen: Observed, kinds: Iterable[str] = SHOWN) -> list[str]:
 
 def require(seen: Observed, *kinds: str) -> None:
     """Without these kinds an empty table would be wrong. Raises Problem."""
-    for kind in kinds:
-        why = seen.unseen.get(kind, "")
-        if why and not why.startswith("read only in"):
-            role = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
-            raise Problem(f"{why}; {role}" if "forbidden" in why else why)
+    whys = [seen.unseen[kind] for kind in kinds if kind in seen.unseen]
+    if whys := [why for why in dict.fromkeys(whys) if not why.startswith("read only in")]:
+        role = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
+        is_forbidden = any("forbidden" in why for why in whys)
+        raise Problem("; ".join([*whys, *([role] if is_forbidden else [])]))
 
 
 def joined(words: Iterable[str]) -> str:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from dra_api.api_resources import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_api.codec import to_dict
 from dra_api.command_line import path_word, shell
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.releases.release import NEWEST, Release, chosen
-from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
@@ -82,11 +83,17 @@ def load(path: str) -> Observed:
 
 
 def _absent(objects: Sequence[Object], path: str) -> dict[str, str]:
-    """The kinds of which a dump of a cluster has no object: perhaps it was made without them."""
+    """The kinds of which a dump of a cluster has no object: it was made without them, or perhaps was.
+
+    Where claims have devices, there are slices and classes; where pods run with claims, there are claims.
+    """
     kinds = {type(obj) for obj in objects}
-    if not kinds & {ResourceSlice, ResourceClaim}:
-        return {}
-    return {name: f"{path} holds no {kind.__name__}" for name, kind in EXPECTED.items() if kind not in kinds}
+    expected = dict(EXPECTED) if kinds & {ResourceSlice, ResourceClaim} else {}
+    if any(isinstance(it, ResourceClaim) and it.status.allocation is not None for it in objects):
+        expected |= {str(RESOURCE_SLICES): ResourceSlice, str(DEVICE_CLASSES): DeviceClass}
+    if any(isinstance(it, Pod) and it.spec.node_name and it.spec.resource_claims for it in objects):
+        expected |= {str(RESOURCE_CLAIMS): ResourceClaim}
+    return {name: f"{path} holds no {kind.__name__}" for name, kind in expected.items() if kind not in kinds}
 
 
 def document(seen: Observed) -> dict[str, Any]:

@@ -65,6 +65,8 @@ SEVERAL: Final = "<several>"
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Usage by what the options say. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
+    if options.by == "classes":
+        require(seen, "deviceclasses.resource.k8s.io")
     if options.selector and options.by != "nodes":
         raise Problem("--selector is about labels of nodes: use it with top nodes", ExitCode.USAGE)
     settings = Settings.of(options)

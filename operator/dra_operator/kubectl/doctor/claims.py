@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from dra_api.api_resources import RESOURCE_CLAIMS
 from dra_api.command_line import is_name, kubectl
 from dra_api.core import Pod
 from dra_api.leases import Lease
@@ -239,7 +240,8 @@ def allocation_troubles(seen: Observed) -> Iterator[Diagnosis]:
         if not pod_is_done(pod):
             for use in claims_of_pod(pod):
                 users[f"{pod.metadata.namespace}/{use.name}"].append(pod)
-            yield from _runs_without(seen, pod)
+            if str(RESOURCE_CLAIMS) not in seen.unseen:  # a claim that may not be read is not missing
+                yield from _runs_without(seen, pod)
     for claim in claims:
         yield from _for_nobody(seen, claim, users.get(claim.key, ()))
     yield from _unnamed_twins(claims, users)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from dra_api.api_resources import RESOURCE_SLICES
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
@@ -128,8 +129,9 @@ def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
     devices of these pods are not published either is the same trouble.
     """
     pools = Pools(seen)
-    without = _nodes_without_driver(seen, pools)
-    for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
+    are_known = str(RESOURCE_SLICES) not in seen.unseen
+    without = _nodes_without_driver(seen, pools) if are_known else {}
+    for claim in sorted(seen.every(ResourceClaim) if are_known else (), key=lambda claim: claim.key):
         yield from _vanished(seen, pools, claim, without)
     for (node, driver), pods in sorted(without.items()):
         users_text = f"{counted(len(pods), 'pod')} there {'uses' if len(pods) == 1 else 'use'} its devices"

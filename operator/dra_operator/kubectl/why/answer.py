@@ -192,10 +192,10 @@ def _pod(report: Report, seen: Observed, pod: Pod) -> None:
     for condition in pod.status.conditions or ():
         if condition.status == "False" and condition.message:
             report.say(f"condition {condition.type} is False, {condition.reason}: {condition.message}", indent=2)
+    are_known = KINDS["claim"] not in seen.unseen
     for use in claims_of_pod(pod):
-        report.say(
-            f"claim {use.name}: {holding(seen.one(ResourceClaim, f'{pod.metadata.namespace}/{use.name}'))}", indent=2
-        )
+        claim = seen.one(ResourceClaim, f"{pod.metadata.namespace}/{use.name}")
+        report.say(f"claim {use.name}: {holding(claim) if claim or are_known else 'not known'}", indent=2)
     report.add(_events(seen, pod))
 
 
