@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dra_api.api_resources import RESOURCE_CLAIMS
-from dra_api.command_line import is_name, kubectl
+from dra_api.command_line import is_name, kubectl, with_command
 from dra_api.core import Pod
 from dra_api.leases import Lease
 from dra_api.references import (
@@ -56,14 +56,16 @@ def not_made_again(seen: Observed, names: Iterable[str], namespace: str) -> str:
 
     A person who deletes such a pod loses it.
     """
-    pods = (seen.one(Pod, f"{namespace}/{name}") for name in names)
+    pods = [seen.one(Pod, f"{namespace}/{name}") for name in names]
     alone = [pod for pod in pods if pod is not None and pod.metadata.controller is None and not pod_is_done(pod)]
     if not alone:
         return ""
     one = len(alone) == 1
     which = f"pod{'' if one else 's'} {listed(pod.metadata.name for pod in alone)}"
-    save = f"kubectl get pod -n {namespace} -o yaml"
-    return f"; nothing creates {which} again: keep {'its manifest' if one else 'their manifests'} first ({save})"
+    names = [pod.metadata.name for pod in alone]
+    save = kubectl("get", "pod", "-o", "yaml", names=names, namespace=namespace)
+    first = with_command(f"keep {'its manifest' if one else 'their manifests'} first", save)
+    return f"; nothing creates {which} again: {first}"
 
 
 def is_gone(seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
