@@ -1,52 +1,82 @@
-"""Makes ``docs/ui.png``, the picture of ``kubectl dra ui`` on the page about kubectl dra. It needs Chromium.
+"""Makes the pictures of the page about ``kubectl dra ui``, at 5, 200 and 5,000 nodes, with Chromium.
 
-.venv/bin/python docs/take_screenshot.py [NODES]        # 24 without a number
+KOPF_DRA_BROWSER=chromium .venv/bin/python docs/take_screenshot.py [NODES]...        # all three without a number
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from browser import Page, browser
 from demo_cluster import DRIVER, cluster
+from dra_operator.kubectl.cli import parser
+from dra_operator.kubectl.ui.server import running
 
-PICTURE: Final = Path(__file__).with_name("ui.png")
-SHOWN: Final = f"device={DRIVER}/gpu-003/gpu-7"
-SIZE: Final = "1280,800"
-SETTLED_MS: Final = 8000
-FLAGS: Final = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"),
+HERE: Final = Path(__file__).resolve().parent
+
+
+class Picture(NamedTuple):
+    """What is shown of so many nodes: a hash of the address, a facet to group by."""
+
+    nodes: int
+    hash: str = ""
+    group: str = ""
+    dark: bool = False
+    height: int = 800
+
+    @property
+    def file(self) -> Path:
+        """Where it is kept."""
+        return HERE / f"ui-{self.nodes}.webp"
+
+
+PICTURES: Final = (
+    Picture(5, hash=f"#device={DRIVER}/gpu-003/gpu-7", dark=True, height=640),
+    Picture(200, group="zone"),
+    Picture(5000),
 )
-"""It asks this machine alone."""
 
 
-def main() -> None:
+async def take(picture: Picture) -> None:
     """Serve the made-up cluster, and have its page drawn."""
-    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     with TemporaryDirectory() as folder:
         snapshot = Path(folder, "cluster.json")
-        snapshot.write_text(json.dumps(cluster(nodes)))
-        command = [sys.executable, "-m", "dra_operator.kubectl.cli", "ui", "--from", str(snapshot)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                take(server.stdout.readline().strip() if server.stdout is not None else "")
-            finally:
-                server.terminate()
+        await asyncio.to_thread(snapshot.write_text, json.dumps(cluster(picture.nodes)))
+        async with running(parser(["ui"]).parse_args(["ui", "--from", str(snapshot)])) as address, browser() as page:
+            await page.shape(1280, picture.height, dark=picture.dark)
+            await page.goto(f"{address}{picture.hash}")
+            await page.until("performance.getEntriesByName('first picture').length", 300)
+            await group_by(page, picture.group)
+            await page.until("document.querySelectorAll('.tile').length > 30")
+            await asyncio.sleep(2)  # animations of new tiles end
+            await page.picture(picture.file)
+    print(f"{picture.file}: {picture.file.stat().st_size} bytes")
 
 
-def take(address: str) -> None:
-    """What Chromium shows at the address, once it has settled."""
-    page = [f"--virtual-time-budget={SETTLED_MS}", f"--window-size={SIZE}", f"--screenshot={PICTURE}"]
-    with TemporaryDirectory() as profile:
-        browser = ["chromium", *FLAGS, f"--user-data-dir={profile}"]
-        subprocess.run([*browser, *page, f"{address}#{SHOWN}"], check=True, capture_output=True, timeout=120)
-    print(f"{PICTURE}: {PICTURE.stat().st_size} bytes")
+async def group_by(page: Page, facet: str) -> None:
+    """As a person chooses it."""
+    if facet:
+        await page.value(
+            f"(() => {{ const it = document.getElementById('group'); it.value = '{facet}';"
+            " it.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        )
+        await page.until("document.querySelectorAll('#groups li').length > 1")
+
+
+async def main() -> None:
+    """Take those that were asked for."""
+    numbers = set(map(int, sys.argv[1:]))
+    for picture in PICTURES:
+        if not numbers or picture.nodes in numbers:
+            await take(picture)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

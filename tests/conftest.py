@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from browser import BROWSER
 from corpus import CONFORMANCE
 from hypothesis import HealthCheck, settings
 from rounds import FIRST_FRESH_SEED, WHOLE, fewer
@@ -100,6 +101,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not CONFORMANCE.is_dir():
         terminalreporter.section("SKIPPED: cases from tests of other projects")
         terminalreporter.line("None found; set KOPF_DRA_CONFORMANCE to the folder that holds them.")
+    if not os.environ.get(BROWSER):
+        terminalreporter.section("SKIPPED: the page of kubectl dra ui in a browser")
+        terminalreporter.line(f"Nothing was tried in a browser; set {BROWSER} to the binary of Chromium.")
     if missing():
         terminalreporter.section("SKIPPED: everything that needs a stock control plane")
         terminalreporter.line(f"Nothing was tried on a real API server; {missing()}.")

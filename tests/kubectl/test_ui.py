@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from dra_api.command_line import shell
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.cli import main, parser
+from dra_operator.kubectl.ui.fleet import JSON
 from dra_operator.kubectl.ui.server import FILES, PAGE, running
-from dra_operator.kubectl.ui.view import JSON, View
+from dra_operator.kubectl.ui.view import View
 from waiting import until
 
 CLUSTER = Path(__file__).parent / "cluster.yaml"
@@ -85,16 +87,27 @@ async def test_the_page_shows_devices_holders_and_what_waits(http: ClientSession
     async with running(options("--from", str(CAUSES))) as address:
         _, shown = await asked(http, f"{address}api/overview")
         assert shown["totals"] == {"all": 7, "taken": 2, "tainted": 1, "free": 2, "shared": 1, "unusable": 1}
-        nodes = {node["name"]: node for node in shown["nodes"]}
-        assert nodes["gpu-1"]["devices"][0] == ["gpu.example.com/gpu-1/gpu-0", "taken", "ml/train-gpu"]
-        assert (nodes["gpu-3"]["condition"], shown["empty"], shown["waiting"]) == ("cordoned", 1, 24)
-        _, again = await asked(http, f"{address}api/overview?known={shown['revision']}")
-        assert again == {"revision": shown["revision"], "taken": shown["taken"], "live": False, "error": ""}
+        nodes = {node: [condition, *counts] for node, _, condition, *counts in shown["cells"]}
+        assert nodes["gpu-3"] == ["cordoned", 0, 0, 1, 0, 0]
+        assert (shown["empty"], shown["waiting"]) == (1, 24)
+        _, lines = await asked(http, f"{address}api/tiles?offset=0&limit=1")
+        assert lines["lines"][0]["tiles"][0] == ["gpu.example.com/gpu-1/gpu-0", "taken", "ml/train-gpu"]
+        _, again = await asked(http, f"{address}api/overview?known={shown['tag']}")
+        assert again == {name: shown[name] for name in ("revision", "taken", "live", "error", "tag", "history")}
+        assert shown["history"] == [[shown["taken"], 7, 3, 24, False]]
         _, device = await asked(http, f"{address}api/device?id=gpu.example.com/gpu-3/gpu-0")
         assert (device["holders"][0]["claim"], device["holders"][0]["age"]) == ("web/part", "60s")
         assert device["capacity"]["memory"] == {"total": "40Gi", "left": "30Gi"}
-        _, waiting = await asked(http, f"{address}api/waiting")
-        assert sum(len(group["keys"]) for group in waiting["groups"]) == 24
+        _, waiting = await asked(http, f"{address}api/waiting?sort=name&offset=0&limit=200")
+        assert (len(waiting["rows"]), waiting["total"], waiting["judged"]) == (24, 24, False)
+        assert (await asked(http, f"{address}api/judge"))[0] == 200
+        _, waiting = await asked(http, f"{address}api/waiting?sort=-name&offset=20&limit=200&find=ml/+typo-in-value")
+        assert (waiting["total"], waiting["rows"], waiting["judged"]) == (1, [], True)
+        _, waiting = await asked(http, f"{address}api/waiting?sort=name&offset=0&limit=1&find=ml/+typo-in-value")
+        assert waiting["rows"][0]["command"] == shell(
+            "kubectl", "dra", "why", "--from", str(CAUSES), "-n", "ml", "--", "pod", "typo-in-value"
+        )
+        assert "0/5 nodes" in waiting["rows"][0]["cause"]
         _, why = await asked(http, f"{address}api/why?kind=pod&key=ml/typo-in-value")
         assert why["lines"][0] == "pod ml/typo-in-value would fit 0 of 5 nodes"
         assert any('write "h100" instead of "h010"' in fix["text"] for fix in why["fixes"])
@@ -106,9 +119,22 @@ async def test_a_node_is_shown_as_a_tree_and_what_is_absent_or_unasked_is_said_t
     async with running(options("--from", str(BIG_NODE))) as address:
         _, tree = await asked(http, f"{address}api/topology?node=big-1")
         assert [child["name"] for child in tree["children"]] == ["0", "1", "loop"]
-        for question in ("device?id=a/b/c", "topology?node=absent", "why?kind=pod&key=a/b", "why?kind=claim&key=a/b"):
+        for question in (
+            "device?id=a/b/c",
+            "topology?node=absent",
+            "class?name=absent",
+            "why?kind=pod&key=a/b",
+            "why?kind=claim&key=a/b",
+        ):
             assert (await asked(http, f"{address}api/{question}"))[0] == 404, question
-        for question in ("device", "topology?node=", f"why?kind=pod&key={'x' * 2000}"):
+        refused = (
+            *("device", "topology?node=", f"why?kind=pod&key={'x' * 2000}", "why?kind=node&key=a"),
+            *("overview?group=colour", "overview?state=broken", "overview?order=size", "waiting?offset=0&limit=1"),
+            *("waiting?sort=size&offset=0&limit=1", "waiting?sort=name&offset=-1&limit=1"),
+            *("claims?sort=name&offset=0&limit=201", "classes?sort=name&offset=0&limit=1e1"),
+            *("tiles?offset=0", f"tiles?offset={'9' * 500}&limit=1"),
+        )
+        for question in refused:
             assert (await asked(http, f"{address}api/{question}"))[0] == 400, question
 
 

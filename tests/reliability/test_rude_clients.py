@@ -182,8 +182,10 @@ async def ui() -> AsyncIterator[Port]:
         url = urlsplit(address)
 
         async def look() -> None:
-            async with ClientSession() as http, http.get(f"{address}api/waiting") as got:
-                assert got.status == 200
+            async with ClientSession() as http:
+                for question in ("judge", "waiting?sort=-age&offset=0&limit=50"):
+                    async with http.get(f"{address}api/{question}") as got:
+                        assert got.status == 200
 
         yield Port(
             url.hostname or "", url.port or 0, look, f"{url.path}api/overview", patience=ANSWER_SECONDS, descriptors=280

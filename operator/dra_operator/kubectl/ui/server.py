@@ -4,15 +4,21 @@ Only a page that was opened by the address that the command printed may ask. The
 request must carry in its path. Another site in the same browser does not know it; and even if it did, its requests name
 that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
 Answers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
+
+Facts are worked out in threads of their own, at most ``MOST_FACTS`` at once or waiting; files are in memory. So neither
+a read of the cluster, nor a question for which changes are tried, nor a client that takes its answer slowly holds up
+the facts for another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -27,7 +33,9 @@ from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.ui.view import JSON, View
+from dra_operator.kubectl.ui.fleet import FACETS, JSON, ORDERS, STATES, Question
+from dra_operator.kubectl.ui.lists import MOST_LINES, Wish, command_of
+from dra_operator.kubectl.ui.view import History, View
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final = {
@@ -86,18 +94,38 @@ def _port(request: web.Request) -> int:
 T = TypeVar("T")
 PAGE_ANSWER_SECONDS: Final = 5.0
 """For one answer about what a scheduler would decide."""
+FACT_THREADS: Final = 2
+MOST_FACTS: Final = 64
+CLUSTER_OPTIONS: Final = {
+    "source": "--from",
+    "kubeconfig": "--kubeconfig",
+    "context": "--context",
+    "cluster": "--cluster",
+    "user": "--user",
+    "server": "-s",
+}
+"""Those that commands on the page have to repeat; a token is never shown."""
 
 
 class Feed:
     """``options`` have the arguments of ``add_cluster_arguments`` and ``add_operator_arguments``."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        settings = Settings.of(options)
+        settings, history = Settings.of(options), History()
+        given = {option: getattr(options, name) for name, option in CLUSTER_OPTIONS.items()}
+        command = command_of([word for option, value in given.items() if value for word in (option, str(value))])
+
+        before: View | None = None
 
         def view(seen: Observed) -> View:
-            return View(seen, settings, live=options.source is None)
+            nonlocal before
+            before = View(seen, settings, command, live=options.source is None, before=before)
+            history.add(before)
+            return before
 
-        self._newest = NewestView(options, view)
+        self._newest, self._history = NewestView(options, view), history
+        self._threads = ThreadPoolExecutor(FACT_THREADS, "fact")
+        self._asked = 0
 
     async def start(self) -> None:
         """The first read. Raises Problem."""
@@ -106,39 +134,59 @@ class Feed:
     async def stop(self) -> None:
         """Wait for a read that is under way."""
         await self._newest.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def overview(self, known: str) -> JSON:
-        """What is shown, or only its time if the page knows that revision; starts the next read if it is time."""
+    async def overview(self, question: Question, known: str) -> bytes:
+        """What is shown, or only its time if the page knows it (``tag``); starts the next read if it is time."""
         self._newest.renew()
-        shown = self._newest.view.overview
-        if known == shown["revision"]:
-            shown = {name: shown[name] for name in ("revision", "taken", "live")}
-        return {**shown, "error": str(self._newest.problem or "")}
+        view = self._newest.view
+        tag = hashlib.sha256(f"{view.revision}\n{question}".encode()).hexdigest()[:16]
+        now = {"tag": tag, "history": self._history.points, "error": str(self._newest.problem or "")}
+        if known == tag:
+            return msgspec.json.encode({**view.about, **now})
+        return await self.look_up(lambda _: {**view.overview(question), **now})
 
-    async def look_up(self, question: Callable[[View], T]) -> T:
-        """A fact of the newest view, worked out in a thread beside all others."""
-        return await asyncio.to_thread(question, self._newest.view)
+    async def look_up(self, question: Callable[[View], JSON | None]) -> bytes:
+        """A fact of the newest view as JSON, worked out in a thread beside all others. Raises Crowded, or HTTPNotFound
+        if there is no such thing."""
+        if self._asked >= MOST_FACTS:
+            raise Crowded(f"{self._asked} questions wait: ask again")
+        view = self._newest.view
+        self._asked += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: _encoded(question(view)))
+        finally:
+            self._asked -= 1
 
-    async def ask(self, question: Callable[[View], T], size: int = 1) -> T:
+    async def ask(self, question: Callable[[View], JSON | None], size: int = 1) -> bytes:
         """An answer for which changes are tried on the newest view, worked out in a thread: one at a time, those of the
-        smallest ``size`` first. After ``PAGE_ANSWER_SECONDS`` it says what is known. Raises Crowded."""
+        smallest ``size`` first. After ``PAGE_ANSWER_SECONDS`` it says what is known. Raises Crowded or HTTPNotFound."""
 
-        def within_limit(view: View, is_gone: Callable[[], bool]) -> T:
+        def within_limit(view: View, is_gone: Callable[[], bool]) -> bytes:
             with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
-                return question(view)
+                return _encoded(question(view))
 
         return await self._newest.ask(within_limit, size=size)
 
 
+def _encoded(answer: JSON | None) -> bytes:
+    if answer is None:
+        raise web.HTTPNotFound
+    return msgspec.json.encode(answer)
+
+
 HOST: Final = "127.0.0.1"
 PAGE: Final = Path(__file__).parent / "page"
-_SCRIPTS: Final = ("app.js", "dom.js", "grid.js", "panel.js", "usage.js", "waiting.js")
+_SCRIPTS: Final = (
+    *("app.js", "dom.js", "listing.js", "lists.js", "map.js", "nodes.js", "panel.js", "table.js", "usage.js"),
+)
 FILES: Final = {"": "text/html", "app.css": "text/css", **dict.fromkeys(_SCRIPTS, "text/javascript")}
 """By their names in the address; the page itself has none."""
 PAGE_IDLE_SECONDS: Final = 60.0
 """Seconds between two requests of a connection."""
 MOST_QUERY_LETTERS: Final = 1024
 """Of a name in a question."""
+MOST_OFFSET: Final = 10_000_000
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -179,65 +227,112 @@ def application(feed: Feed, token: str) -> web.Application:
     routes = Routes(feed)
     for name in FILES:
         app.router.add_get(f"/{token}/{name}", routes.file)
-    for name in ("overview", "waiting", "device", "topology", "why"):
-        app.router.add_get(f"/{token}/api/{name}", getattr(routes, name))
+    for path, handler in routes.answers.items():
+        app.router.add_get(f"/{token}/api/{path}", handler)
     return app
 
 
 class Routes:
-    """One method for each path."""
+    """One method for each kind of answer."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
+        self._files = {name: (PAGE / (name or "index.html")).read_bytes() for name in FILES}
+        self.answers: dict[str, Handler] = {
+            "overview": self.overview,
+            "tiles": self.tiles,
+            "waiting": self._list(View.waiting),
+            "claims": self._list(View.claims),
+            "classes": self._list(View.classes),
+            "judge": self.judge,
+            "device": self._one("id", View.device),
+            "topology": self._one("node", View.topology),
+            "class": self._one("name", View.device_class),
+            "why": self.why,
+        }
+        """By their path below ``api``."""
 
     async def file(self, request: web.Request) -> web.Response:
         """A file of the page."""
         name = request.path.rpartition("/")[2]
-        body = await asyncio.to_thread((PAGE / (name or "index.html")).read_bytes)
-        return web.Response(body=body, content_type=FILES[name], charset="utf-8")
+        return web.Response(body=self._files[name], content_type=FILES[name], charset="utf-8")
 
     async def overview(self, request: web.Request) -> web.Response:
-        """All nodes and devices, unless the page knows them."""
-        return _json(self._feed.overview(_asked(request, "known", is_optional=True)))
+        """Totals and nodes, unless the page knows them."""
+        question, known = _question(request), _asked(request, "known", is_optional=True)
+        return await _answered(self._feed.overview(question, known))
 
-    async def waiting(self, _: web.Request) -> web.Response:
-        """Who waits, by reason."""
-        return _json(await self._asked(lambda view: view.waiting, size=2))
+    async def tiles(self, request: web.Request) -> web.Response:
+        """The devices of the nodes that the page shows."""
+        question, (offset, limit) = _question(request), _part(request)
+        return await _answered(self._feed.look_up(lambda view: view.tiles(question, offset, limit)))
 
-    async def device(self, request: web.Request) -> web.Response:
-        """One device."""
-        id_ = _asked(request, "id")
-        return _found(await self._feed.look_up(lambda view: view.device(id_)))
-
-    async def topology(self, request: web.Request) -> web.Response:
-        """The tree of one node."""
-        node = _asked(request, "node")
-        return _found(await self._feed.look_up(lambda view: view.topology(node)))
+    async def judge(self, _: web.Request) -> web.Response:
+        """Work out what keeps each pod."""
+        return await _answered(self._feed.ask(View.judge, size=2))
 
     async def why(self, request: web.Request) -> web.Response:
         """Why a pod or claim waits."""
-        kind, key = _asked(request, "kind"), _asked(request, "key")
-        return _found(await self._asked(lambda view: view.why(kind, key)))
+        kind, key = _choice(request, "kind", ("pod", "claim")), _asked(request, "key")
+        return await _answered(self._feed.ask(lambda view: view.why(kind, key)))
 
-    async def _asked(self, question: Callable[[View], T], size: int = 1) -> T:
-        try:
-            return await self._feed.ask(question, size)
-        except Crowded as crowded:
-            raise web.HTTPServiceUnavailable(reason=str(crowded)) from crowded
+    def _one(self, name: str, fact: Callable[[View, str], JSON | None]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            value = _asked(request, name)
+            return await _answered(self._feed.look_up(lambda view: fact(view, value)))
+
+        return handler
+
+    def _list(self, lines: Callable[[View, Wish, int, int], JSON]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            find, kind = (_asked(request, name, is_optional=True) for name in ("find", "kind"))
+            wish, (offset, limit) = Wish(_asked(request, "sort"), find, kind), _part(request)
+            return await _answered(self._feed.look_up(lambda view: lines(view, wish, offset, limit)))
+
+        return handler
 
 
-def _found(answer: JSON | None) -> web.Response:
-    if answer is None:
-        raise web.HTTPNotFound
-    return _json(answer)
+async def _answered(working: Awaitable[bytes]) -> web.Response:
+    try:
+        return web.Response(body=await working, content_type="application/json")
+    except Crowded as crowded:
+        raise web.HTTPServiceUnavailable(reason=str(crowded)) from crowded
+    except KeyError as error:
+        raise web.HTTPBadRequest(reason=f"the list has no order {error}") from error
 
 
 def _asked(request: web.Request, name: str, *, is_optional: bool = False) -> str:
     value = request.query.get(name, "")
     if len(value) > MOST_QUERY_LETTERS or not (value or is_optional):
-        raise web.HTTPBadRequest
+        raise web.HTTPBadRequest(reason=f"{name} must have 1 to {MOST_QUERY_LETTERS} letters")
     return value
 
 
-def _json(value: JSON) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _choice(request: web.Request, name: str, choices: tuple[str, ...], *, is_optional: bool = False) -> str:
+    value = _asked(request, name, is_optional=is_optional)
+    if value not in choices and not (is_optional and not value):
+        raise web.HTTPBadRequest(reason=f"{name} must be one of: {', '.join(choices)}")
+    return value
+
+
+def _question(request: web.Request) -> Question:
+    return Question(
+        group=_choice(request, "group", FACETS, is_optional=True),
+        order=_choice(request, "order", ORDERS, is_optional=True) or ORDERS[0],
+        state=_choice(request, "state", STATES, is_optional=True),
+        find=_asked(request, "find", is_optional=True),
+        wanted=tuple(_asked(request, facet, is_optional=True) for facet in FACETS),
+    )
+
+
+def _part(request: web.Request) -> tuple[int, int]:
+    """Where the lines begin that the page shows, and how many they are."""
+    offset, limit = _number(request, "offset", MOST_OFFSET), _number(request, "limit", MOST_LINES)
+    return offset, limit
+
+
+def _number(request: web.Request, name: str, most: int) -> int:
+    text = _asked(request, name)
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and int(text) <= most):
+        raise web.HTTPBadRequest(reason=f"{name} must be a number from 0 to {most}")
+    return int(text)

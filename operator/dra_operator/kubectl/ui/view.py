@@ -1,82 +1,214 @@
-"""What the page shows of one read of the cluster. Pure, apart from the lock of those who ask: see ``feed``."""
+"""What the page shows of one read of the cluster.
+
+All that a fact is taken from is made with the view, in the thread that reads: facts, classes, pods that wait. ``why``
+and ``judge`` try changes on the pipeline and take them back, so one of them works at a time; the facts do not look at
+the pipeline, so they are answered meanwhile without a lock. Every answer has a limit for each list and text in it,
+since tenants and drivers write them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Final
 
 import msgspec
 from dra_api.codec import to_dict
+from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
-from dra_api.resource import ResourceClaim
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time
+from dra_cel import CompileError
+from dra_ledger.cel_language import CelSelectors
+from dra_ledger.predicates import Weighed
 
-from dra_operator.kubectl.facts import DeviceFact, age, devices_of
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.kubectl.pipeline import Pausing, pipeline
+from dra_operator.kubectl.pipeline import Pausing, Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.topology import Topology
+from dra_operator.kubectl.topology import Branch, Topology
+from dra_operator.kubectl.ui.fleet import JSON, Fleet, Question, shortened
+from dra_operator.kubectl.ui.lists import (
+    Command,
+    Lines,
+    Wish,
+    claim_lines,
+    class_lines,
+    classes_asked,
+    said_of,
+    waiting_lines,
+)
 from dra_operator.kubectl.why.answer import hidden, is_waiting, waiting_groups, why_within_limits
-from dra_operator.kubectl.why.pods import ready_state, why_claim, why_pod
+from dra_operator.kubectl.why.pods import why_claim, why_pod
 from dra_operator.scheduling.state import is_immediate
+from dra_operator.wording import listed
 
-JSON = dict[str, Any]
-SEVERAL = "(several nodes)"
-"""Where devices are that name no node."""
+CLASSES_SECONDS: Final = 3.0
+"""For finding the devices of all classes, in each read; classes that are left have no numbers."""
+MOST_NOTES: Final = 20
+MOST_BRANCHES: Final = 300
+"""Of the tree of a node."""
+MOST_HOLDERS: Final = 50
+"""Of a device, and of pods of a holder."""
+MOST_WHY_LINES: Final = 300
+MOST_FIXES: Final = 50
 
 
 class View:
-    """Only ``overview`` is ready when this is made; the rest is worked out when it is asked for."""
+    """``command`` makes ``kubectl dra why`` for an object. The causes of the view ``before`` count until ``judge``."""
 
-    def __init__(self, seen: Observed, settings: Settings, *, live: bool) -> None:
-        self._seen = seen
+    def __init__(
+        self, seen: Observed, settings: Settings, command: Command, *, live: bool, before: View | None = None
+    ) -> None:
+        self._seen, self._command = seen, command
         self._made = pipeline(seen, settings)
         self._facts = devices_of(self._made)
-        shown = self._overview()
-        self.revision = hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+        self._slices: dict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
+        for slice_ in published(self._made):
+            self._slices[slice_.spec.driver, slice_.spec.pool.name].append(slice_)
+        classes, self._unjudged = _classes(self._made)
+        self._fleet = Fleet(self._facts, seen.every(Node), classes)
+        self._pods = list(self._waiting_pods())
+        self._claims = list(self._immediate_claims())
+        self._causes: Mapping[str, tuple[str, bool]] = before._causes if before is not None else {}
+        self._is_judged = False
+        self._notes = _few(notes_on(seen))
+        self.revision = self._shown()
         """Equal for reads that show the same."""
-        about = {"revision": self.revision, "taken": format_time(seen.taken), "live": live}
-        self.overview: JSON = {**about, **shown}
+        self.taken = seen.taken
+        self.about: JSON = {"revision": self.revision, "taken": format_time(seen.taken), "live": live}
 
     @property
     def pausing(self) -> Pausing:
-        """Called while ``why`` and ``waiting`` are worked out."""
+        """Called while ``why`` and ``judge`` work."""
         return self._made.pausing
 
+    def overview(self, question: Question) -> JSON:
+        """Totals, and the nodes that a question means."""
+        few = {"waiting": len(self._pods) + len(self._claims), "notes": self._notes}
+        return {**self.about, **few, **self._fleet.shown(question)}
+
+    def totals(self) -> Mapping[str, int]:
+        """Devices by state, and ``all``."""
+        return self._fleet.arranged(Question()).totals
+
+    @property
+    def waiting_count(self) -> int:
+        """Pods and claims that wait."""
+        return len(self._pods) + len(self._claims)
+
+    def tiles(self, question: Question, offset: int, limit: int) -> JSON:
+        """The devices of some of the nodes that a question means."""
+        return {"revision": self.revision, "lines": self._fleet.tiles(question, offset, limit)}
+
     def device(self, id_: str) -> JSON | None:
-        """All facts of a device."""
-        fact = next((one for one in self._facts if one.id == id_), None)
+        """All facts of a device, but for holders beyond ``MOST_HOLDERS``."""
+        fact = self._by_id.get(id_)
         if fact is None:
             return None
-        holders = [{**to_dict(one), "age": age(one.since, self._seen.taken)} for one in fact.holders]
-        return {**to_dict(fact), "id": fact.id, "holders": holders}
+        holders = [
+            {
+                **to_dict(one),
+                "age": age(one.since, self._seen.taken),
+                "pods": one.pods[:MOST_HOLDERS],
+                "more_pods": max(0, len(one.pods) - MOST_HOLDERS),
+            }
+            for one in fact.holders[:MOST_HOLDERS]
+        ]
+        more = max(0, len(fact.holders) - MOST_HOLDERS)
+        return {**to_dict(fact), "id": fact.id, "holders": holders, "more_holders": more}
 
-    def topology(self, node: str) -> JSON | None:
-        """The tree of a node."""
-        if not any(fact.node == node for fact in self._facts):
-            return None
-        found: JSON = to_dict(self._topology.of(node))
+    @cached_property
+    def _by_id(self) -> Mapping[str, DeviceFact]:
+        return {fact.id: fact for fact in self._facts}
+
+    @cached_property
+    def _by_node(self) -> Mapping[str, list[DeviceFact]]:
+        found: dict[str, list[DeviceFact]] = defaultdict(list)
+        for fact in self._facts:
+            found[fact.node].append(fact)
         return found
 
-    @cached_property
-    def _topology(self) -> Topology:
-        return Topology(self._made, self._facts)
+    def topology(self, node: str) -> JSON | None:
+        """The tree of a node with at most ``MOST_BRANCHES``, its condition, and its labels."""
+        here = self._by_node.get(node)
+        if not here:
+            return None
+        pools = {(fact.driver, fact.pool) for fact in here}
+        slices = [slice_ for pool in sorted(pools) for slice_ in self._slices[pool]]
+        tree = Topology(slices, [fact for fact in self._facts if (fact.driver, fact.pool) in pools]).of(node)
+        left = [MOST_BRANCHES]
+        labels = (found.metadata.labels or {}) if (found := self._seen.one(Node, node)) is not None else {}
+        return {
+            **_branch(tree, left),
+            "left_out": max(0, -left[0]),
+            "condition": self._fleet.conditions.get(node, ""),
+            "labels": dict(sorted(labels.items())[:MOST_HOLDERS]),
+            "command": kubectl("dra", "topology", names=[node]),
+        }
+
+    def waiting(self, wish: Wish, offset: int, limit: int) -> JSON:
+        """Who waits. ``judged`` says whether the causes are worked out. Raises KeyError for an unknown order."""
+        is_judged = self._is_judged
+        lines = self._judged if is_judged else self._unjudged_lines
+        page = lines.page(wish, offset, limit)
+        rows = [{**row, "command": self._command(row["kind"], row["key"])} for row in page["rows"]]
+        return {"revision": self.revision, "judged": is_judged, **page, "rows": rows}
 
     @cached_property
-    def waiting(self) -> JSON:
-        """Pods without a node that ask for devices, and claims that wait for theirs, by what keeps them."""
-        if hidden(self._seen):
-            groups = list(self._by_condition())
-        else:
-            groups = [
-                {"reason": group.reason, "clear": group.is_clear, "kind": "pod", "keys": list(group.pods)}
-                for group in waiting_groups(self._made, self._seen.every(Pod))
-            ]
-            groups += self._immediate_claims()
-        return {"revision": self.revision, "groups": groups}
+    def _unjudged_lines(self) -> Lines:
+        return waiting_lines(self._seen, self._pods, self._claims, self._causes)
+
+    @cached_property
+    def _judged(self) -> Lines:
+        return waiting_lines(self._seen, self._pods, self._claims, self._causes)
+
+    def judge(self) -> JSON:
+        """Work out what keeps each pod; says how long that took. Viewers who may not see all have what is written."""
+        began = time.monotonic()
+        if not self._is_judged:
+            groups = [] if hidden(self._seen) else waiting_groups(self._made, self._pods)
+            self._causes = {pod: (group.reason, group.is_clear) for group in groups for pod in group.pods}
+            self._is_judged = True
+        return {"revision": self.revision, "seconds": round(time.monotonic() - began, 3)}
+
+    def claims(self, wish: Wish, offset: int, limit: int) -> JSON:
+        """All claims. Raises KeyError for an unknown order."""
+        return {"revision": self.revision, **self._claim_lines.page(wish, offset, limit)}
+
+    @cached_property
+    def _claim_lines(self) -> Lines:
+        return claim_lines(self._seen)
+
+    def classes(self, wish: Wish, offset: int, limit: int) -> JSON:
+        """All classes. Raises KeyError for an unknown order."""
+        return {"revision": self.revision, **self._class_lines.page(wish, offset, limit)}
+
+    @cached_property
+    def _class_lines(self) -> Lines:
+        return class_lines(self._seen, self._fleet, self._unjudged)
+
+    def device_class(self, name: str) -> JSON | None:
+        """A class with its selectors and the claims that wait for it."""
+        found = self._seen.one(DeviceClass, name)
+        if found is None:
+            return None
+        waiting = [
+            claim.key
+            for claim in self._seen.every(ResourceClaim)
+            if claim.status.allocation is None and name in classes_asked(claim)
+        ]
+        return {
+            "name": name,
+            "resource": found.spec.extended_resource_name or "",
+            "selectors": [it.cel.expression for it in found.spec.selectors or () if it.cel is not None],
+            "waiting": waiting[:MOST_HOLDERS],
+            "more_waiting": max(0, len(waiting) - MOST_HOLDERS),
+            "command": kubectl("dra", "free", "--class", name, of_names=[name]),
+        }
 
     def why(self, kind: str, key: str) -> JSON | None:
         """Lines and proven fixes, as ``kubectl dra why`` has them."""
@@ -87,24 +219,16 @@ class View:
             report = why_within_limits(self._seen, found)
         else:
             report = why_pod(self._made, found) if isinstance(found, Pod) else why_claim(self._made, found)
-        fixes = [{"node": fix.node, "text": fix.text} for fix in report.fixes]
-        return {"kind": kind, "key": key, "clear": report.is_clear, "lines": report.lines, "fixes": fixes}
-
-    def _overview(self) -> JSON:
-        states = Counter(fact.state for fact in self._facts)
-        by_node: dict[str, list[DeviceFact]] = defaultdict(list)
-        for fact in self._facts:
-            by_node[fact.node or SEVERAL].append(fact)
-        nodes = {node.metadata.name: _condition(node) for node in self._seen.every(Node)}
+        devices = [] if isinstance(found, Pod) else [f"{it.driver}/{it.pool}/{it.device}" for it in found.results]
         return {
-            "totals": {"all": len(self._facts), **states},
-            "waiting": sum(1 for _ in self._waiting_pods()),
-            "nodes": [
-                {"name": name, "condition": nodes.get(name, ""), "devices": list(map(_tile, by_node[name]))}
-                for name in sorted(by_node)
-            ],
-            "empty": sum(name not in by_node for name in nodes),
-            "notes": notes_on(self._seen),
+            "kind": kind,
+            "key": key,
+            "clear": report.is_clear,
+            "lines": report.lines[:MOST_WHY_LINES],
+            "more_lines": max(0, len(report.lines) - MOST_WHY_LINES),
+            "fixes": [{"node": fix.node, "text": fix.text} for fix in report.fixes[:MOST_FIXES]],
+            "devices": devices,
+            "command": self._command(kind, key),
         }
 
     def _waiting_pods(self) -> Iterator[Pod]:
@@ -112,29 +236,106 @@ class View:
             if is_waiting(pod) and (pod.spec.resource_claims or self._made.cluster.classes_serving(pod)):
                 yield pod
 
-    def _by_condition(self) -> Iterator[JSON]:
-        """For viewers who may not read what decides: in the words of the scheduler."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for pod in self._waiting_pods():
-            said = [one.message for one in pod.status.conditions or () if one.type == "PodScheduled" and one.message]
-            found[said[0] if said else "no scheduler has said anything yet"].append(pod.key)
-        for reason, keys in found.items():
-            yield {"reason": reason, "clear": False, "kind": "pod", "keys": keys}
-
-    def _immediate_claims(self) -> Iterator[JSON]:
+    def _immediate_claims(self) -> Iterator[ResourceClaim]:
         """Claims that are to be allocated at once, without a pod."""
         for claim in self._seen.every(ResourceClaim):
             if is_immediate(claim) and claim.status.allocation is None and not list(self._made.cluster.awaiting(claim)):
-                reason = "is to be allocated at once, and has no devices yet"
-                yield {"reason": reason, "clear": False, "kind": "claim", "keys": [claim.key]}
+                yield claim
+
+    def _shown(self) -> str:
+        """A hash of all that the page shows, but for ages."""
+        classes = self._seen.every(DeviceClass)
+        shown: list[object] = [
+            [(row.id, row.state, row.claims, row.facets) for row in self._fleet.rows],
+            sorted(self._fleet.conditions.items()),
+            [(pod.key, said_of(pod)) for pod in self._pods],
+            [
+                (it.key, [str(one.device) for one in it.results], len(it.status.reserved_for or ()), it.metadata.uid)
+                for it in self._seen.every(ResourceClaim)
+            ],
+            [(it.key, [one.cel.expression for one in it.spec.selectors or () if one.cel]) for it in classes],
+            self._notes,
+        ]
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
 
-def _condition(node: Node) -> str:
-    """What is wrong with a node, in a word or two."""
-    if ready_state(node) != "True":
-        return "not ready"
-    return "cordoned" if node.spec.unschedulable else ""
+def _classes(made: Pipeline) -> tuple[Mapping[str, tuple[str, ...]], frozenset[str]]:
+    """The classes that mean each device, by its id; and those for which there was no time.
+
+    A class whose selector does not compile, or fails on a device, does not mean the device.
+    """
+    language, until = CelSelectors(made.settings.features(made.seen), kept=1), time.monotonic() + CLASSES_SECONDS
+    tests: list[tuple[str, list[Weighed]]] = []
+    for class_ in sorted(made.seen.every(DeviceClass), key=lambda it: it.metadata.name):
+        try:
+            selectors = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
+            tests.append((class_.metadata.name, [language.compile(text) for text in selectors]))
+        except CompileError:
+            continue
+    devices = [
+        (f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}", slice_.spec.driver, device)
+        for slice_ in published(made)
+        for device in slice_.spec.devices or ()
+    ]
+    found: dict[str, tuple[str, ...]] = {}
+    for at, (name, predicates) in enumerate(tests):
+        for number, (id_, driver, device) in enumerate(devices):
+            if number % 64 == 0 and time.monotonic() > until:
+                return found, frozenset(later for later, _ in tests[at:])
+            try:
+                if all(predicate(driver, device) for predicate in predicates):
+                    found[id_] = (*found.get(id_, ()), name)
+            except Exception:  # the evaluator has an error of its own for each way to fail
+                continue
+    return found, frozenset()
 
 
-def _tile(fact: DeviceFact) -> list[str]:
-    return [fact.id, fact.state, ", ".join(holder.claim for holder in fact.holders)]
+def _branch(branch: Branch, left: list[int]) -> JSON:
+    """A branch with as many of those below it as ``left`` allows, which counts on below zero for those left out."""
+    fact, children = branch.device, []
+    for child in branch.children:
+        left[0] -= 1
+        is_shown = left[0] >= 0
+        made = _branch(child, left)
+        if is_shown:
+            children.append(made)
+    return {
+        "kind": branch.kind,
+        "name": branch.name,
+        "detail": branch.detail,
+        "id": fact.id if fact is not None else "",
+        "state": fact.state if fact is not None else "",
+        "claims": listed(holder.claim for holder in fact.holders) if fact is not None else "",
+        "children": children,
+    }
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    more = len(notes) - MOST_NOTES
+    return [*map(shortened, notes[:MOST_NOTES]), *([f"and {more} more notes"] if more > 0 else [])]
+
+
+class History:
+    """Use since the server started, one point for each read: time, devices, those in use, and who waits.
+
+    Of ``MOST_POINTS`` points every second one goes. ``gap`` tells that nobody looked before a point, so that the page
+    draws no line to it.
+    """
+
+    MOST_POINTS: Final = 120
+    GAP_SECONDS: Final = 60.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._last = clock, 0.0
+        self.points: list[tuple[str, int, int, int, bool]] = []
+
+    def add(self, view: View) -> None:
+        """A point for a read."""
+        totals, now = view.totals(), self._clock()
+        gap = bool(self.points) and now - self._last > self.GAP_SECONDS
+        self._last = now
+        used = totals.get("taken", 0) + totals.get("shared", 0)
+        self.points.append((format_time(view.taken), totals["all"], used, view.waiting_count, gap))
+        if len(self.points) > self.MOST_POINTS:
+            before = [False, *(point[4] for point in self.points)]
+            self.points = [(*point[:4], point[4] or before[at]) for at, point in enumerate(self.points)][::2]

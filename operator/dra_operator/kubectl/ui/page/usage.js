@@ -1,31 +1,32 @@
-// Utilisation since the page was opened, as a line and in words.
+// Use since the server started, as a line and in words; the server keeps the points, so that a reload loses none.
 
-import { byId } from "./dom.js";
+import { byId, counted, percent } from "./dom.js";
 
-const MOST = 500; // points that are kept; then every second one goes
-const points = []; // time in ms, share from 0 to 1
+const [WIDTH, HEIGHT] = [160, 32];
 
-export function add(totals, taken, isLive) {
-  if (!totals.all) return;
-  const share = ((totals.taken ?? 0) + (totals.shared ?? 0)) / totals.all;
-  const now = Date.parse(taken);
-  if (points.length && points.at(-1)[0] === now) return;
-  points.push([now, share]);
-  if (points.length > MOST) points.splice(0, points.length, ...points.filter((_, place) => place % 2 === 0));
-  draw();
-  byId("usage-line").closest("svg").toggleAttribute("hidden", !isLive);
+/** A point is [time, devices, in use, waiting, isGap]; nobody looked before a gap, so no line leads to it. */
+export function show(points, isLive) {
+  byId("usage").hidden = !points.length || !points.at(-1)[1];
+  if (byId("usage").hidden) return;
+  const times = points.map(([time]) => Date.parse(time));
+  const [start, end] = [times[0], times.at(-1)];
+  const x = (time) => (end === start ? WIDTH : ((time - start) / (end - start)) * WIDTH);
+  const most = Math.max(1, ...points.map((point) => point[3]));
+  byId("usage-line").setAttribute("d", path(points, times, x, (point) => point[2] / Math.max(1, point[1])));
+  byId("usage-waiting").setAttribute("d", path(points, times, x, (point) => point[3] / most));
+  byId("usage-line").closest("svg").toggleAttribute("hidden", !isLive || points.length < 2);
+  const shares = points.map((point) => point[2] / Math.max(1, point[1]));
+  const waiting = points.map((point) => point[3]);
+  const minutes = Math.round((end - start) / 60000);
+  const since = minutes ? ` (${percent(Math.min(...shares))} to ${percent(Math.max(...shares))} in ${counted(minutes, "minute")})` : "";
+  const span = minutes && Math.min(...waiting) !== Math.max(...waiting) ? ` (${Math.min(...waiting)} to ${Math.max(...waiting)})` : "";
+  const text = `${percent(shares.at(-1))} in use${since}, ${waiting.at(-1).toLocaleString("en")} waiting${span}`;
+  if (byId("usage-text").textContent !== text) byId("usage-text").textContent = text;
 }
 
-function draw() {
-  const [start, end] = [points[0][0], points.at(-1)[0]];
-  const x = (time) => (end === start ? 160 : ((time - start) / (end - start)) * 160);
-  const line = points.length === 1 ? [[start, points[0][1]], ...points] : points;
-  const places = line.map(([time, share], place) => `${(points.length === 1 && !place ? 0 : x(time)).toFixed(1)},${(31 - share * 30).toFixed(1)}`);
-  byId("usage-line").setAttribute("points", places.join(" "));
-  const shares = points.map(([, share]) => share);
-  const percent = (share) => `${Math.round(share * 100)} %`;
-  const minutes = Math.round((end - start) / 60000);
-  const since = minutes ? `, ${percent(Math.min(...shares))} to ${percent(Math.max(...shares))} in ${minutes} min` : "";
-  byId("usage-text").textContent = `${percent(shares.at(-1))} in use${since}`;
-  byId("usage").hidden = false;
+function path(points, times, x, share) {
+  return points.map((point, place) => {
+    const isStart = place === 0 || point[4];
+    return `${isStart ? "M" : "L"}${x(times[place]).toFixed(1)},${(HEIGHT - 1 - share(point) * (HEIGHT - 2)).toFixed(1)}`;
+  }).join("");
 }

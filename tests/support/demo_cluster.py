@@ -1,4 +1,4 @@
-"""A made-up cluster as a snapshot, for pictures of ``kubectl dra ui``: ``docs/demo_cluster.py NODES > cluster.json``.
+"""A made-up cluster as a snapshot for ``kubectl dra ui``: ``tests/support/demo_cluster.py NODES > cluster.json``.
 
 Eight GPUs for each node, three in four taken, some shared or tainted; some nodes are cordoned, and pods wait for
 different reasons. Equal for equal numbers of nodes.
@@ -15,6 +15,7 @@ from typing import Any, Final
 JSON = dict[str, Any]
 DRIVER: Final = "gpu.example.com"
 DRA: Final = "resource.k8s.io/v1"
+TOPOLOGY: Final = "topology.kubernetes.io"
 TEAMS: Final = ("inference", "research", "training", "web")
 
 
@@ -40,7 +41,11 @@ def classes() -> Iterator[JSON]:
 
 def node(name: str, number: int, chance: random.Random) -> Iterator[JSON]:
     """The node, its slice, and claims with pods on three in four devices."""
-    meta: JSON = {"name": name, "uid": f"uid-{name}", "labels": {"zone": "abc"[number % 3]}}
+    meta: JSON = {
+        "name": name,
+        "uid": f"uid-{name}",
+        "labels": {f"{TOPOLOGY}/zone": "abc"[number % 3], f"{TOPOLOGY}/rack": f"r{number // 32:02}"},
+    }
     spec: JSON = {"unschedulable": True} if number % 17 == 5 else {}
     room = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     yield {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec, "status": {"allocatable": room}}

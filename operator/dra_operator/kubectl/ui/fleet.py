@@ -1,0 +1,264 @@
+"""The devices of a cluster as columns, which the page groups, filters and counts.
+
+One device is one ``Row``. A question names a facet to group by, values of facets, a state and a text; its answer is an
+``Arrangement``: cells, each of which counts the devices of one node in one group. The page draws a cell as one square
+of its heat map and as one line of its table, and asks for the devices of the lines that it shows. So a refresh costs
+the browser a few numbers per node, whatever the number of devices, and at most ``MOST_CELLS`` of them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from dra_api.core import Node
+
+from dra_operator.kubectl.facts import DeviceFact
+from dra_operator.kubectl.topology import attribute
+from dra_operator.kubectl.why.pods import ready_state
+from dra_operator.wording import listed
+
+JSON = dict[str, Any]
+STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
+FACETS: Final = ("class", "model", "driver", "rack", "zone", "namespace")
+ORDERS: Final = ("name", "free", "used", "trouble")
+NONE: Final = "(none)"
+"""The value of a facet that a device or node has none of. No label and no name can be that."""
+SEVERAL: Final = "(several nodes)"
+"""Where devices are that name no node."""
+MODEL: Final = ("productname", "model", "product")
+"""Names of the attribute, without domain and case; the first that a device publishes counts."""
+STANDARD_LABELS: Final = ("topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
+MOST_CELLS: Final = 10_000
+MOST_VALUES: Final = 100
+"""Of a facet that the page offers; any value can be asked for."""
+MOST_TILES: Final = 32
+"""Devices of one line of the table. The page shows at most 40 lines at once."""
+MOST_LETTERS: Final = 300
+"""Of a text that others wrote, where a list shows it."""
+MOST_WORDS: Final = 8
+"""Of a search; what follows them is ignored."""
+KEPT_ANSWERS: Final = 8
+Q = TypeVar("Q", bound=Hashable)
+A = TypeVar("A")
+
+
+class Answers(Generic[Q, A]):
+    """Keeps the last answers to questions, for several threads.
+
+    ``functools.lru_cache`` on a method makes a cycle, by which a large view of a cluster outlives the next one.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Q, A] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, question: Q, work_out: Callable[[Q], A]) -> A:
+        """Return the kept answer, or a new one. Two threads may work out the same one; none waits for the other."""
+        with self._lock:
+            if question in self._kept:
+                self._kept.move_to_end(question)
+                return self._kept[question]
+        answer = work_out(question)
+        with self._lock:
+            self._kept[question] = answer
+            if len(self._kept) > KEPT_ANSWERS:
+                self._kept.popitem(last=False)
+        return answer
+
+
+def words_of(find: str) -> list[str]:
+    """What a search asks for: all of these words, in any order."""
+    return find.lower().split()[:MOST_WORDS]
+
+
+def shortened(text: str) -> str:
+    """A text as a list shows it."""
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+
+
+class Row(NamedTuple):
+    """A device. ``claims`` names its holders; ``facets`` has the values of ``FACETS``; ``text`` is what is searched."""
+
+    id: str
+    state: str
+    claims: str
+    node: str
+    facets: tuple[tuple[str, ...], ...]
+    text: str
+
+
+class Question(NamedTuple):
+    """``group``: a facet, or empty. ``wanted`` has a value of each facet, or empty for any. All may be empty."""
+
+    group: str = ""
+    order: str = ORDERS[0]
+    state: str = ""
+    find: str = ""
+    wanted: tuple[str, ...] = ("",) * len(FACETS)
+
+
+class Cell(NamedTuple):
+    """The devices of one node in one group."""
+
+    node: str
+    group: str
+    rows: Sequence[Row]
+    counts: tuple[int, ...]
+    """By ``STATES``."""
+
+    @property
+    def used(self) -> float:
+        """The share of its devices of which something is taken, from 0 to 1."""
+        return (self.counts[1] + self.counts[2]) / len(self.rows)
+
+
+class Arrangement(NamedTuple):
+    """The answer to a question. ``totals`` counts by state, whatever state was asked for."""
+
+    cells: Sequence[Cell]
+    totals: Mapping[str, int]
+    devices: int
+
+
+class Fleet:
+    """All devices of one read. ``classes`` names the classes that mean a device, by its id."""
+
+    def __init__(
+        self, facts: Iterable[DeviceFact], nodes: Iterable[Node], classes: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self._places: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self.conditions: dict[str, str] = {}
+        """What is wrong with a node, in a word or two."""
+        for node in nodes:
+            labels = node.metadata.labels or {}
+            self._places[node.metadata.name] = (_label(labels, "rack"), _label(labels, "zone"))
+            self.conditions[node.metadata.name] = _condition(node)
+        self.rows: Sequence[Row] = [self._row(fact, classes.get(fact.id, ())) for fact in facts]
+        with_devices = {row.node for row in self.rows}
+        self.empty = sum(name not in with_devices for name in self.conditions)
+        """Nodes without devices."""
+        self.facets = self._offered()
+        self._answers: Answers[Question, Arrangement] = Answers()
+
+    def _row(self, fact: DeviceFact, classes: tuple[str, ...]) -> Row:
+        rack, zone = self._places.get(fact.node, ((NONE,), (NONE,)))
+        model = shortened(attribute(fact, MODEL)) or NONE
+        holders = list(dict.fromkeys(holder.claim for holder in fact.holders))
+        namespaces = tuple(dict.fromkeys(claim.partition("/")[0] for claim in holders)) or (NONE,)
+        node, claims = fact.node or SEVERAL, listed(holders)
+        text = "\n".join((node, fact.id, model, *islice(holders, MOST_VALUES))).lower()
+        facets = ((*classes,) or (NONE,), (model,), (fact.driver,), rack, zone, namespaces)
+        return Row(fact.id, fact.state, claims, node, facets, text)
+
+    def _offered(self) -> JSON:
+        """The values of each facet with most devices, by name, and how many more there are."""
+        found: JSON = {}
+        for at, facet in enumerate(FACETS):
+            counts = Counter(value for row in self.rows for value in row.facets[at])
+            most = counts.most_common(MOST_VALUES)
+            values = sorted(most, key=lambda pair: _natural(pair[0]))
+            found[facet] = {"values": [[value, number] for value, number in values], "more": len(counts) - len(most)}
+        return found
+
+    def arranged(self, question: Question) -> Arrangement:
+        """The answer to a question."""
+        return self._answers.get(question, self._arrange)
+
+    def _arrange(self, question: Question) -> Arrangement:
+        at = FACETS.index(question.group) if question.group else None
+        totals: Counter[str] = Counter()
+        found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        devices = 0
+        for row in self._meant(question):
+            totals[row.state] += 1
+            if question.state in ("", row.state):
+                devices += 1
+                values = ("",) if at is None else row.facets[at]
+                for value in values:
+                    if at is None or question.wanted[at] in ("", value):
+                        found[value, row.node].append(row)
+        cells = [_cell(node, group, rows) for (group, node), rows in found.items()]
+        cells.sort(key=lambda cell: (_natural(cell.group), *self._rank(question.order, cell), _natural(cell.node)))
+        return Arrangement(cells, {"all": sum(totals.values()), **totals}, devices)
+
+    def _meant(self, question: Question) -> Iterator[Row]:
+        words = words_of(question.find)
+        wanted = [(at, value) for at, value in enumerate(question.wanted) if value]
+        for row in self.rows:
+            if all(value in row.facets[at] for at, value in wanted) and all(word in row.text for word in words):
+                yield row
+
+    def _rank(self, order: str, cell: Cell) -> tuple[float, ...]:
+        if order == "trouble":
+            return (-bool(self.conditions.get(cell.node)), -(cell.counts[3] + cell.counts[4]))
+        return {"free": (cell.used,), "used": (-cell.used,)}.get(order, ())
+
+    def shown(self, question: Question) -> JSON:
+        """Totals, groups and cells: ``[node, group, condition, counts by STATES]``, of which at most ``MOST_CELLS``."""
+        found = self.arranged(question)
+        groups: dict[str, list[int]] = {}
+        for cell in found.cells:
+            of_group = groups.setdefault(cell.group, [0, 0, 0])
+            of_group[0] += 1
+            of_group[1] += len(cell.rows)
+            of_group[2] += cell.counts[1] + cell.counts[2]
+        numbers = {group: number for number, group in enumerate(groups)}
+        return {
+            "totals": found.totals,
+            "devices": found.devices,
+            "nodes": len({cell.node for cell in found.cells}),
+            "cells": [
+                [cell.node, numbers[cell.group], self.conditions.get(cell.node, ""), *cell.counts]
+                for cell in found.cells[:MOST_CELLS]
+            ],
+            "left_out": max(0, len(found.cells) - MOST_CELLS),
+            "groups": [[group, *counts] for group, counts in islice(groups.items(), MOST_CELLS)],
+            "empty": self.empty,
+            "facets": self.facets,
+        }
+
+    def tiles(self, question: Question, offset: int, limit: int) -> list[JSON]:
+        """The devices of some cells: ``[id, state, claims]``, and how many more the cell has."""
+        return [
+            {
+                "tiles": [[row.id, row.state, row.claims] for row in cell.rows[:MOST_TILES]],
+                "more": max(0, len(cell.rows) - MOST_TILES),
+            }
+            for cell in self.arranged(question).cells[offset : offset + limit]
+        ]
+
+
+def _cell(node: str, group: str, rows: Sequence[Row]) -> Cell:
+    counts = Counter(row.state for row in rows)
+    return Cell(node, group, rows, tuple(counts[state] for state in STATES))
+
+
+def _condition(node: Node) -> str:
+    if ready_state(node) != "True":
+        return "not ready"
+    return "cordoned" if node.spec.unschedulable else ""
+
+
+def _label(labels: Mapping[str, str], what: str) -> tuple[str, ...]:
+    """The value of the label that is named so, in the standard domain or else in any: there is none for racks."""
+    for domain in STANDARD_LABELS:
+        if value := labels.get(f"{domain}{what}"):
+            return (value,)
+    found = (labels[key] for key in sorted(labels) if key.rpartition("/")[2].lower() == what and labels[key])
+    return (next(found, NONE),)
+
+
+_DIGITS: Final = re.compile(r"(\d+)", re.ASCII)
+
+
+@lru_cache(65_536)
+def _natural(name: str) -> tuple[bool, tuple[str | int, ...]]:
+    """``gpu-2`` before ``gpu-10``, and none last. Every second part is a number, so equal places compare."""
+    parts = _DIGITS.split(name[:MOST_LETTERS])
+    return name == NONE, tuple(int(part) if at % 2 else part for at, part in enumerate(parts))
