@@ -78,6 +78,29 @@ async def test_only_our_own_page_is_answered_and_every_answer_is_locked_in(http:
     assert not (await _is_open(int(port)))
 
 
+async def test_a_page_of_another_origin_may_ask_if_the_person_named_it(http: ClientSession) -> None:
+    origin, cross = "http://localhost:4466", {"Sec-Fetch-Site": "cross-site"}
+    async with running(options("--from", str(CLUSTER), "--allow-origin", origin)) as address:
+        async with http.get(f"{address}api/overview", headers={"Origin": origin, **cross}) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, origin)
+        root = address.rsplit("/", 2)[0]
+        for url, headers in (
+            (f"{address}api/overview", {"Origin": "http://localhost:4467", **cross}),
+            (f"{address}api/overview", {"Origin": "null", **cross}),
+            (f"{address}api/overview", cross),
+            (f"{root}/wrong/api/overview", {"Origin": origin, **cross}),
+        ):
+            async with http.get(url, headers=headers) as answer:
+                assert answer.status == 403, headers
+                assert answer.headers.get("Access-Control-Allow-Origin") in (None, origin)
+
+
+@pytest.mark.parametrize("text", ["*", "null", "localhost:4466", "http://a/b", "http://A", "http://a:99999999", ""])
+def test_what_is_no_origin_is_refused(text: str) -> None:
+    with pytest.raises(SystemExit):
+        options("--allow-origin", text)
+
+
 async def _is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -29,6 +29,7 @@ from .arguments import (
     add_selector_argument,
     add_time_limit_argument,
     add_watch_argument,
+    origin,
     plain_name,
     port,
     positive,
@@ -439,6 +440,14 @@ def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _ui_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=0, metavar="N", help="port on 127.0.0.1 (default: any free one)")
+    parser.add_argument(
+        "--allow-origin",
+        type=origin,
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a page that may ask as well, if it has the token, such as http://localhost:4466 (Headlamp); repeatable",
+    )
     add_namespace_argument(parser)
     add_operator_arguments(parser)
     add_cluster_arguments(parser)

@@ -54,12 +54,13 @@ OWN: Final = ("same-origin", "none")
 """Values of Sec-Fetch-Site: a page of ours asks, or a person typed the address."""
 
 
-def guard(token: str) -> Middleware:
-    """Refuses whatever does not come from our own page."""
+def guard(token: str, others: frozenset[str] = frozenset()) -> Middleware:
+    """Refuses whatever does not come from our own page, or from a page of the origins that the person named."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if why := _refusal(request, token):
+        origin = request.headers.get("Origin", "")
+        if why := _refusal(request, token, others):
             response: web.StreamResponse = web.Response(status=403, text=f"{why}\n")
         else:
             try:
@@ -67,18 +68,21 @@ def guard(token: str) -> Middleware:
             except web.HTTPException as error:
                 response = web.Response(status=error.status, text=f"{error.reason}\n")
         response.headers.update(HEADERS)
+        if origin in others:
+            response.headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin"})
         return response
 
     return guarded
 
 
-def _refusal(request: web.Request, token: str) -> str:
+def _refusal(request: web.Request, token: str, others: frozenset[str]) -> str:
     own = {f"{host}:{_port(request)}" for host in ("127.0.0.1", "localhost")}
     if request.host not in own:
         return "this host is not served"
-    if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
+    origin = request.headers.get("Origin", f"http://{request.host}")
+    if origin not in others and origin != f"http://{request.host}":
         return "another site may not ask"
-    if request.headers.get("Sec-Fetch-Site", "none") not in OWN:
+    if origin not in others and request.headers.get("Sec-Fetch-Site", "none") not in OWN:
         return "another site may not ask"
     given = request.path.split("/", 2)[1]
     if not is_same_secret(given, token):
@@ -200,7 +204,7 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
     feed, token = Feed(options), secrets.token_urlsafe(32)
     await feed.start()
     runner = web.AppRunner(
-        application(feed, token),
+        application(feed, token, frozenset(options.allow_origin)),
         access_log=None,
         logger=request_log(),
         keepalive_timeout=PAGE_IDLE_SECONDS,
@@ -221,9 +225,9 @@ async def running(options: argparse.Namespace) -> AsyncIterator[str]:
         await feed.stop()
 
 
-def application(feed: Feed, token: str) -> web.Application:
-    """Everything below ``/TOKEN/``."""
-    app = web.Application(middlewares=[guard(token)])
+def application(feed: Feed, token: str, others: frozenset[str] = frozenset()) -> web.Application:
+    """Everything below ``/TOKEN/``, also for pages of ``others``."""
+    app = web.Application(middlewares=[guard(token, others)])
     routes = Routes(feed)
     for name in FILES:
         app.router.add_get(f"/{token}/{name}", routes.file)
