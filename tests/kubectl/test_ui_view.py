@@ -17,7 +17,7 @@ from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.ui import fleet, lists, view
-from dra_operator.kubectl.ui.fleet import FACETS, NONE, Question
+from dra_operator.kubectl.ui.fleet import FACETS, NONE, NodeQuestion
 from dra_operator.kubectl.ui.lists import Wish, command_of
 from dra_operator.kubectl.ui.view import History, View
 
@@ -80,9 +80,9 @@ def device_class(name: str = "gpu", expression: str = f'device.driver == "{DRIVE
     }
 
 
-def asked(**facets: str) -> Question:
+def asked(**facets: str) -> NodeQuestion:
     wanted = tuple(facets.pop(facet, "") for facet in FACETS)
-    return Question(wanted=wanted, **facets)
+    return NodeQuestion(wanted=wanted, **facets)
 
 
 FLEET = [
@@ -97,7 +97,7 @@ FLEET = [
 """Five devices free or not: n-10 is full, n-2 half, n-3 free and cordoned."""
 
 
-def cells(question: Question) -> list[tuple[str, str, int, int]]:
+def cells(question: NodeQuestion) -> list[tuple[str, str, int, int]]:
     """Group, node, free, taken."""
     shown = view_of(FLEET).overview(question)
     return [(shown["groups"][at][0], name, counts[0], counts[1]) for name, at, _, *counts in shown["cells"]]
@@ -122,7 +122,9 @@ def cells(question: Question) -> list[tuple[str, str, int, int]]:
         (asked(rack="absent"), []),
     ],
 )
-def test_nodes_are_grouped_filtered_and_ordered(question: Question, expected: list[tuple[str, str, int, int]]) -> None:
+def test_nodes_are_grouped_filtered_and_ordered(
+    question: NodeQuestion, expected: list[tuple[str, str, int, int]]
+) -> None:
     assert cells(question) == expected
 
 
@@ -236,11 +238,11 @@ def worst(number: int) -> list[Json]:
 
 
 def test_every_answer_has_a_limit_whatever_tenants_and_drivers_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in {"MOST_CELLS": 20, "MOST_VALUES": 10, "MOST_TILES": 8}.items():
+    for name, most in {"PAGE_CELLS": 20, "OFFERED_VALUES": 10, "LINE_TILES": 8}.items():
         monkeypatch.setattr(fleet, name, most)
-    for name, most in {"MOST_BRANCHES": 10, "MOST_HOLDERS": 5, "MOST_NOTES": 5, "MOST_WHY_LINES": 10}.items():
+    for name, most in {"TREE_ENTRIES": 10, "PAGE_HOLDERS": 5, "MOST_NOTE_LINES": 5, "MOST_WHY_LINES": 10}.items():
         monkeypatch.setattr(view, name, most)
-    monkeypatch.setattr(lists, "MOST_CAUSES", 5)
+    monkeypatch.setattr(lists, "OFFERED_REASONS", 5)
     few, many = (
         view_of(worst(number), malformed={f"Pod ml/{at}{LONG}": MARKUP * 99 for at in range(number)})
         for number in (24, 36)

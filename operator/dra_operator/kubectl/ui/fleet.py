@@ -1,9 +1,9 @@
 """The devices of a cluster as columns, which the page groups, filters and counts.
 
-One device is one ``Row``. A question names a facet to group by, values of facets, a state and a text; its answer is an
-``Arrangement``: cells, each of which counts the devices of one node in one group. The page draws a cell as one square
-of its heat map and as one line of its table, and asks for the devices of the lines that it shows. So a refresh costs
-the browser a few numbers per node, whatever the number of devices, and at most ``MOST_CELLS`` of them.
+One device is one ``DeviceRow``. A question names a facet to group by, values of facets, a state and a text. Its answer
+is an ``Arrangement``: cells, each of which counts the devices of one node in one group. The page draws a cell as one
+square of its heat map and as one line of its table, and asks for the devices of the lines that it shows. So a refresh
+costs the browser a few numbers per node, whatever the number of devices, and at most ``PAGE_CELLS`` of them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ SEVERAL: Final = "(several nodes)"
 MODEL: Final = ("productname", "model", "product")
 """Names of the attribute, without domain and case; the first that a device publishes counts."""
 STANDARD_LABELS: Final = ("topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
-MOST_CELLS: Final = 10_000
-MOST_VALUES: Final = 100
+PAGE_CELLS: Final = 10_000
+OFFERED_VALUES: Final = 100
 """Of a facet that the page offers; any value can be asked for."""
-MOST_TILES: Final = 32
+LINE_TILES: Final = 32
 """Devices of one line of the table. The page shows at most 40 lines at once."""
-MOST_LETTERS: Final = 300
+LISTED_LETTERS: Final = 300
 """Of a text that others wrote, where a list shows it."""
-MOST_WORDS: Final = 8
+SEARCH_WORDS: Final = 8
 """Of a search; what follows them is ignored."""
-KEPT_ANSWERS: Final = 8
+KEPT_PAGE_ANSWERS: Final = 8
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
 
 
-class Answers(Generic[Q, A]):
+class RecentAnswers(Generic[Q, A]):
     """Keeps the last answers to questions, for several threads.
 
     ``functools.lru_cache`` on a method makes a cycle, by which a large view of a cluster outlives the next one.
@@ -67,22 +67,22 @@ class Answers(Generic[Q, A]):
         answer = work_out(question)
         with self._lock:
             self._kept[question] = answer
-            if len(self._kept) > KEPT_ANSWERS:
+            if len(self._kept) > KEPT_PAGE_ANSWERS:
                 self._kept.popitem(last=False)
         return answer
 
 
 def words_of(find: str) -> list[str]:
     """What a search asks for: all of these words, in any order."""
-    return find.lower().split()[:MOST_WORDS]
+    return find.lower().split()[:SEARCH_WORDS]
 
 
 def shortened(text: str) -> str:
     """A text as a list shows it."""
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+    return text if len(text) <= LISTED_LETTERS else f"{text[: LISTED_LETTERS - 1]}…"
 
 
-class Row(NamedTuple):
+class DeviceRow(NamedTuple):
     """A device. ``claims`` names its holders; ``facets`` has the values of ``FACETS``; ``text`` is what is searched."""
 
     id: str
@@ -93,7 +93,7 @@ class Row(NamedTuple):
     text: str
 
 
-class Question(NamedTuple):
+class NodeQuestion(NamedTuple):
     """``group``: a facet, or empty. ``wanted`` has a value of each facet, or empty for any. All may be empty."""
 
     group: str = ""
@@ -108,7 +108,7 @@ class Cell(NamedTuple):
 
     node: str
     group: str
-    rows: Sequence[Row]
+    rows: Sequence[DeviceRow]
     counts: tuple[int, ...]
     """By ``STATES``."""
 
@@ -139,41 +139,41 @@ class Fleet:
             labels = node.metadata.labels or {}
             self._places[node.metadata.name] = (_label(labels, "rack"), _label(labels, "zone"))
             self.conditions[node.metadata.name] = _condition(node)
-        self.rows: Sequence[Row] = [self._row(fact, classes.get(fact.id, ())) for fact in facts]
+        self.rows: Sequence[DeviceRow] = [self._row(fact, classes.get(fact.id, ())) for fact in facts]
         with_devices = {row.node for row in self.rows}
         self.empty = sum(name not in with_devices for name in self.conditions)
         """Nodes without devices."""
         self.facets = self._offered()
-        self._answers: Answers[Question, Arrangement] = Answers()
+        self._answers: RecentAnswers[NodeQuestion, Arrangement] = RecentAnswers()
 
-    def _row(self, fact: DeviceFact, classes: tuple[str, ...]) -> Row:
+    def _row(self, fact: DeviceFact, classes: tuple[str, ...]) -> DeviceRow:
         rack, zone = self._places.get(fact.node, ((NONE,), (NONE,)))
         model = shortened(attribute(fact, MODEL)) or NONE
         holders = list(dict.fromkeys(holder.claim for holder in fact.holders))
         namespaces = tuple(dict.fromkeys(claim.partition("/")[0] for claim in holders)) or (NONE,)
         node, claims = fact.node or SEVERAL, listed(holders)
-        text = "\n".join((node, fact.id, model, *islice(holders, MOST_VALUES))).lower()
+        text = "\n".join((node, fact.id, model, *islice(holders, OFFERED_VALUES))).lower()
         facets = ((*classes,) or (NONE,), (model,), (fact.driver,), rack, zone, namespaces)
-        return Row(fact.id, fact.state, claims, node, facets, text)
+        return DeviceRow(fact.id, fact.state, claims, node, facets, text)
 
     def _offered(self) -> JSON:
         """The values of each facet with most devices, by name, and how many more there are."""
         found: JSON = {}
         for at, facet in enumerate(FACETS):
             counts = Counter(value for row in self.rows for value in row.facets[at])
-            most = counts.most_common(MOST_VALUES)
+            most = counts.most_common(OFFERED_VALUES)
             values = sorted(most, key=lambda pair: _natural(pair[0]))
             found[facet] = {"values": [[value, number] for value, number in values], "more": len(counts) - len(most)}
         return found
 
-    def arranged(self, question: Question) -> Arrangement:
+    def arranged(self, question: NodeQuestion) -> Arrangement:
         """The answer to a question."""
         return self._answers.get(question, self._arrange)
 
-    def _arrange(self, question: Question) -> Arrangement:
+    def _arrange(self, question: NodeQuestion) -> Arrangement:
         at = FACETS.index(question.group) if question.group else None
         totals: Counter[str] = Counter()
-        found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        found: dict[tuple[str, str], list[DeviceRow]] = defaultdict(list)
         devices = 0
         for row in self._meant(question):
             totals[row.state] += 1
@@ -187,7 +187,7 @@ class Fleet:
         cells.sort(key=lambda cell: (_natural(cell.group), *self._rank(question.order, cell), _natural(cell.node)))
         return Arrangement(cells, {"all": sum(totals.values()), **totals}, devices)
 
-    def _meant(self, question: Question) -> Iterator[Row]:
+    def _meant(self, question: NodeQuestion) -> Iterator[DeviceRow]:
         words = words_of(question.find)
         wanted = [(at, value) for at, value in enumerate(question.wanted) if value]
         for row in self.rows:
@@ -199,8 +199,8 @@ class Fleet:
             return (-bool(self.conditions.get(cell.node)), -(cell.counts[3] + cell.counts[4]))
         return {"free": (cell.used,), "used": (-cell.used,)}.get(order, ())
 
-    def shown(self, question: Question) -> JSON:
-        """Totals, groups and cells: ``[node, group, condition, counts by STATES]``, of which at most ``MOST_CELLS``."""
+    def shown(self, question: NodeQuestion) -> JSON:
+        """Totals, groups and cells: ``[node, group, condition, counts by STATES]``, of which at most ``PAGE_CELLS``."""
         found = self.arranged(question)
         groups: dict[str, list[int]] = {}
         for cell in found.cells:
@@ -215,26 +215,26 @@ class Fleet:
             "nodes": len({cell.node for cell in found.cells}),
             "cells": [
                 [cell.node, numbers[cell.group], self.conditions.get(cell.node, ""), *cell.counts]
-                for cell in found.cells[:MOST_CELLS]
+                for cell in found.cells[:PAGE_CELLS]
             ],
-            "left_out": max(0, len(found.cells) - MOST_CELLS),
-            "groups": [[group, *counts] for group, counts in islice(groups.items(), MOST_CELLS)],
+            "left_out": max(0, len(found.cells) - PAGE_CELLS),
+            "groups": [[group, *counts] for group, counts in islice(groups.items(), PAGE_CELLS)],
             "empty": self.empty,
             "facets": self.facets,
         }
 
-    def tiles(self, question: Question, offset: int, limit: int) -> list[JSON]:
+    def tiles(self, question: NodeQuestion, offset: int, limit: int) -> list[JSON]:
         """The devices of some cells: ``[id, state, claims]``, and how many more the cell has."""
         return [
             {
-                "tiles": [[row.id, row.state, row.claims] for row in cell.rows[:MOST_TILES]],
-                "more": max(0, len(cell.rows) - MOST_TILES),
+                "tiles": [[row.id, row.state, row.claims] for row in cell.rows[:LINE_TILES]],
+                "more": max(0, len(cell.rows) - LINE_TILES),
             }
             for cell in self.arranged(question).cells[offset : offset + limit]
         ]
 
 
-def _cell(node: str, group: str, rows: Sequence[Row]) -> Cell:
+def _cell(node: str, group: str, rows: Sequence[DeviceRow]) -> Cell:
     counts = Counter(row.state for row in rows)
     return Cell(node, group, rows, tuple(counts[state] for state in STATES))
 
@@ -260,5 +260,5 @@ _DIGITS: Final = re.compile(r"(\d+)", re.ASCII)
 @lru_cache(65_536)
 def _natural(name: str) -> tuple[bool, tuple[str | int, ...]]:
     """``gpu-2`` before ``gpu-10``, and none last. Every second part is a number, so equal places compare."""
-    parts = _DIGITS.split(name[:MOST_LETTERS])
+    parts = _DIGITS.split(name[:LISTED_LETTERS])
     return name == NONE, tuple(int(part) if at % 2 else part for at, part in enumerate(parts))

@@ -1,6 +1,6 @@
 """What the page lists in pages of lines: pods that wait, claims, and classes; each sorted, searched and cut here.
 
-The browser asks for the lines that it shows, at most ``MOST_LINES`` at once, so that 100,000 pods cost it no more than
+The browser asks for the lines that it shows, at most ``PAGE_LINES`` at once, so that 100,000 pods cost it no more than
 ten. Lines are made of the objects alone and ask no allocator. What keeps a pod is first what its scheduler wrote into
 the condition ``PodScheduled``; once the causes are worked out (``View.judge``), it is that.
 """
@@ -20,12 +20,12 @@ from dra_api.values import parse_time
 from dra_operator.kubectl.claims import claims_of
 from dra_operator.kubectl.facts import age
 from dra_operator.kubectl.observed import Observed, joined
-from dra_operator.kubectl.ui.fleet import FACETS, JSON, Answers, Fleet, shortened, words_of
+from dra_operator.kubectl.ui.fleet import FACETS, JSON, Fleet, RecentAnswers, shortened, words_of
 from dra_operator.kubectl.why.answer import NOT_LOOKED_AT
 
-MOST_LINES: Final = 200
+PAGE_LINES: Final = 200
 """Of a list, in one answer."""
-MOST_CAUSES: Final = 50
+OFFERED_REASONS: Final = 50
 """That the page offers to choose from; pods with other causes are in the list all the same."""
 SAID_NOTHING: Final = "no scheduler has said anything yet"
 NUMBERS_OF_CLASS: Final = ("devices", "used", "free", "trouble", "waiting")
@@ -55,7 +55,7 @@ class Lines:
     def __init__(self, orders: Iterable[str], lines: Iterable[Listed]) -> None:
         self._orders, self._lines = frozenset(orders), list(lines)
         self.kinds = Counter(line.kind for line in self._lines)
-        self._answers: Answers[Wish, list[Listed]] = Answers()
+        self._answers: RecentAnswers[Wish, list[Listed]] = RecentAnswers()
 
     def page(self, wish: Wish, offset: int, limit: int) -> JSON:
         """Some lines, and how many there are. Raises KeyError for an order that the list does not have."""
@@ -66,8 +66,8 @@ class Lines:
             "all": len(self._lines),
             "total": len(found),
             "rows": [line.cells for line in found[offset : offset + limit]],
-            "kinds": self.kinds.most_common(MOST_CAUSES),
-            "more_kinds": max(0, len(self.kinds) - MOST_CAUSES),
+            "kinds": self.kinds.most_common(OFFERED_REASONS),
+            "more_kinds": max(0, len(self.kinds) - OFFERED_REASONS),
         }
 
     def _found(self, wish: Wish) -> list[Listed]:

@@ -3,11 +3,11 @@
 Only a page that was opened by the address that the command printed may ask. The address has a random token, which every
 request must carry in its path. Another site in the same browser does not know it; and even if it did, its requests name
 that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
-Answers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
+RecentAnswers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
 
-Facts are worked out in threads of their own, at most ``MOST_FACTS`` at once or waiting; files are in memory. So neither
-a read of the cluster, nor a question for which changes are tried, nor a client that takes its answer slowly holds up
-the facts for another one.
+Facts are worked out in threads of their own; at most ``MOST_FACT_QUESTIONS`` are worked on or wait, and files are in
+memory. So neither a read of the cluster, nor a question for which changes are tried, nor a client that takes its answer
+slowly holds up the facts for another one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.ui.fleet import FACETS, JSON, ORDERS, STATES, Question
-from dra_operator.kubectl.ui.lists import MOST_LINES, Wish, command_of
+from dra_operator.kubectl.ui.fleet import FACETS, JSON, ORDERS, STATES, NodeQuestion
+from dra_operator.kubectl.ui.lists import PAGE_LINES, Wish, command_of
 from dra_operator.kubectl.ui.view import History, View
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -98,8 +98,8 @@ def _port(request: web.Request) -> int:
 T = TypeVar("T")
 PAGE_ANSWER_SECONDS: Final = 5.0
 """For one answer about what a scheduler would decide."""
-FACT_THREADS: Final = 2
-MOST_FACTS: Final = 64
+FACT_WORKERS: Final = 2
+MOST_FACT_QUESTIONS: Final = 64
 CLUSTER_OPTIONS: Final = {
     "source": "--from",
     "kubeconfig": "--kubeconfig",
@@ -128,7 +128,7 @@ class Feed:
             return before
 
         self._newest, self._history = NewestView(options, view), history
-        self._threads = ThreadPoolExecutor(FACT_THREADS, "fact")
+        self._threads = ThreadPoolExecutor(FACT_WORKERS, "fact")
         self._asked = 0
 
     async def start(self) -> None:
@@ -140,7 +140,7 @@ class Feed:
         await self._newest.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def overview(self, question: Question, known: str) -> bytes:
+    async def overview(self, question: NodeQuestion, known: str) -> bytes:
         """What is shown, or only its time if the page knows it (``tag``); starts the next read if it is time."""
         self._newest.renew()
         view = self._newest.view
@@ -153,7 +153,7 @@ class Feed:
     async def look_up(self, question: Callable[[View], JSON | None]) -> bytes:
         """A fact of the newest view as JSON, worked out in a thread beside all others. Raises Crowded, or HTTPNotFound
         if there is no such thing."""
-        if self._asked >= MOST_FACTS:
+        if self._asked >= MOST_FACT_QUESTIONS:
             raise Crowded(f"{self._asked} questions wait: ask again")
         view = self._newest.view
         self._asked += 1
@@ -190,7 +190,7 @@ PAGE_IDLE_SECONDS: Final = 60.0
 """Seconds between two requests of a connection."""
 MOST_QUERY_LETTERS: Final = 1024
 """Of a name in a question."""
-MOST_OFFSET: Final = 10_000_000
+MOST_SKIPPED_LINES: Final = 10_000_000
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -319,8 +319,8 @@ def _choice(request: web.Request, name: str, choices: tuple[str, ...], *, is_opt
     return value
 
 
-def _question(request: web.Request) -> Question:
-    return Question(
+def _question(request: web.Request) -> NodeQuestion:
+    return NodeQuestion(
         group=_choice(request, "group", FACETS, is_optional=True),
         order=_choice(request, "order", ORDERS, is_optional=True) or ORDERS[0],
         state=_choice(request, "state", STATES, is_optional=True),
@@ -331,7 +331,7 @@ def _question(request: web.Request) -> Question:
 
 def _part(request: web.Request) -> tuple[int, int]:
     """Where the lines begin that the page shows, and how many they are."""
-    offset, limit = _number(request, "offset", MOST_OFFSET), _number(request, "limit", MOST_LINES)
+    offset, limit = _number(request, "offset", MOST_SKIPPED_LINES), _number(request, "limit", PAGE_LINES)
     return offset, limit
 
 

@@ -30,7 +30,7 @@ from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Pausing, Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Branch, Topology
-from dra_operator.kubectl.ui.fleet import JSON, Fleet, Question, shortened
+from dra_operator.kubectl.ui.fleet import JSON, Fleet, NodeQuestion, shortened
 from dra_operator.kubectl.ui.lists import (
     Command,
     Lines,
@@ -48,13 +48,13 @@ from dra_operator.wording import listed
 
 CLASSES_SECONDS: Final = 3.0
 """For finding the devices of all classes, in each read; classes that are left have no numbers."""
-MOST_NOTES: Final = 20
-MOST_BRANCHES: Final = 300
+MOST_NOTE_LINES: Final = 20
+TREE_ENTRIES: Final = 300
 """Of the tree of a node."""
-MOST_HOLDERS: Final = 50
+PAGE_HOLDERS: Final = 50
 """Of a device, and of pods of a holder."""
 MOST_WHY_LINES: Final = 300
-MOST_FIXES: Final = 50
+PAGE_FIXES: Final = 50
 
 
 class View:
@@ -86,26 +86,26 @@ class View:
         """Called while ``why`` and ``judge`` work."""
         return self._made.pausing
 
-    def overview(self, question: Question) -> JSON:
+    def overview(self, question: NodeQuestion) -> JSON:
         """Totals, and the nodes that a question means."""
         few = {"waiting": len(self._pods) + len(self._claims), "notes": self._notes}
         return {**self.about, **few, **self._fleet.shown(question)}
 
     def totals(self) -> Mapping[str, int]:
         """Devices by state, and ``all``."""
-        return self._fleet.arranged(Question()).totals
+        return self._fleet.arranged(NodeQuestion()).totals
 
     @property
     def waiting_count(self) -> int:
         """Pods and claims that wait."""
         return len(self._pods) + len(self._claims)
 
-    def tiles(self, question: Question, offset: int, limit: int) -> JSON:
+    def tiles(self, question: NodeQuestion, offset: int, limit: int) -> JSON:
         """The devices of some of the nodes that a question means."""
         return {"revision": self.revision, "lines": self._fleet.tiles(question, offset, limit)}
 
     def device(self, id_: str) -> JSON | None:
-        """All facts of a device, but for holders beyond ``MOST_HOLDERS``."""
+        """All facts of a device, but for holders beyond ``PAGE_HOLDERS``."""
         fact = self._by_id.get(id_)
         if fact is None:
             return None
@@ -113,12 +113,12 @@ class View:
             {
                 **to_dict(one),
                 "age": age(one.since, self._seen.taken),
-                "pods": one.pods[:MOST_HOLDERS],
-                "more_pods": max(0, len(one.pods) - MOST_HOLDERS),
+                "pods": one.pods[:PAGE_HOLDERS],
+                "more_pods": max(0, len(one.pods) - PAGE_HOLDERS),
             }
-            for one in fact.holders[:MOST_HOLDERS]
+            for one in fact.holders[:PAGE_HOLDERS]
         ]
-        more = max(0, len(fact.holders) - MOST_HOLDERS)
+        more = max(0, len(fact.holders) - PAGE_HOLDERS)
         return {**to_dict(fact), "id": fact.id, "holders": holders, "more_holders": more}
 
     @cached_property
@@ -133,20 +133,20 @@ class View:
         return found
 
     def topology(self, node: str) -> JSON | None:
-        """The tree of a node with at most ``MOST_BRANCHES``, its condition, and its labels."""
+        """The tree of a node with at most ``TREE_ENTRIES``, its condition, and its labels."""
         here = self._by_node.get(node)
         if not here:
             return None
         pools = {(fact.driver, fact.pool) for fact in here}
         slices = [slice_ for pool in sorted(pools) for slice_ in self._slices[pool]]
         tree = Topology(slices, [fact for fact in self._facts if (fact.driver, fact.pool) in pools]).of(node)
-        left = [MOST_BRANCHES]
+        left = [TREE_ENTRIES]
         labels = (found.metadata.labels or {}) if (found := self._seen.one(Node, node)) is not None else {}
         return {
             **_branch(tree, left),
             "left_out": max(0, -left[0]),
             "condition": self._fleet.conditions.get(node, ""),
-            "labels": dict(sorted(labels.items())[:MOST_HOLDERS]),
+            "labels": dict(sorted(labels.items())[:PAGE_HOLDERS]),
             "command": kubectl("dra", "topology", names=[node]),
         }
 
@@ -205,8 +205,8 @@ class View:
             "name": name,
             "resource": found.spec.extended_resource_name or "",
             "selectors": [it.cel.expression for it in found.spec.selectors or () if it.cel is not None],
-            "waiting": waiting[:MOST_HOLDERS],
-            "more_waiting": max(0, len(waiting) - MOST_HOLDERS),
+            "waiting": waiting[:PAGE_HOLDERS],
+            "more_waiting": max(0, len(waiting) - PAGE_HOLDERS),
             "command": kubectl("dra", "free", "--class", name, of_names=[name]),
         }
 
@@ -226,7 +226,7 @@ class View:
             "clear": report.is_clear,
             "lines": report.lines[:MOST_WHY_LINES],
             "more_lines": max(0, len(report.lines) - MOST_WHY_LINES),
-            "fixes": [{"node": fix.node, "text": fix.text} for fix in report.fixes[:MOST_FIXES]],
+            "fixes": [{"node": fix.node, "text": fix.text} for fix in report.fixes[:PAGE_FIXES]],
             "devices": devices,
             "command": self._command(kind, key),
         }
@@ -311,8 +311,8 @@ def _branch(branch: Branch, left: list[int]) -> JSON:
 
 
 def _few(notes: Sequence[str]) -> list[str]:
-    more = len(notes) - MOST_NOTES
-    return [*map(shortened, notes[:MOST_NOTES]), *([f"and {more} more notes"] if more > 0 else [])]
+    more = len(notes) - MOST_NOTE_LINES
+    return [*map(shortened, notes[:MOST_NOTE_LINES]), *([f"and {more} more notes"] if more > 0 else [])]
 
 
 class History:
