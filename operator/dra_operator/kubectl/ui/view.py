@@ -9,6 +9,7 @@ since tenants and drivers write them.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +20,10 @@ import msgspec
 from dra_api.codec import to_dict
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, ResourceClaim
 from dra_api.values import format_time
-from dra_cel import CompileError
-from dra_ledger.cel_language import CelSelectors
-from dra_ledger.predicates import Weighed
 
-from dra_operator.kubectl.facts import DeviceFact, age, devices_of, published
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Pausing, Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -66,9 +64,7 @@ class View:
         self._seen, self._command = seen, command
         self._made = pipeline(seen, settings)
         self._facts = devices_of(self._made)
-        self._slices: dict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
-        for slice_ in published(self._made):
-            self._slices[slice_.spec.driver, slice_.spec.pool.name].append(slice_)
+        self._topology, self._lock = Topology(self._made, self._facts), threading.Lock()
         classes, self._unjudged = _classes(self._made)
         self._fleet = Fleet(self._facts, seen.every(Node), classes)
         self._pods = list(self._waiting_pods())
@@ -137,9 +133,8 @@ class View:
         here = self._by_node.get(node)
         if not here:
             return None
-        pools = {(fact.driver, fact.pool) for fact in here}
-        slices = [slice_ for pool in sorted(pools) for slice_ in self._slices[pool]]
-        tree = Topology(slices, [fact for fact in self._facts if (fact.driver, fact.pool) in pools]).of(node)
+        with self._lock:  # the topology works on one node at a time
+            tree = self._topology.of(node)
         left = [TREE_ENTRIES]
         labels = (found.metadata.labels or {}) if (found := self._seen.one(Node, node)) is not None else {}
         return {
@@ -264,29 +259,14 @@ def _classes(made: Pipeline) -> tuple[Mapping[str, tuple[str, ...]], frozenset[s
 
     A class whose selector does not compile, or fails on a device, does not mean the device.
     """
-    language, until = CelSelectors(made.settings.features(made.seen), kept=1), time.monotonic() + CLASSES_SECONDS
-    tests: list[tuple[str, list[Weighed]]] = []
-    for class_ in sorted(made.seen.every(DeviceClass), key=lambda it: it.metadata.name):
-        try:
-            selectors = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
-            tests.append((class_.metadata.name, [language.compile(text) for text in selectors]))
-        except CompileError:
-            continue
-    devices = [
-        (f"{slice_.spec.driver}/{slice_.spec.pool.name}/{device.name}", slice_.spec.driver, device)
-        for slice_ in published(made)
-        for device in slice_.spec.devices or ()
-    ]
+    ledger, until = ledger_of(made), time.monotonic() + CLASSES_SECONDS
     found: dict[str, tuple[str, ...]] = {}
-    for at, (name, predicates) in enumerate(tests):
-        for number, (id_, driver, device) in enumerate(devices):
-            if number % 64 == 0 and time.monotonic() > until:
-                return found, frozenset(later for later, _ in tests[at:])
-            try:
-                if all(predicate(driver, device) for predicate in predicates):
-                    found[id_] = (*found.get(id_, ()), name)
-            except Exception:  # the evaluator has an error of its own for each way to fail
-                continue
+    names = ledger.classes
+    for at, name in enumerate(names):
+        if time.monotonic() > until:
+            return found, frozenset(names[at:])
+        for entry in ledger.devices(device_class=name):
+            found[entry.id] = (*found.get(entry.id, ()), name)
     return found, frozenset()
 
 
