@@ -4,7 +4,7 @@ A node has eight devices, three in four of them taken. *First picture* is the ti
 totals and heat map are painted; the cluster has been read by then, as when the address is printed. *Work* is what it
 takes of a processor, in the server and in the page's main thread. *Key* is the time from a key in the table of nodes,
 or of pods that wait, until the frame after it: the middle one of 40, and the page's work for one. *Refresh* is the size
-of an answer in which something has changed. Other programs on the machine change the times, and hardly the work.
+of an answer in which something has changed. Other programs on the machine change all of them.
 
     KOPF_DRA_BROWSER=chromium .venv/bin/python benchmarks/page.py [--nodes 5,200,5000] [--pods 0]
 
