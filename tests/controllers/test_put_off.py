@@ -69,6 +69,7 @@ claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletio
 context.py ControllerContext.add_after add_after  below 5 s: those who call it have lines
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
 control.py Control._look_at_users add_after  said: unseen-allocation
+control.py Control.hold hold  no pod: the controller admission counts these devices too
 control.py Control.hold look_again  below 5 s: at once
 control.py Control.started wait  no pod: the process starts, which readiness says
 control.py Control._after call_later  no pod: invariants are checked

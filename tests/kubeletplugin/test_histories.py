@@ -40,9 +40,10 @@ def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     assert int(played[1]) >= 12
 
 
-def test_a_device_in_a_damaged_record_stays_where_it_is_though_its_claim_is_allocated_another_one() -> None:
-    """The claim was allocated anew while the plugin was down: the record still has the former device."""
-    assert not play(170822135).findings
+@pytest.mark.parametrize("seed", [170822135, 6004522], ids=["whole", "shared"])
+def test_a_device_in_a_damaged_record_stays_where_it_is_though_its_claim_is_allocated_another_one(seed: int) -> None:
+    """The claim was allocated anew before: the record has the former device, or what that was given."""
+    assert not play(seed).findings
 
 
 def _unchecked(found: Any, *_: Any) -> tuple[Any, ...]:

@@ -30,11 +30,12 @@ def why_not(stage: Stage, claim: Claim) -> str:
     if stage.judge.is_torn(claim.uid):
         return "its record is damaged"
     wanted = [other for pod in stage.kubelet.pods for other in pod.claims if other is not claim]
+    torn = list(stage.judge.torn())
     for device in claim.devices:
         node = stage.node_of(device)
         if node is None:
             return f"{device} is gone"
-        for other in (*wanted, *stage.judge.torn()):
+        for other in (*wanted, *torn):
             if claim.excludes(other):
                 return f"{other.uid} has {device}"
             if other.name == claim.name:
@@ -42,6 +43,9 @@ def why_not(stage: Stage, claim: Claim) -> str:
             others = set() if claim.is_admin or other.is_admin else set(other.devices) - {device}
             if not stage.hardware.is_fixed and any(node in stage.hardware.had[each] for each in others):
                 return f"{other.uid} may have had {node}"
+        for other in torn:  # it does not tell what it was given by this device from what others gave it before
+            if device in other.devices and not (claim.is_admin or other.is_admin):
+                return f"the damaged record of {other.uid} has a share of {device}"
     return ""
 
 
