@@ -48,6 +48,8 @@ _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 _TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 _PAGE_OBJECTS = 10_000
 """Rows of a page, of at most some 300 bytes each."""
+_ANSWERED_BY_STATUS = frozenset({"binding", "eviction"})
+"""Sub-resources whose answer is a Status: they have no object of their own."""
 _LARGE_ITEM_BYTES = 64 << 10
 """An item that takes milliseconds to decode: the event loop turns after each."""
 
@@ -423,10 +425,9 @@ class Api:
             self._served.pop(resource, None)
             raise NotServed(f"the API server does not serve {resource} in version {version}: {error}") from error
         answer: Object = self._transport.decoded(path, content, dict[str, Any])
-        if method != "DELETE" and subresource in (None, "status"):
-            asked = body.get("metadata") or {} if method == "POST" else {"name": name}
-            if not _is_object(answer, resource.kind, asked):
-                raise self._transport.is_no_server(path, f"the answer to {method} is no {resource.kind}", content)
+        if not _is_answer(answer, method, subresource, resource.kind, name, body):
+            what = "Success" if subresource in _ANSWERED_BY_STATUS else resource.kind
+            raise self._transport.is_no_server(path, f"the answer to {method} is no {what}", content)
         if answer.get("kind") != resource.kind:
             return answer
         try:
@@ -446,6 +447,19 @@ async def _in_turns(items: AnyList) -> AsyncIterator[msgspec.Raw]:
         yield raw
         if len(raw) > _LARGE_ITEM_BYTES:
             await asyncio.sleep(0)
+
+
+def _is_answer(answer: Object, method: str, subresource: str | None, kind: str, name: str | None, body: Any) -> bool:
+    """Return whether a request was carried out: a proxy may say 200 to what it has not passed on.
+
+    A pod would count as bound, or a claim as deleted, until the next audit.
+    """
+    if method == "DELETE" or subresource in _ANSWERED_BY_STATUS:
+        is_success = answer.get("kind") == "Status" and answer.get("status") == "Success"
+        return is_success or (method == "DELETE" and _is_object(answer, kind, {"name": name}))
+    if subresource in (None, "status"):
+        return _is_object(answer, kind, body.get("metadata") or {} if method == "POST" else {"name": name})
+    return True
 
 
 def _is_object(answer: Object, kind: str, asked: Object | None = None) -> bool:
