@@ -123,6 +123,12 @@ class Visits:
             if not group:
                 del self._of[visit.peer]
 
+    def end_idle(self) -> None:
+        """End the connections on which no request is being answered."""
+        for visit in [visit for group in self._of.values() for visit in group if not visit.is_asking]:
+            self.discard(visit)
+            visit.end()
+
     def displace(self) -> None:
         """End the connection that is missed least, if there is one."""
         if self._count:
@@ -197,6 +203,9 @@ async def welcoming(
         for entrance in entrances:
             await entrance.close()
         bound.close()
+        # Silent clients would keep their sockets open for as long as the loop runs; requests get their answers first.
+        visits.end_idle()
+        await asyncio.sleep(0)
 
 
 class _Entrance:

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from dra_kube import door
-from dra_kube.door import open_door
+from dra_kube.door import Guest, open_door, welcoming
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -151,6 +151,17 @@ async def test_a_connection_is_closed_whenever_the_server_stops(iterations: int)
             client.connect(("127.0.0.1", port))
             for _ in range(iterations):
                 await asyncio.sleep(0)
+        client.settimeout(20)
+        with suppress(ConnectionError):
+            assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+async def test_connections_that_ask_nothing_are_closed_when_the_door_closes() -> None:
+    """Also behind a door whose owner knows nothing of them, like that of grpc."""
+    with socket.socket() as client:
+        async with welcoming("127.0.0.1", 0, Guest) as address:
+            client.connect(address)
+            await asyncio.sleep(0.05)
         client.settimeout(20)
         with suppress(ConnectionError):
             assert await asyncio.to_thread(client.recv, 1) == b""
