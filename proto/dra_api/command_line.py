@@ -25,12 +25,14 @@ def kubectl(
     namespace: str = "",
     of_names: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
     then: Iterable[str] = (),
 ) -> str:
     """Return a command of kubectl, or an empty text if one of the names or labels cannot be one.
 
     ``words`` are the verb and options, and ``then`` what follows the names: this project writes both. ``of_names`` are
-    names that are part of such a word. ``names``, ``labels`` as ``key=value``, and ``then`` stand behind ``--``.
+    names that are part of such a word. ``options`` are long options whose values may be any text: each is one word
+    with its value. ``names``, ``labels`` as ``key=value``, and ``then`` stand behind ``--``.
     """
     named, pairs = list(names), dict(labels or {})
     checked = [*named, *of_names, *([namespace] if namespace else [])]
@@ -39,7 +41,9 @@ def kubectl(
     if any([*label_key(key), *label_value(value)] for key, value in pairs.items()):
         return ""
     data = [*named, *(f"{key}={value}" for key, value in pairs.items()), *then]
-    return shell("kubectl", *words, *(["-n", namespace] if namespace else []), *(["--", *data] if data else []))
+    given = [f"{option}={value}" for option, value in (options or {}).items()]
+    place = ["-n", namespace] if namespace else []
+    return shell("kubectl", *words, *given, *place, *(["--", *data] if data else []))
 
 
 def shell(*words: str) -> str:

@@ -47,16 +47,27 @@ LABEL_OR_TAINT = re.compile(r"[\w./-]+=[\w.-]*|dra\.kopf\.dev/scheduler-|dra\.ko
 texts = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=20), st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True))
 
 
-@given(st.lists(texts, min_size=1, max_size=3), texts, st.dictionaries(texts, texts, max_size=2))
+@given(st.lists(texts, min_size=1, max_size=3), texts, st.dictionaries(texts, texts, max_size=2), texts)
 def test_a_command_is_split_into_the_words_that_it_was_made_of(
-    names: list[str], namespace: str, labels: dict[str, str]
+    names: list[str], namespace: str, labels: dict[str, str], context: str
 ) -> None:
-    command = kubectl("label", "node", "--overwrite", names=names, namespace=namespace, labels=labels)
+    given = {"--context": context}
+    command = kubectl("label", "node", "--overwrite", names=names, namespace=namespace, labels=labels, options=given)
     if not command:
         return
     place = ["-n", namespace] if namespace else []
     pairs = [f"{key}={value}" for key, value in labels.items()]
-    assert shlex.split(command) == ["kubectl", "label", "node", "--overwrite", *place, "--", *names, *pairs]
+    assert shlex.split(command) == [
+        "kubectl",
+        "label",
+        "node",
+        "--overwrite",
+        f"--context={context}",
+        *place,
+        "--",
+        *names,
+        *pairs,
+    ]
     assert all(map(is_name, [*names, *place[1:]]))
     assert printable(command) == command, "what is escaped on its way to a terminal is another command"
 
@@ -210,11 +221,12 @@ async def test_kubectl_takes_names_behind_the_options(tmp_path: Path) -> None:
     """Each command of the recorded answers, tried without an effect: kubectl looks for the objects that they name."""
     recorded = "\n".join(file.read_text() for file in sorted((HERE / "answers").glob("*.txt")))
     found = {tuple(words) for line in recorded.split("\n") for words in commands_in(line) if "--" in words}
-    assert {words[1] for words in found} == {"patch", "delete", "uncordon", "label", "taint"}
+    assert {words[1] for words in found} == {"patch", "delete", "uncordon", "label", "taint", "get"}
     async with DevApiServer() as server:
         run = kubectl_for(server.write_kubeconfig(tmp_path / "kubeconfig"), tmp_path)
         for words in sorted(found):
-            said = await run(words[1], "--dry-run=server", *words[2:], code=None)
+            harmless = () if words[1] == "get" else ("--dry-run=server",)
+            said = await run(words[1], *harmless, *words[2:], code=None)
             assert not said or "not found" in said, words  # nothing, if no node has the labels
 
 

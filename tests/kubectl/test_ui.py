@@ -128,7 +128,7 @@ async def test_the_page_shows_devices_holders_and_what_waits(http: ClientSession
         assert (waiting["total"], waiting["rows"], waiting["judged"]) == (1, [], True)
         _, waiting = await asked(http, f"{address}api/waiting?sort=name&offset=0&limit=1&find=ml/+typo-in-value")
         assert waiting["rows"][0]["command"] == shell(
-            "kubectl", "dra", "why", "--from", str(CAUSES), "-n", "ml", "--", "pod", "typo-in-value"
+            "kubectl", "dra", "why", f"--from={CAUSES}", "-n", "ml", "--", "pod", "typo-in-value"
         )
         assert "0/5 nodes" in waiting["rows"][0]["cause"]
         _, why = await asked(http, f"{address}api/why?kind=pod&key=ml/typo-in-value")

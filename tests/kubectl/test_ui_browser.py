@@ -145,7 +145,7 @@ async def test_waiting_pods_are_sorted_searched_and_their_command_copied(snapsho
         await page.write("typo")
         await page.until("document.getElementById('waiting-found').textContent.startsWith('1 of 3')")
         await page.click("#waiting-rows .copy")
-        command = f"kubectl dra why --from {snapshot} -n research -- pod typo"
+        command = f"kubectl dra why --from={snapshot} -n research -- pod typo"
         await page.until("!document.getElementById('said').hidden")
         assert await text(page, "#said") == f"Copied: {command}"
         assert await page.value("navigator.clipboard.readText()") == command

@@ -18,7 +18,7 @@ from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.ui import fleet, lists, view
 from dra_operator.kubectl.ui.fleet import FACETS, NONE, NodeQuestion
-from dra_operator.kubectl.ui.lists import Wish, command_of
+from dra_operator.kubectl.ui.lists import Commands, Wish
 from dra_operator.kubectl.ui.view import History, View
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
@@ -38,7 +38,7 @@ KINDS: dict[str, type[Object]] = {
 def view_of(objects: list[Json], before: View | None = None, **options: Any) -> View:
     made = [convert(KINDS[it["kind"]], it) for it in objects]
     settings = Settings.of(parser(["ui"]).parse_args(["ui"]))
-    return View(Observed(made, NOW, **options), settings, command_of([]), live=True, before=before)
+    return View(Observed(made, NOW, **options), settings, Commands({}), live=True, before=before)
 
 
 def node(name: str, devices: int = 2, *, labels: Json | None = None, model: str = "a100", **spec: Any) -> list[Json]:
@@ -147,7 +147,7 @@ def test_claims_and_classes_are_lists_that_can_be_sorted_and_searched() -> None:
     assert shown.claims(Wish("name", kind="pending"), 0, 9)["rows"][0]["key"] == "ml/three"
     found = {row["name"]: row for row in shown.classes(Wish("name"), 0, 9)["rows"]}
     assert [found["gpu"][name] for name in ("devices", "used", "free", "waiting")] == [6, 3, 3, 1]
-    assert (found["h100"]["devices"], found["h100"]["command"]) == (2, "kubectl dra free --class h100")
+    assert (found["h100"]["devices"], found["h100"]["command"]) == (2, "kubectl dra free --class=h100")
     about = shown.device_class("gpu")
     assert about is not None
     assert about["waiting"] == ["ml/three"]
@@ -202,9 +202,13 @@ def test_a_viewer_who_may_not_see_all_has_what_the_scheduler_said() -> None:
 
 
 def test_a_name_that_no_object_can_have_is_in_no_command() -> None:
-    why = command_of(["--context", "a b"])
-    assert why("pod", "ml/web") == "kubectl dra why --context 'a b' -n ml -- pod web"
+    commands = Commands({"--context": "a b", "--from": "--all"})
+    why = commands.why
+    assert why("pod", "ml/web") == "kubectl dra why '--context=a b' --from=--all -n ml -- pod web"
     assert why("pod", f"ml/{MARKUP}") == why("pod", "ml/--all") == why("pod", "$(x)/web") == ""
+    assert commands.free("h100") == "kubectl dra free --class=h100 '--context=a b' --from=--all"
+    assert commands.topology("n-1") == "kubectl dra topology '--context=a b' --from=--all -- n-1"
+    assert commands.free("--all") == commands.topology("--all") == ""
 
 
 def test_a_revision_changes_with_what_is_shown_and_not_with_the_time() -> None:

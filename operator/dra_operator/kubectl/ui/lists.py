@@ -8,7 +8,8 @@ the condition ``PodScheduled``; once the causes are worked out (``View.judge``),
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -78,20 +79,27 @@ class Lines:
         return sorted(found, key=lambda line: line.keys[key], reverse=wish.sort.startswith("-"))
 
 
-Command = Callable[[str, str], str]
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands of kubectl dra about what the page shows; ``options`` say which cluster or file it is.
 
-
-def command_of(options: Sequence[str]) -> Command:
-    """A function that makes ``kubectl dra why`` for a kind and a key; ``options`` say which cluster or file it is.
-
-    It returns an empty text for a name that no object can have.
+    A command is an empty text for a name that no object can have.
     """
 
-    def why(kind: str, key: str) -> str:
-        namespace, _, name = key.rpartition("/")
-        return kubectl("dra", "why", *options, namespace=namespace, names=[kind, name])
+    options: Mapping[str, str]
 
-    return why
+    def why(self, kind: str, key: str) -> str:
+        """What keeps a pod or a claim."""
+        namespace, _, name = key.rpartition("/")
+        return kubectl("dra", "why", options=self.options, namespace=namespace, names=[kind, name])
+
+    def free(self, class_name: str) -> str:
+        """The free devices of a class."""
+        return kubectl("dra", "free", f"--class={class_name}", options=self.options, of_names=[class_name])
+
+    def topology(self, node: str) -> str:
+        """The tree of a node."""
+        return kubectl("dra", "topology", options=self.options, names=[node])
 
 
 def waiting_lines(
@@ -157,7 +165,7 @@ def claim_lines(seen: Observed) -> Lines:
     return Lines(("name", "state", "devices", "node", "age"), lines())
 
 
-def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str]) -> Lines:
+def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands: Commands) -> Lines:
     """All classes, with devices by state and claims that wait; ``unjudged`` are those whose devices are not known."""
     at = FACETS.index("class")
     states: dict[str, Counter[str]] = {}
@@ -183,7 +191,7 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str]) -> Lines
             "waiting": waiting[name],
             "resource": class_.spec.extended_resource_name or "",
             "selectors": shortened(" && ".join(selectors)),
-            "command": kubectl("dra", "free", "--class", name, of_names=[name]),
+            "command": commands.free(name),
         }
         numbers = {key: float(cells[key]) for key in ("devices", "used", "free", "trouble", "waiting")}
         return Listed(

@@ -34,7 +34,7 @@ from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.ui.fleet import FACETS, JSON, ORDERS, STATES, NodeQuestion
-from dra_operator.kubectl.ui.lists import PAGE_LINES, Wish, command_of
+from dra_operator.kubectl.ui.lists import PAGE_LINES, Commands, Wish
 from dra_operator.kubectl.ui.view import History, View
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -106,7 +106,7 @@ CLUSTER_OPTIONS: Final = {
     "context": "--context",
     "cluster": "--cluster",
     "user": "--user",
-    "server": "-s",
+    "server": "--server",
 }
 """Those that commands on the page have to repeat; a token is never shown."""
 
@@ -117,13 +117,13 @@ class Feed:
     def __init__(self, options: argparse.Namespace) -> None:
         settings, history = Settings.of(options), History()
         given = {option: getattr(options, name) for name, option in CLUSTER_OPTIONS.items()}
-        command = command_of([word for option, value in given.items() if value for word in (option, str(value))])
+        commands = Commands({option: str(value) for option, value in given.items() if value})
 
         before: View | None = None
 
         def view(seen: Observed) -> View:
             nonlocal before
-            before = View(seen, settings, command, live=options.source is None, before=before)
+            before = View(seen, settings, commands, live=options.source is None, before=before)
             history.add(before)
             return before
 

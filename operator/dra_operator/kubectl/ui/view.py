@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 from dra_api.codec import to_dict
-from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_api.values import format_time
@@ -30,7 +29,7 @@ from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Branch, Topology
 from dra_operator.kubectl.ui.fleet import JSON, Fleet, NodeQuestion, shortened
 from dra_operator.kubectl.ui.lists import (
-    Command,
+    Commands,
     Lines,
     Wish,
     claim_lines,
@@ -56,12 +55,12 @@ PAGE_FIXES: Final = 50
 
 
 class View:
-    """``command`` makes ``kubectl dra why`` for an object. The causes of the view ``before`` count until ``judge``."""
+    """``commands`` are shown beside what they are about. The causes of the view ``before`` count until ``judge``."""
 
     def __init__(
-        self, seen: Observed, settings: Settings, command: Command, *, live: bool, before: View | None = None
+        self, seen: Observed, settings: Settings, commands: Commands, *, live: bool, before: View | None = None
     ) -> None:
-        self._seen, self._command = seen, command
+        self._seen, self._commands = seen, commands
         self._made = pipeline(seen, settings)
         self._facts = devices_of(self._made)
         self._topology, self._lock = Topology(self._made, self._facts), threading.Lock()
@@ -142,7 +141,7 @@ class View:
             "left_out": max(0, -left[0]),
             "condition": self._fleet.conditions.get(node, ""),
             "labels": dict(sorted(labels.items())[:PAGE_HOLDERS]),
-            "command": kubectl("dra", "topology", names=[node]),
+            "command": self._commands.topology(node),
         }
 
     def waiting(self, wish: Wish, offset: int, limit: int) -> JSON:
@@ -150,7 +149,7 @@ class View:
         is_judged = self._is_judged
         lines = self._judged if is_judged else self._unjudged_lines
         page = lines.page(wish, offset, limit)
-        rows = [{**row, "command": self._command(row["kind"], row["key"])} for row in page["rows"]]
+        rows = [{**row, "command": self._commands.why(row["kind"], row["key"])} for row in page["rows"]]
         return {"revision": self.revision, "judged": is_judged, **page, "rows": rows}
 
     @cached_property
@@ -184,7 +183,7 @@ class View:
 
     @cached_property
     def _class_lines(self) -> Lines:
-        return class_lines(self._seen, self._fleet, self._unjudged)
+        return class_lines(self._seen, self._fleet, self._unjudged, self._commands)
 
     def device_class(self, name: str) -> JSON | None:
         """A class with its selectors and the claims that wait for it."""
@@ -202,7 +201,7 @@ class View:
             "selectors": [it.cel.expression for it in found.spec.selectors or () if it.cel is not None],
             "waiting": waiting[:PAGE_HOLDERS],
             "more_waiting": max(0, len(waiting) - PAGE_HOLDERS),
-            "command": kubectl("dra", "free", "--class", name, of_names=[name]),
+            "command": self._commands.free(name),
         }
 
     def why(self, kind: str, key: str) -> JSON | None:
@@ -223,7 +222,7 @@ class View:
             "more_lines": max(0, len(report.lines) - MOST_WHY_LINES),
             "fixes": [{"node": fix.node, "text": fix.text} for fix in report.fixes[:PAGE_FIXES]],
             "devices": devices,
-            "command": self._command(kind, key),
+            "command": self._commands.why(kind, key),
         }
 
     def _waiting_pods(self) -> Iterator[Pod]:
