@@ -198,7 +198,7 @@ def test_what_the_kubelet_says_in_the_status_is_told_when_its_events_are_gone(st
     found = told(objects)
     assert said in found.text
     assert found.code == 3
-    objects[-1]["status"] |= waiting_container("ContainerCreating", "")
+    objects[-1]["status"] |= waiting_container("ContainerCreating", "", status["phase"])
     objects[-1]["status"].pop("initContainerStatuses", None)
     assert told(objects).code == (3 if status["phase"] == "Failed" else 0)
 

@@ -24,7 +24,7 @@ from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, NotFound, connection
-from dra_operator.app.rights import RULES, Right, lease_rights
+from dra_operator.app.rights import MANIFEST, MANIFEST_OF_ADMISSION, RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.answer import diagnose, repaired
 from dra_operator.kubectl.doctor.claims import claim_troubles
@@ -312,7 +312,9 @@ async def test_a_viewer_lacks_the_right_to_repair_only_if_he_wants_to(fix: bool,
     assert [one.trouble.message.split()[2] for one in missing] == told
 
 
-OBJECTS = list(yaml.safe_load_all((ROOT / "manifests/operator/rbac.yaml").read_text()))
+OBJECTS = list(yaml.safe_load_all((ROOT / MANIFEST).read_text()))
+OF_ADMISSION = list(yaml.safe_load_all((ROOT / MANIFEST_OF_ADMISSION).read_text()))
+"""The first role is that of the operator."""
 
 
 def observed(**published: Any) -> Observed:
@@ -351,7 +353,10 @@ def test_the_table_of_rights_is_that_of_the_manifests() -> None:
         }
 
     of_cluster, of_leases = (granted(it) for it in OBJECTS if it["kind"] in ("ClusterRole", "Role"))
-    assert {right for rule in RULES for right in rule.rights()} == of_cluster
+    granting = {MANIFEST: of_cluster, MANIFEST_OF_ADMISSION: granted(OF_ADMISSION[0])}
+    for manifest, rights in granting.items():
+        assert {right for rule in RULES if rule.manifest == manifest for right in rule.rights()} == rights
+    assert {rule.manifest for rule in RULES} == granting.keys()
     assert set(lease_rights("dra-operator-dra-scheduler")) == of_leases
 
 
@@ -394,6 +399,24 @@ async def test_rights_that_the_operator_lacks_are_told_with_what_they_are_for() 
     assert notes[0].startswith("not looked at: rights of the operator")
 
 
+async def test_rights_for_admission_checks_are_asked_for_where_the_controller_is_on() -> None:
+    needed, without = needed_rights(observed(controllers="auto,admission")), needed_rights(observed(controllers="auto"))
+    assert needed.keys() >= without.keys()
+    assert {right.group for right in needed.keys() - without.keys()} >= {"kueue.x-k8s.io"}
+    assert "kueue.x-k8s.io" not in {right.group for right in without}
+    account = "dra-system/dra-operator"
+    both: Any = Authorizer([*OBJECTS, *OF_ADMISSION])
+    assert await operator_lacks(both, account, needed) == ([], [])
+    default: Any = Authorizer(OBJECTS)
+    assert await operator_lacks(default, account, without) == ([], [])
+    [one], _ = await operator_lacks(default, account, needed)
+    assert "to answer admission checks: " in one.trouble.message
+    assert one.trouble.command == f"kubectl apply --filename={MANIFEST_OF_ADMISSION}"
+    nothing: Any = Authorizer([])
+    found, _ = await operator_lacks(nothing, account, needed)
+    assert [it.trouble.command.partition("=")[2] for it in found] == [MANIFEST, MANIFEST_OF_ADMISSION]
+
+
 def waits(scheduler: str, *conditions: dict[str, str], **spec: Any) -> Pod:
     metadata = {"name": f"of-{scheduler}", "namespace": "default", "uid": f"uid-{scheduler}"}
     return convert(
@@ -421,7 +444,7 @@ OURS = "dra-operator-dra-scheduler"
         pytest.param(
             [waits("dra-scheduler", SAID), lease(OURS, "2029-12-31T23:58:00Z")], ["has no leader"], id="not-renewed"
         ),
-        pytest.param([lease(OURS, "2029-12-31T23:58:00Z")], [], id="nobody-waits"),
+        pytest.param([lease(OURS, "2029-12-31T23:58:00Z")], ["dra-scheduler has no leader"], id="nobody-waits"),
         pytest.param(
             [waits("default-scheduler", **GATED), lease(OURS, "2029-12-31T23:58:00Z")],
             ["dra-scheduler has no leader"],
@@ -435,7 +458,7 @@ OURS = "dra-operator-dra-scheduler"
         pytest.param([waits("volcano"), lease(OURS, "2029-12-31T23:59:55Z")], [], id="of-which-nothing-is-known"),
     ],
 )
-def test_a_scheduler_that_nobody_leads_while_pods_wait_is_a_trouble(objects: list[Any], found: list[str]) -> None:
+def test_a_scheduler_that_nobody_leads_is_a_trouble(objects: list[Any], found: list[str]) -> None:
     troubles = [f"{it.trouble.object} {it.trouble.message}" for it in diagnose(Observed(objects, NOW, is_whole=True))]
     assert len(troubles) == len(found)
     assert all(words in text for words, text in zip(found, troubles, strict=True))

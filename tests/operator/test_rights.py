@@ -11,9 +11,19 @@ import manifest_accounts
 import pytest
 from bare_client import Client
 from command import running
+from dra_api.kueue import GROUP as KUEUE
 from dra_kube import Api, Connection, Forbidden, KubeError, Unauthorized, Unreachable
 from dra_operator.allocator import Features
-from dra_operator.app.rights import LOOK_AT_RIGHTS_SECONDS, RULES, Right, RightsWatch, Work, needed
+from dra_operator.app.rights import (
+    LOOK_AT_RIGHTS_SECONDS,
+    MANIFEST,
+    MANIFEST_OF_ADMISSION,
+    RULES,
+    Right,
+    RightsWatch,
+    Work,
+    needed,
+)
 from dra_operator.controllers import OwnControllers
 from kubeconfig_file import write_kubeconfig
 from rbac_server import SERVERS, rbac_server
@@ -125,6 +135,21 @@ async def test_a_right_that_was_never_there_counts_if_the_operator_does_not_work
 ) -> None:
     reviews.rules = all_but(lost)
     assert bool(await look(watch, reviews)) is not needed(WORK)[lost].is_optional
+
+
+async def test_the_role_that_grants_what_is_missing_is_named(reviews: Reviews) -> None:
+    work = WORK._replace(controllers=OwnControllers(admission=True))
+    watch, checks = RightsWatch(cast(Connection, None), lambda: work), Right("list", KUEUE, "workloads")
+    reviews.rules = [rule(right) for right in needed(work)]
+    assert await look(watch, reviews) == ""
+    for lost, files in (
+        ({checks}, [MANIFEST_OF_ADMISSION]),
+        ({BIND}, [MANIFEST]),
+        ({BIND, checks}, [MANIFEST, MANIFEST_OF_ADMISSION]),
+    ):
+        reviews.rules = [rule(right) for right in needed(work) if right not in lost]
+        said = await look(watch, reviews)
+        assert [file for file in (MANIFEST, MANIFEST_OF_ADMISSION) if file in said] == files
 
 
 async def test_a_right_that_another_authorizer_gives_is_not_missed(watch: RightsWatch, reviews: Reviews) -> None:

@@ -370,7 +370,11 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [convert(Node, {"metadata": {"name": "n2"}, "status": {"allocatable": {"cpu": "7500m", "memory": "2Gi"}}})],
         [
             "pod ns/web would fit 0 of 2 nodes",
-            "  n1, n2: Insufficient cpu",
+            "  n1: Insufficient cpu",
+            "    the pod asks for 9; n1 has the most free: 0 of 0",
+            "    also: Insufficient memory",
+            "      the pod asks for 1Gi; n1 has the most free: 0 of 0",
+            "  n2: Insufficient cpu",
             "    the pod asks for 9; n2 has the most free: 7500m of 7500m",
             "  it would fit with this change, which was tried:",
             "    on n2: ask for at most 7500m cpu instead of 9 in container c",

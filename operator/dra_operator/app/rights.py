@@ -1,7 +1,8 @@
 """What the operator has to be allowed, as a table, and whether it still is.
 
-The table has the rules of manifests/operator/rbac.yaml, and a test compares the two. An operator needs only the rights
-of the controllers and gates that it has.
+The table has the rules of manifests/operator/rbac.yaml, and those of the controller ``admission``, which the component
+manifests/components/admission grants; a test compares them. An operator needs only the rights of the controllers and
+gates that it has.
 
 A watch that is open stays open when its right is taken away, and a write is missed only when it is needed. So
 ``RightsWatch`` asks the API server for the operator's own rules, by one request every few seconds. What is missing
@@ -22,7 +23,7 @@ from dra_kube import Api, Connection, Forbidden, KubeError, NotFound, Resource, 
 
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
-from dra_operator.kube import RIGHTS
+from dra_operator.kube import rights_for
 from dra_operator.wording import listed
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ _RULES_REVIEWS: Final = Resource(
 _ACCESS_REVIEWS: Final = Resource(
     _REVIEW_GROUP, ("v1",), "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+MANIFEST: Final = "manifests/operator/rbac.yaml"
+MANIFEST_OF_ADMISSION: Final = "manifests/components/admission/rbac.yaml"
 _DRA: Final = "resource.k8s.io"
 _GROUPS: Final = "scheduling.k8s.io"
 _READ: Final = ("list", "watch")
@@ -75,7 +78,7 @@ class Right(NamedTuple):
 class Rights:
     """Rights for one purpose; ``is_needed`` by an operator with this work.
 
-    ``is_optional``: an operator without these rights serves all but the pods that need them.
+    ``is_optional``: an operator without these rights serves all but the pods that need them. ``manifest`` grants them.
     """
 
     purpose: str
@@ -84,6 +87,7 @@ class Rights:
     verbs: Sequence[str]
     is_needed: Callable[[Work], bool] = lambda _work: True
     is_optional: bool = False
+    manifest: str = MANIFEST
 
     def rights(self) -> Iterator[Right]:
         """Each alone."""
@@ -181,6 +185,7 @@ RULES: Final = (
         _READ,
         _admits,
         is_optional=True,
+        manifest=MANIFEST_OF_ADMISSION,
     ),
     Rights(
         "to answer admission checks",
@@ -189,6 +194,7 @@ RULES: Final = (
         ("patch",),
         _admits,
         is_optional=True,
+        manifest=MANIFEST_OF_ADMISSION,
     ),
     Rights("to tell users why", "", ("events",), ("create", "patch"), is_optional=True),
 )
@@ -229,7 +235,8 @@ class RightsWatch:
             return ["the API server does not accept the operator's credentials (401): is its ServiceAccount gone?"]
         if not self._missing:
             return []
-        return [f"missing rights: {listed(map(str, self._missing), SHOWN_RIGHTS)}; {RIGHTS}"]
+        remedies = dict.fromkeys(rights_for(right.group) for right in self._missing)
+        return [f"missing rights: {listed(map(str, self._missing), SHOWN_RIGHTS)}; {'; '.join(remedies)}"]
 
     async def run(self) -> None:
         """Ask until cancelled; by a client of its own, since reviews are sent as writes, which a lease guards."""

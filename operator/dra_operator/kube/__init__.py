@@ -11,6 +11,7 @@ from .client import (
     PodGroupChanged,
     may_have_happened,
     rewrite,
+    rights_for,
     with_remedy,
 )
 from .events import EventReason, EventRecorder
@@ -38,5 +39,6 @@ __all__ = [
     "VolumeWriter",
     "may_have_happened",
     "rewrite",
+    "rights_for",
     "with_remedy",
 ]

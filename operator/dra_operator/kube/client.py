@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from dra_api.cache import Cache
+from dra_api.kueue import GROUP as KUEUE
 from dra_api.meta import Object as Struct
 from dra_kube import (
     ApiError,
@@ -100,6 +101,9 @@ class Client(Protocol):
 
 
 RIGHTS: Final = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
+RIGHTS_OF_ADMISSION: Final = (
+    "the ClusterRole dra-operator-admission in manifests/components/admission/rbac.yaml allows it: apply it"
+)
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
 """The words of the authorizer; quotas, policies and webhooks answer 403 as well."""
 
@@ -113,6 +117,11 @@ def may_have_happened(error: BaseException) -> bool:
     if isinstance(error, ApiError):
         return isinstance(error, ServerError)
     return not isinstance(error, NotSent | NotServed)
+
+
+def rights_for(group: str) -> str:
+    """Return which role allows what the operator does with kinds of the API group, and that it is to be applied."""
+    return RIGHTS_OF_ADMISSION if group == KUEUE else RIGHTS
 
 
 def with_remedy(error: KubeError) -> str:

@@ -21,7 +21,7 @@ from dra_api.meta import ObjectVersion
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, ApiError, Change, Reflector, Resource
 from dra_kube.reflector import TURN_BYTES
 
-from dra_operator.kube import RIGHTS
+from dra_operator.kube import rights_for
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ ANSWER_SECONDS: Final = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 LOG_SECONDS: Final = 0.5
 """Seconds between two looks at the streams for the log."""
-_REMEDIES: Final = {401: "the credentials are no longer valid: renew them", 403: RIGHTS}
+_RENEW: Final = "the credentials are no longer valid: renew them"
 _REASON_CHARACTERS: Final = 240
 """Characters of a refusal that are told."""
 
@@ -95,7 +95,7 @@ class Watches:
         if reflector is None:
             return  # the operator stops
         stream = reflector.stream
-        remedy = _REMEDIES.get(error.code) if isinstance(error, ApiError) else None
+        remedy = {401: _RENEW, 403: rights_for(resource.group)}.get(error.code) if isinstance(error, ApiError) else None
         stream.refusal = f"{stream.refusal[:_REASON_CHARACTERS]}{f'; {remedy}' if remedy else ''}"
         self.failed(resource)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_api.api_resources import RESOURCE_CLAIMS, Resource
 from dra_api.command_line import kubectl
@@ -16,7 +16,7 @@ from dra_api.leases import Lease
 from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Forbidden
 
-from dra_operator.app.rights import Right, Work, lease_rights, needed
+from dra_operator.app.rights import MANIFEST, Right, Work, lease_rights, needed
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.live import KINDS, LEASE_NAMESPACE
 from dra_operator.kubectl.observed import Observed
@@ -27,16 +27,23 @@ LEASE_PREFIX: Final = "dra-operator-"
 """Of the Lease's name, before the name of the scheduler."""
 
 
-def needed_rights(seen: Observed) -> dict[Right, str]:
-    """Those of the operators that have a Lease, by what they are for; none without one."""
-    found: dict[Right, str] = {}
+class Grant(NamedTuple):
+    """What a right is for, and the file that grants it."""
+
+    purpose: str
+    manifest: str
+
+
+def needed_rights(seen: Observed) -> dict[Right, Grant]:
+    """Those of the operators that have a Lease, and why; none without one."""
+    found: dict[Right, Grant] = {}
     for lease in seen.every(Lease):
         if not lease.metadata.name.startswith(LEASE_PREFIX):
             continue
         settings = Settings(lease.metadata.name.removeprefix(LEASE_PREFIX)).completed(seen)
         work = Work(settings.controllers, settings.features(seen), settings.preemption)
-        found |= {right: rule.purpose for right, rule in needed(work).items()}
-        found |= dict.fromkeys(lease_rights(lease.metadata.name), "to lead")
+        found |= {right: Grant(rule.purpose, rule.manifest) for right, rule in needed(work).items()}
+        found |= dict.fromkeys(lease_rights(lease.metadata.name), Grant("to lead", MANIFEST))
     return found
 
 
@@ -72,8 +79,8 @@ async def _is_allowed(api: Api, resource: Resource, verb: str, subresource: str)
     return (answer.get("status") or {}).get("allowed") is not False
 
 
-async def operator_lacks(api: Api, account: str, needed: Mapping[Right, str]) -> tuple[list[Diagnosis], list[str]]:
-    """What the service account ``NAMESPACE/NAME`` may not do of this, and notes."""
+async def operator_lacks(api: Api, account: str, needed: Mapping[Right, Grant]) -> tuple[list[Diagnosis], list[str]]:
+    """What the service account ``NAMESPACE/NAME`` may not do of this, by the file that grants it, and notes."""
     try:
         allowed = await asyncio.gather(*(_may(api, account, right) for right in needed))
     except Forbidden:
@@ -81,21 +88,23 @@ async def operator_lacks(api: Api, account: str, needed: Mapping[Right, str]) ->
             "not looked at: rights of the operator: you may not create subjectaccessreviews.authorization.k8s.io"
         ]
     missing = [right for right, is_allowed in zip(needed, allowed, strict=True) if not is_allowed]
-    if not missing:
-        return [], []
-    by_purpose: dict[str, list[str]] = {}
+    lacking: dict[str, dict[str, list[str]]] = {}
     for right in missing:
-        by_purpose.setdefault(needed[right], []).append(str(right))
+        purpose, manifest = needed[right]
+        lacking.setdefault(manifest, {}).setdefault(purpose, []).append(str(right))
+    return [_lacks(account, manifest, by_purpose) for manifest, by_purpose in lacking.items()], []
+
+
+def _lacks(account: str, manifest: str, by_purpose: Mapping[str, list[str]]) -> Diagnosis:
     message = "; ".join(f"{purpose}: {listed(rights, MOST_TOLD_RIGHTS)}" for purpose, rights in by_purpose.items())
-    remedy = "apply the ClusterRole, the Role and their bindings again; if the operator has another account, name it"
-    one = Diagnosis.of(
+    remedy = f"apply the roles of {manifest} and their bindings again; if the operator has another account, name it"
+    return Diagnosis.of(
         "rights",
         f"serviceaccount {account}",
         f"may not do what the operator has to: {message}",
         remedy=f"{remedy} by --operator-account",
-        command=kubectl("apply", "-f", "manifests/operator/rbac.yaml"),
+        command=kubectl("apply", f"--filename={manifest}"),
     )
-    return [one], []
 
 
 async def _may(api: Api, account: str, right: Right) -> bool:
