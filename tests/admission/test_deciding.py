@@ -6,6 +6,7 @@ import pytest
 from admission_world import AdmissionWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
 from dra_operator.admission.workloads import AdmissionSettings
+from fake_api import ERRORS, Call
 from kueue_model import admission_check, check_of, finish, is_true, pods_of, workload
 from objects import Make, Obj
 
@@ -56,14 +57,46 @@ async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> N
     assert (active("devices"), active("with"), active("others")) == (["True"], ["False"], [])
 
 
-async def test_one_that_would_not_fit_an_empty_cluster_is_retried_once_and_then_rejected(world: AdmissionWorld) -> None:
-    world.settings = AdmissionSettings(never=2.5)
+@pytest.mark.parametrize("began", [0.0, 0.01, 0.5, 0.99])
+async def test_one_that_would_not_fit_an_empty_cluster_is_retried_once_and_then_rejected(
+    world: AdmissionWorld, began: float
+) -> None:
+    """Wherever in a second it is decided first: Kueue waits from the beginning of that second on."""
+    world.settings = AdmissionSettings(never=62.5)
     world.api.add(WORKLOADS, workload("huge", 5))
+    world.at(began)
     world.start()
     async with world.running():
         await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
-        await world.until("rejected", lambda: world.workload("huge")["spec"].get("active") is False, 10)
+        world.at(62.999)
+        await world.rests(0.3)
+        assert world.kueue.decided == {"Retry": 1}
+        assert not is_true(world.workload("huge"), "QuotaReserved")
+        world.at(63.0)
+        await world.until("rejected", lambda: world.workload("huge")["spec"].get("active") is False)
     assert world.kueue.decided == {"Retry": 1, "Rejected": 1}
+
+
+async def test_an_end_of_a_back_off_that_could_not_be_written_is_written_again(world: AdmissionWorld) -> None:
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.start()
+    refused: list[Call] = []
+
+    def conflict(call: Call) -> Exception | None:
+        if refused or (call.verb, call.plural, call.name) != ("patch", "workloads", "second"):
+            return None
+        refused.append(call)
+        return ERRORS["conflict"]()
+
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        await world.until("second backs off", lambda: "requeueState" in world.workload("second").get("status", {}))
+        await world.rests(0.6)
+        world.api.before = conflict
+        finish(world.api, "ns/first")
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+    assert refused
 
 
 async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:

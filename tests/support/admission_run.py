@@ -10,16 +10,15 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from math import inf
 
-from admission_world import AdmissionWorld
+from admission_world import EPOCH, AdmissionWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
 from kueue_model import KueueModel, condition, finish, is_true, workload
 from objects import Make, Obj
 
-EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 DEVICES = 8
 """Of each node, all of one of two models."""
 SIZES = (1, 2, 4, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from controllers_world import World
 from dra_api.values import format_time
@@ -20,6 +20,8 @@ from dra_operator.scheduling import STRATEGIES
 from kueue_model import KueueModel, check_of, is_true
 from objects import Obj
 
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+"""When the clock of a test or a run begins."""
 VIEW = ViewSettings(STRATEGIES[0], DEFAULT_BUDGET_STEPS, DEVICE_ORDERS[0])
 
 
@@ -34,13 +36,28 @@ class AdmissionWorld(World):
         self.others.append(self.kueue)
         self.settings = AdmissionSettings()
         self.is_real_time, self.has_admission = True, has_admission
+        self.moment: float | None = None
+
+    def at(self, seconds: float) -> None:
+        """Set the clock of server, Kueue and controller, which stands still from now on, to so long after ``EPOCH``."""
+        self.is_real_time, self.moment = False, seconds
+        self.now = format_time(EPOCH + timedelta(seconds=seconds))
+
+    def _clock(self) -> float:
+        return self.moment if self.moment is not None else asyncio.get_running_loop().time()
 
     def start(self) -> Control:
         control = super().start()
         if not self.has_admission:
             return control
         self.admission = AdmissionController(
-            control, self.api, VIEW, lambda: datetime.fromisoformat(self.now), self.settings, self.registry
+            control,
+            self.api,
+            VIEW,
+            lambda: datetime.fromisoformat(self.now),
+            self.settings,
+            self.registry,
+            self._clock,
         )
         return control
 

@@ -101,7 +101,10 @@ class Memory:
 
 
 class AdmissionController:
-    """``run`` until cancelled. ``note`` is told of each change of the cache, ``hold`` of devices that are held."""
+    """``run`` until cancelled. ``note`` is told of each change of the cache, ``hold`` of devices that are held.
+
+    ``now`` is the time that is written, ``clock`` the one by which pauses and times are measured: the event loop's.
+    """
 
     def __init__(
         self,
@@ -111,10 +114,11 @@ class AdmissionController:
         now: Callable[[], datetime],
         settings: AdmissionSettings | None = None,
         registry: CollectorRegistry | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._control, self._cluster, self._client = control, control.cluster, client
         self._view, self._now, self._settings = view, now, settings or AdmissionSettings()
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock or asyncio.get_running_loop().time
         self._metrics = AdmissionMetrics(registry or CollectorRegistry())
         self._planner: Planner | None = None
         self._changes: dict[tuple[type[Object], str], SeenChange] = {}
@@ -377,7 +381,8 @@ class AdmissionController:
             memory.never_since = now
         left = memory.never_since + self._settings.never - now
         if left > CLOCK_SECONDS:
-            return CheckDecision(CheckState.RETRY, outcome.reason, left)
+            # A wait that is rounded down would end before its time, and the Workload be evicted once more for nothing.
+            return CheckDecision(CheckState.RETRY, outcome.reason, math.ceil(left))
         return CheckDecision(CheckState.REJECTED, outcome.reason)
 
     def _is_taken(self, seats: Iterable[Nomination]) -> bool:
@@ -400,6 +405,8 @@ class AdmissionController:
             except NotFound:
                 return
             except KubeError as error:
+                # What came free is still there: the next look finds it without anything else that comes free.
+                memory.looked, memory.requeued = 0, False
                 self._tell(workload.key, error)
                 return
         self._metrics.requeued.inc()
