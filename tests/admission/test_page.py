@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import (
     ADMISSION_CHECKS,
@@ -25,16 +24,13 @@ from dra_kube import (
 from dra_operator.app.settings.settings import OperatorSettings
 from faults import FaultProxy
 from kubectl import ROOT
-from kueue_model import admission_check, workload
+from kueue_model import CRDS, admission_check, install_kueue, workload
 from live_cluster import LiveCluster
 from pages import BY_NAME
 from supervised import Site, supervised
 from waiting import until
 
 Obj = dict[str, Any]
-CRDS = Resource(
-    "apiextensions.k8s.io", ("v1",), "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
 CLUSTER_QUEUES = Resource("kueue.x-k8s.io", ("v1beta2",), "clusterqueues", "ClusterQueue", namespaced=False)
 SETTINGS = OperatorSettings(check_invariants=True, controllers="auto,admission")
 NOW = "2026-01-01T00:00:00Z"
@@ -66,11 +62,6 @@ async def api(kubeconfig: Path) -> AsyncIterator[Api]:
 async def site(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Site]:
     async with FaultProxy(connection(kubeconfig)) as proxy, supervised(proxy, tmp_path, SETTINGS) as running:
         yield running
-
-
-async def install(api: Api) -> None:
-    for definition in yaml.safe_load_all((ROOT / "tests/support/kueue_crds/crds.yaml").read_text()):
-        await api.create(CRDS, definition)
 
 
 def without_job(name: str, pods: int) -> Obj:
@@ -111,7 +102,7 @@ async def test_kueue_may_come_later_and_go_and_the_operator_stays_ready(api: Api
     cluster = LiveCluster(api)
     await cluster.furnish(nodes=1, devices=2, template=True)
     await site.ready()
-    await install(api)
+    await install_kueue(api)
     await api.create(ADMISSION_CHECKS, admission_check())
     await with_quota(api, "good", 2)
     assert (await decided(api, "good"))["state"] == "Ready"
@@ -128,7 +119,7 @@ async def test_kueue_may_come_later_and_go_and_the_operator_stays_ready(api: Api
 
 async def test_a_malformed_workload_is_left_out_alone(api: Api, site: Site) -> None:
     cluster = LiveCluster(api)
-    await install(api)
+    await install_kueue(api)
     await cluster.furnish(nodes=1, devices=2, template=True)
     await api.create(ADMISSION_CHECKS, admission_check())
     await site.ready()
@@ -153,7 +144,7 @@ async def run(command: str, kubeconfig: Path) -> str:
 
 
 async def test_the_commands_of_the_page(api: Api, site: Site, kubeconfig: Path) -> None:
-    await install(api)
+    await install_kueue(api)
     await LiveCluster(api).furnish(nodes=1, devices=2)
     await api.create(NAMESPACES, {"metadata": {"name": "ml"}})
     await api.create(CLUSTER_QUEUES, {"metadata": {"name": "devices"}, "spec": {}})
@@ -180,7 +171,7 @@ async def test_the_commands_of_the_page(api: Api, site: Site, kubeconfig: Path) 
 
 
 async def test_a_decision_on_an_old_version_is_refused_by_the_server(api: Api, site: Site) -> None:
-    await install(api)
+    await install_kueue(api)
     await LiveCluster(api).furnish(nodes=1, devices=2, template=True)
     await with_quota(api, "old", 1)
     stale = (await api.get(WORKLOADS, "old", "ns"))["metadata"]["resourceVersion"]

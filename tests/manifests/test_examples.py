@@ -19,6 +19,7 @@ from kubectl import ROOT, kubectl_for
 EXAMPLES = ROOT / "manifests" / "examples"
 FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.name != "kustomization.yaml")
 WORKLOADS = ("GenericWorkload", "DRAWorkloadResourceClaims", "TopologyAwareWorkloadScheduling")
+KUEUE = "kueue.x-k8s.io/"
 GATED = [path for path in FILES if "kubectl apply --dry-run" in path.read_text()]
 
 
@@ -36,8 +37,9 @@ def is_content(line: str) -> bool:
 
 
 def kueue() -> Iterator[dict[str, Any]]:
-    """Definitions of the kinds of Kueue that the examples have."""
-    for body in documents(EXAMPLES / "kueue" / "queue.yaml"):
+    """Definitions of the kinds of Kueue that the examples have, whichever of the files has them."""
+    bodies = {body["kind"]: body for path in FILES for body in documents(path) if body["apiVersion"].startswith(KUEUE)}
+    for body in bodies.values():
         group, version = body["apiVersion"].split("/")
         kind, plural = body["kind"], f"{body['kind'].lower()}s"
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -5,6 +5,7 @@ from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources.handlers import register
 
 SETTINGS = OperatorSettings(
+    controllers="auto,admission",
     feature_gates="DRADeviceTaintRules=true,DRAResourcePoolStatus=true,GenericWorkload=true",
     kubernetes_version="1.37",
     preemption=True,

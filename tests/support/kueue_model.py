@@ -9,16 +9,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import yaml
 from dra_api.values import format_time
-from dra_kube import ADMISSION_CHECKS, PODS, RESOURCE_FLAVORS, WORKLOADS
+from dra_kube import ADMISSION_CHECKS, PODS, RESOURCE_FLAVORS, WORKLOADS, Api, Resource
 from dra_operator.admission.workloads import CONTROLLER_NAME
 from fake_api import FakeApi
 from objects import Make, Obj
 
 CHECK = "devices"
 FLAVOR = "any"
+CRDS = Resource(
+    "apiextensions.k8s.io", ("v1",), "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+
+
+async def install_kueue(api: Api) -> None:
+    """The definitions of the kinds that the project reads, without Kueue itself."""
+    definitions = Path(__file__).with_name("kueue_crds") / "crds.yaml"
+    for definition in yaml.safe_load_all(definitions.read_text()):
+        await api.create(CRDS, definition)
 
 
 def admission_check(name: str = CHECK, controller: str = CONTROLLER_NAME, **spec: Any) -> Obj:
