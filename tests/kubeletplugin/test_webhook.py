@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from dra_kube import RESOURCE_CLAIMS, Api, ApiError, connection
+from dra_kube.request_log import REQUESTS
 from dra_kubeletplugin import ParametersWebhook, SettingsError, serve_webhook, webhook
+from secrecy import MARK
 
 NAME = "paint.example.com"
 
@@ -168,6 +170,22 @@ async def test_a_renewed_certificate_is_served(
         async with asyncio.timeout(30):
             while not await answers():  # noqa: ASYNC110  # on a server
                 await asyncio.sleep(0.02)
+
+
+async def test_a_header_that_cannot_be_read_is_logged_as_a_warning_without_it(
+    tmp_path: Path, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The API server's credentials for webhooks are in a header."""
+    cert, _ = certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(cert))
+    async with serving(tmp_path, unused_tcp_port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=trusted)
+        writer.write(f"POST /validate HTTP/1.1\r\nHost: a\r\nAutho rization: Bearer {MARK}\r\n\r\n".encode())
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    (record,) = [record for record in caplog.records if record.name == REQUESTS.name]
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert "it cannot be read" in record.getMessage()
 
 
 async def test_what_cannot_be_served_is_an_error_with_a_remedy(tmp_path: Path, unused_tcp_port: int) -> None:
