@@ -8,7 +8,7 @@ of an answer in which something has changed. Other programs on the machine chang
 
     KOPF_DRA_BROWSER=chromium .venv/bin/python benchmarks/page.py [--nodes 5,200,5000] [--pods 0]
 
-``--pods``: so many pods more wait for devices that no node has.
+``--pods`` adds that number of pods, which wait for devices that no node has.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ HERE: Final = Path(__file__).resolve().parent
 
 
 class Picture(NamedTuple):
-    """What is shown of so many nodes: a hash of the address, a facet to group by."""
+    """The view of one size of a cluster: a hash of the address, a facet to group by."""
 
     nodes: int
     hash: str = ""
@@ -33,7 +33,7 @@ class Picture(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """Where it is kept."""
+        """The file of the picture."""
         return HERE / f"ui-{self.nodes}.webp"
 
 
@@ -71,7 +71,7 @@ async def group_by(page: Page, facet: str) -> None:
 
 
 async def main() -> None:
-    """Take those that were asked for."""
+    """Take the pictures that the arguments name."""
     numbers = set(map(int, sys.argv[1:]))
     for picture in PICTURES:
         if not numbers or picture.nodes in numbers:

@@ -450,7 +450,7 @@ async def _in_turns(items: AnyList) -> AsyncIterator[msgspec.Raw]:
 
 
 def _is_answer(answer: Object, method: str, subresource: str | None, kind: str, name: str | None, body: Any) -> bool:
-    """Return whether a request was carried out: a proxy may say 200 to what it has not passed on.
+    """Return whether a request was carried out: a proxy may say 200 to a request that it has not passed on.
 
     A pod would count as bound, or a claim as deleted, until the next audit.
     """

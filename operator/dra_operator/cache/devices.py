@@ -252,7 +252,7 @@ class NominatedPods:
 
     ``is_placed`` says of a UID whether the pod has its node, or is on its way there: then it counts by itself.
 
-    ``gang_of`` has the key of a pod's gang, ``priority_of`` what counts where pods end for others.
+    ``gang_of`` has the key of a pod's gang, ``priority_of`` the priority by which pods are preempted.
 
     ``is_on``: a pod that is in no nomination here is asked about the node that its status names, as after a restart.
     """
@@ -268,21 +268,21 @@ class NominatedPods:
         self.is_on = False
 
     def put(self, nomination: Nomination) -> Nomination | None:
-        """The pod is to get this; what it was to get before."""
+        """Nominate the pod. Return its former nomination, or None."""
         before = self._by_uid.get(nomination.pod.metadata.uid)
         self._by_uid[nomination.pod.metadata.uid] = nomination
         return before
 
     def drop(self, uid: str) -> Nomination | None:
-        """The pod is to get nothing any more; what it was to get."""
+        """Take the pod's nomination back, and return it; None if it had none."""
         return self._by_uid.pop(uid, None)
 
     def get(self, uid: str) -> Nomination | None:
-        """What the pod is to get."""
+        """Return the pod's nomination, or None."""
         return self._by_uid.get(uid)
 
     def as_seen_by(self, pod: Pod) -> Nominations:
-        """What the pod has to respect, and its own node."""
+        """Return the nominations that the pod has to respect, and its own node."""
         if not self.is_on:
             return NO_NOMINATIONS
         own = self._by_uid.get(pod.metadata.uid)

@@ -109,7 +109,7 @@ class NodeLoads:
         return entry[0] if entry else None
 
     def requests_of(self, uid: str) -> Mapping[str, int]:
-        """Return what the pod takes where it was placed."""
+        """Return the requests of the pod on the node on which it was placed."""
         return self._pods.get(uid, ("", _NONE))[1]
 
     def renew(self, pod: Pod) -> None:

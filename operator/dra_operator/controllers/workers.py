@@ -279,7 +279,7 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
-        # Only freed devices or room led to the pod, and others may have them by now: an attempt would be in vain.
+        # Only freed devices or room led to the pod, and others may have them by now: an attempt would fail.
         if self._queue.is_weak(key) and self._is_vain(key.object):
             self._slots.release()
             self._queue.looked_at(key, 0.0)

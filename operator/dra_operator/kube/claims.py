@@ -136,7 +136,7 @@ class ClaimAccess:
         return self._took(await self._client.get(RESOURCE_CLAIMS, name, namespace))
 
     def came(self, claim: ResourceClaim, raw: Object) -> None:
-        """Keep what the watch sent of a claim that is being deleted, until it ends."""
+        """Keep the watched version of a claim in deletion until the claim is gone."""
         if claim.metadata.deletion_timestamp is not None:
             self._fresh.keep(raw)
 
@@ -336,7 +336,7 @@ def _released(claim: ResourceClaim, finalizer: str) -> list[Object]:
     return [
         _test("/metadata/uid", claim.metadata.uid),
         _test("/metadata/finalizers", finalizers),
-        _test("/status", {}),  # it got no allocation in the meantime
+        _test("/status", {}),  # still without an allocation
         {"op": "remove", "path": f"/metadata/finalizers/{finalizers.index(finalizer)}"},
     ]
 

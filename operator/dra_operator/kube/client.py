@@ -120,7 +120,7 @@ def may_have_happened(error: BaseException) -> bool:
 
 
 def rights_for(group: str) -> str:
-    """Return which role allows what the operator does with kinds of the API group, and that it is to be applied."""
+    """Return the advice to apply the manifest whose role allows the operator's requests to the API group."""
     return RIGHTS_OF_ADMISSION if group == KUEUE else RIGHTS
 
 

@@ -67,7 +67,7 @@ class SharedCounters(Protocol):
 
     @property
     def left(self) -> Sequence[int]:
-        """What is left of each counter at the moment."""
+        """The remaining amount of each counter."""
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -90,7 +90,7 @@ class SharedCounters(Protocol):
         """Devices that draw nothing more."""
 
     def left_by_name(self) -> Mapping[str, int]:
-        """What is left of all counters of one name."""
+        """The remaining amounts of all counters of one name."""
 
     def cost_by_name(self, device: int) -> Mapping[str, int]:
         """What a device draws of all counters of one name; nothing if that may already be charged."""
@@ -100,7 +100,7 @@ class ConsumableCapacity(Protocol):
     """Amounts that requests consume of a device itself. Taking a device never makes more available."""
 
     def left(self, device: int) -> Mapping[str, int]:
-        """What is currently left of each capacity of a device, in billionths."""
+        """The remaining amount of each capacity of a device, in billionths."""
 
 
 class Ledger(ABC):
@@ -108,7 +108,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def admit(self, devices: int, request: Request) -> int:
-        """Those of the devices that may be taken now."""
+        """Return the devices, of the given ones, that may be taken now."""
 
     @abstractmethod
     def take(self, device: int, request: Request) -> None:

@@ -97,7 +97,7 @@ class Domain:
 
     @property
     def comparing(self) -> list[Ledger]:
-        """Those of its ledgers that compare attributes."""
+        """Return its ledgers that compare attributes."""
         return [one for one in self.ledgers if one.agrees_on or one.differs_in]
 
     @property
@@ -133,10 +133,10 @@ class Domain:
 
 
 class Filtered(NamedTuple):
-    """What the filters leave to a program on a node."""
+    """The domains of a program on a node, after the filters."""
 
     domains: list[tuple[Domain, ...]]
-    """By stage, an entry for each alternative."""
+    """A list for each stage, with an entry for each alternative."""
     dead: int
     """The first stage that cannot be served even alone; the number of stages if there is none."""
     wants_ledgers: bool

@@ -58,7 +58,7 @@ def ordered_from(problem: NodeProblem) -> int:
 
 
 class BranchState:
-    """What the current branch has taken."""
+    """The devices, counters and shares that the current branch has taken."""
 
     ordered_from = 0
     """The stage from which on ``order`` counts."""
