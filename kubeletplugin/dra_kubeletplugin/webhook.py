@@ -78,7 +78,10 @@ class ParametersWebhook:
             uid, kind = request["uid"], request["kind"]["kind"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is no AdmissionReview: {error!r}") from error
-        stored = [raw for _, raw in self._parameters(kind, request.get("oldObject"))]
+        if not isinstance(kind, str):
+            raise ValueError(f"this is no AdmissionReview: the kind {kind!r} is no text")
+        # A set: anyone who reaches the port may send 100,000 of them twice.
+        stored = {raw for _, raw in self._parameters(kind, request.get("oldObject"))}
         for path, raw in self._parameters(kind, request.get("object")):
             if raw not in stored and (fault := self._fault(raw)):
                 message = f"{path}: invalid for driver {self._driver}: {fault}"
@@ -141,7 +144,8 @@ class _Arriving:
         if self._bytes > self._most:
             largest = max(self._sizes, key=self._sizes.__getitem__)
             self._bytes -= self._sizes.pop(largest)
-            largest.reschedule(asyncio.get_running_loop().time())
+            if not largest.expired():  # else it ends anyway
+                largest.reschedule(asyncio.get_running_loop().time())
 
 
 async def _alive(request: web.Request) -> web.Response:

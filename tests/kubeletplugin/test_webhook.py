@@ -7,11 +7,13 @@ import base64
 import datetime
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import aiohttp
 import envtest
@@ -92,10 +94,69 @@ def test_what_the_driver_would_refuse_is_refused(kind: str, obj: Any, old: Any, 
         assert refusal in answer["status"]["message"]
 
 
-@pytest.mark.parametrize("question", [None, [], {}, {"request": {}}, {"request": {"uid": 1, "kind": 3}}])
+@pytest.mark.parametrize(
+    "question",
+    [None, [], {}, {"request": {}}, {"request": {"uid": 1, "kind": 3}}, {"request": {"uid": 1, "kind": {"kind": []}}}],
+)
 def test_what_is_no_review_is_an_error(question: Any) -> None:
     with pytest.raises(ValueError, match="no AdmissionReview"):
         WEBHOOK.review(question)
+
+
+def test_each_parameter_is_compared_once_however_many_are_stored() -> None:
+    compared = 0
+
+    class Compared(bytes):
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return bytes.__eq__(self, other)
+
+    class Counting(ParametersWebhook):
+        def _parameters(self, kind: str, obj: Any) -> Iterator[tuple[str, bytes]]:
+            for path, raw in super()._parameters(kind, obj):
+                yield path, Compared(raw)
+
+    def many(first: int) -> dict[str, Any]:
+        return claim([one for number in range(first, first + 200) for one in config({"coats": number})])
+
+    request = {"uid": "u", "kind": {"kind": "ResourceClaim"}, "object": many(0), "oldObject": many(1000)}
+    assert Counting(NAME, Paint).review({"request": request})["response"]["allowed"]
+    assert compared <= 400
+
+
+def keep_busy(seconds: float) -> None:
+    """The loop can do nothing else."""
+    time.sleep(seconds)
+
+
+async def test_a_question_that_comes_too_late_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "BODY_SECONDS", 0.05)
+    has_begun = asyncio.Event()
+
+    class Late:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            yield b"12345678"
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    class Punctual:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            yield b"1"
+            keep_busy(0.06)  # until the other question is late
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # now its time is over, and it has not noticed
+            yield b"2"
+
+    arriving = webhook._Arriving(9)
+    late = asyncio.create_task(arriving.body(cast(Any, SimpleNamespace(content=Late()))))
+    await has_begun.wait()
+    monkeypatch.setattr(webhook, "BODY_SECONDS", 30.0)
+    assert await arriving.body(cast(Any, SimpleNamespace(content=Punctual()))) == b"12"
+    with pytest.raises(TimeoutError):
+        await late
 
 
 # --- over HTTPS ---
