@@ -59,6 +59,10 @@ class SearchTookTooLong(Exception):
     """The time of one Workload is over."""
 
 
+class TooManyPods(kueue.WorkloadError):
+    """No place is looked for: the pods alone would take the memory of the process."""
+
+
 class SeenChange(NamedTuple):
     """A change of the live cache; ``obj`` is None if the object is gone."""
 
@@ -266,7 +270,7 @@ class Planner:
         workload = wanted.workload
         uid = workload.metadata.uid
         try:
-            sets = kueue.pods_of(workload, flavors.get)
+            sets = planned_sets(workload, flavors)
         except kueue.WorkloadError as error:
             answers.promised[uid] = Outcome(workload, reason=str(error))
             return
@@ -320,15 +324,13 @@ class Planner:
 
     def _judged(self, workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Outcome:
         try:
-            sets = kueue.pods_of(workload, flavors.get)
+            sets = planned_sets(workload, flavors)
         except kueue.FlavorMissing as error:
             return Outcome(workload, reason=str(error))
+        except TooManyPods as error:
+            return Outcome(workload, reason=str(error), is_final=True)
         except kueue.WorkloadError as error:
             return Outcome(workload, reason=f"{error}: correct the pod template or the queue", is_final=True)
-        number = sum(count for _, count in sets)
-        if number > MOST_PODS:
-            text = f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job"
-            return Outcome(workload, reason=text, is_final=True)
         pods = self.copies(self._cluster, workload, sets)
         if not pods:
             return Outcome(workload)
@@ -413,6 +415,15 @@ def _typed(template: ClaimTemplate) -> ResourceClaimTemplate:
         return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
     except DecodeError as error:
         raise KeyError(template.key) from error
+
+
+def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> list[tuple[Pod, int]]:
+    """Return ``kueue.pods_of``, of a Workload that may be planned. Raises WorkloadError."""
+    sets = kueue.pods_of(workload, flavors.get)
+    number = sum(count for _, count in sets)
+    if number > MOST_PODS:
+        raise TooManyPods(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
+    return sets
 
 
 def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:

@@ -16,7 +16,15 @@ from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 
-from dra_operator.admission.planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, ViewSettings
+from dra_operator.admission.planner import (
+    CheckAnswers,
+    CheckRound,
+    Outcome,
+    Planner,
+    PromisedWorkload,
+    ViewSettings,
+    planned_sets,
+)
 from dra_operator.admission.workloads import CheckStage, own_checks, rank_of_promise, stage_of
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
 from dra_operator.commands.simulated.claims import ClaimQuotas
@@ -168,7 +176,7 @@ def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> 
     made = now.made
     flavors = {it.metadata.name: it for it in seen.every(ResourceFlavor)}
     try:
-        sets = kueue.pods_of(workload, flavors.get)
+        sets = planned_sets(workload, flavors)
     except kueue.WorkloadError:
         return
     quotas = ClaimQuotas(seen.every(ResourceQuota), seen.every(ResourceClaim), lambda _: "")
