@@ -43,7 +43,11 @@ GONE = user("gone")
 ALSO_GONE = user("gone-as-well")
 ALIVE = user("alive")
 PLAIN = {"containers": [{"name": "main", "image": "busybox:1.37"}]}
-ALLOCATION = {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "p", "device": "x"}]}}
+
+
+def allocation_of(name: str) -> dict[str, Any]:
+    """Of a device of its own: doctor advises first about a device that two claims hold, and chooses one by its age."""
+    return {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "p", "device": name}]}}
 
 
 async def claim_of(api: Any, name: str, consumers: list[dict[str, str]], **meta: Any) -> dict[str, Any]:
@@ -51,7 +55,7 @@ async def claim_of(api: Any, name: str, consumers: list[dict[str, str]], **meta:
     made: dict[str, Any] = await api.create(RESOURCE_CLAIMS, body)
     if not consumers:
         return made
-    status = {"status": {"allocation": ALLOCATION, "reservedFor": consumers}}
+    status = {"status": {"allocation": allocation_of(name), "reservedFor": consumers}}
     return dict(await api.patch(RESOURCE_CLAIMS, name, status, "default", subresource="status"))
 
 
@@ -169,9 +173,8 @@ LONG_AGO = "2029-12-31T00:00:00Z"
 async def unused(api: Any, name: str, **meta: Any) -> Any:
     """A claim with devices and without consumers, as a scheduler leaves it that ends between two of its writes."""
     await claim_of(api, name, [], **meta)
-    return await api.patch(
-        RESOURCE_CLAIMS, name, {"status": {"allocation": ALLOCATION}}, "default", subresource="status"
-    )
+    status = {"status": {"allocation": allocation_of(name)}}
+    return await api.patch(RESOURCE_CLAIMS, name, status, "default", subresource="status")
 
 
 STOCK = pytest.param("stock", marks=pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS"))
