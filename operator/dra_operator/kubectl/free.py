@@ -20,6 +20,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
+from dra_ledger import Ledger
 
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
@@ -46,8 +47,8 @@ class Offer(Fact, frozen=True):
 class Members:
     """Devices by class. A selector that fails on a device, or does not compile, means that it is no member."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._ledger = ledger_of(pipeline)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     @property
     def classes(self) -> list[str]:
@@ -134,7 +135,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         known = ", ".join(class_.key for class_ in seen.every(DeviceClass)) or "none"
         raise Problem(f"there is no device class {options.device_class}; there are: {known}")
     made = pipeline(seen, Settings.of(options))
-    members, devices, matches = Members(made), devices_of(made), selecting(options.selector)
+    ledger = ledger_of(made)
+    members, devices, matches = Members(ledger), devices_of(made, ledger), selecting(options.selector)
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
     classes = [options.device_class] if options.device_class is not None else members.classes
     found = [

@@ -10,7 +10,7 @@ from typing import Final
 from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, every_device_of, labels_of_node, shelves
+from dra_operator.kubectl.facts import DeviceFact, every_device_of, labels_of_node, ledger_of, shelves
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
@@ -70,14 +70,14 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if options.selector and options.by != "nodes":
         raise Problem("--selector is about labels of nodes: use it with top nodes", ExitCode.USAGE)
     settings = Settings.of(options)
-    devices = every_device_of(shelves(seen, settings))
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
         from .free import Members, best_offer  # asks the allocator: it takes long to load
         from .pipeline import pipeline
 
         made = pipeline(seen, settings)
-        members = Members(made)
+        ledger = ledger_of(made)
+        members, devices = Members(ledger), every_device_of(made, ledger)
         by_class = {name: members.of(name, devices) for name in members.classes}
         facts = [usage_of(name, its) for name, its in by_class.items()]
 
@@ -87,12 +87,14 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
             return f"{best.largest} on {best.node}" if best is not None else "0"
 
         more = [Column("LARGEST", largest)]
-    elif options.by == "namespaces":
-        facts = usage_by_name(_by_namespace(devices))
-    elif options.by == "drivers":
-        facts = usage_by_name((device.driver, device) for device in devices)
     else:
-        facts = usage_by_name(_by_node(seen, devices, options.selector))
+        devices = every_device_of(shelves(seen, settings))
+        if options.by == "namespaces":
+            facts = usage_by_name(_by_namespace(devices))
+        elif options.by == "drivers":
+            facts = usage_by_name((device.driver, device) for device in devices)
+        else:
+            facts = usage_by_name(_by_node(seen, devices, options.selector))
     kind = {"nodes": "node", "drivers": "driver", "classes": "deviceclass", "namespaces": "namespace"}[options.by]
     columns = _held() if options.by == "namespaces" else [*_columns(), *more]
     title: Column[UsageFact] = Column(kind.upper(), lambda it: it.name)

@@ -16,11 +16,12 @@ from difflib import get_close_matches
 from typing import Final
 
 from dra_api.core import Node
+from dra_ledger import Ledger
 
 from dra_operator.kubectl.answer import Answer, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
-from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.printer import svg_document, svg_text, svg_tile
 from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import counted
@@ -52,13 +53,12 @@ class Branch(Fact, frozen=True):
 class Topology:
     """Over what was published when it was made; ``facts`` are all devices."""
 
-    def __init__(self, pipeline: Pipeline, facts: Sequence[DeviceFact]) -> None:
+    def __init__(self, ledger: Ledger, facts: Sequence[DeviceFact]) -> None:
         self._facts = facts
         self._sets: dict[str, Set] = {}
         """By the id of a device, the first set of counters that it takes from."""
         self._amounts: dict[Set, list[str]] = defaultdict(list)
         """``memory 20Gi of 40Gi left`` for each counter of a set."""
-        ledger = ledger_of(pipeline)
         for entry in ledger.devices():
             for consumed in ((entry.published.consumes_counters if entry.published else None) or ())[:1]:
                 self._sets[entry.id] = (entry.driver, entry.pool, consumed.counter_set)
@@ -304,12 +304,13 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """The tree of one node. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
     made = pipeline(seen, Settings.of(options))
-    facts = devices_of(made)
+    ledger = ledger_of(made)
+    facts = devices_of(made, ledger)
     name = options.node.removeprefix("node/")
     if seen.one(Node, name) is None and not any(fact.node == name for fact in facts):
         similar = get_close_matches(name, [node.key for node in seen.every(Node)], 3)
         raise Problem(f"there is no node {name}" + (f"; similar: {', '.join(similar)}" if similar else ""))
-    tree = Topology(made, facts).of(name)
+    tree = Topology(ledger, facts).of(name)
     lines = picture(tree) if options.output == SVG else [f"{title(tree)}", *_below(tree, "", seen)]
     names = [f"device/{fact.id}" for fact in facts if fact.node == name]
     return Answer(lines=list(lines), value=tree, names=names, notes=notes_on(seen))

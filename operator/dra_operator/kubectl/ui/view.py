@@ -21,10 +21,11 @@ from dra_api.codec import to_dict
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_api.values import format_time
+from dra_ledger import Ledger
 
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.kubectl.pipeline import Pausing, Pipeline, pipeline
+from dra_operator.kubectl.pipeline import Pausing, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Branch, Topology
 from dra_operator.kubectl.ui.fleet import JSON, Fleet, NodeQuestion, shortened
@@ -62,9 +63,10 @@ class View:
     ) -> None:
         self._seen, self._commands = seen, commands
         self._made = pipeline(seen, settings)
-        self._facts = devices_of(self._made)
-        self._topology, self._lock = Topology(self._made, self._facts), threading.Lock()
-        classes, self._unjudged = _classes(self._made)
+        ledger = ledger_of(self._made)
+        self._facts = devices_of(self._made, ledger)
+        self._topology, self._lock = Topology(ledger, self._facts), threading.Lock()
+        classes, self._unjudged = _classes(ledger)
         self._fleet = Fleet(self._facts, seen.every(Node), classes)
         self._pods = list(self._waiting_pods())
         self._claims = list(self._immediate_claims())
@@ -253,12 +255,12 @@ class View:
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
 
-def _classes(made: Pipeline) -> tuple[Mapping[str, tuple[str, ...]], frozenset[str]]:
+def _classes(ledger: Ledger) -> tuple[Mapping[str, tuple[str, ...]], frozenset[str]]:
     """The classes that mean each device, by its id; and those for which there was no time.
 
     A class whose selector does not compile, or fails on a device, does not mean the device.
     """
-    ledger, until = ledger_of(made), time.monotonic() + CLASSES_SECONDS
+    until = time.monotonic() + CLASSES_SECONDS
     found: dict[str, tuple[str, ...]] = {}
     names = ledger.classes
     for at, name in enumerate(names):

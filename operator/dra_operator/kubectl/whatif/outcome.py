@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.facts import devices_of
+from dra_operator.kubectl.facts import devices_of, ledger_of
 from dra_operator.kubectl.free import Members, best_offer
 from dra_operator.kubectl.pipeline import Pipeline
 
@@ -45,7 +45,8 @@ class LeftFact(Fact, frozen=True):
 
 def left_in(made: Pipeline) -> Sequence[LeftFact]:
     """By class, as the view is now."""
-    members, devices = Members(made), devices_of(made)
+    ledger = ledger_of(made)
+    members, devices = Members(ledger), devices_of(made, ledger)
     found = []
     for name in members.classes:
         best = best_offer(made, name, members.of(name, devices))
