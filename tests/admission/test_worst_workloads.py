@@ -17,7 +17,7 @@ from dra_operator.admission.planner import CheckRound, Planner, PromisedWorkload
 from dra_operator.kubectl.cli import main
 from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
-from kueue_model import workload
+from kueue_model import is_true, workload
 from objects import Make
 
 
@@ -77,3 +77,15 @@ async def test_why_looks_for_no_help_for_a_billion_pods(
     dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     main(["why", "workload/huge", "-n", "ns", "--from", str(dump)])
     assert "it has 1000000000 pods, and at most 2000 are planned together" in capsys.readouterr().out
+
+
+async def test_a_start_waits_for_no_decision_and_no_write(world: AdmissionWorld) -> None:
+    """Pods wait until promises are kept, and would wait for a slow API server, or for searches, as well."""
+    world.api.add(WORKLOADS, workload("train", 2))
+    world.start()
+    world.bring_events()
+    assert is_true(world.workload("train"), "QuotaReserved")
+    await world.admission.recall()
+    assert world.api.writes == []
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("train"))

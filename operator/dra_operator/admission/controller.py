@@ -174,9 +174,17 @@ class AdmissionController:
     # --- rounds ---
 
     async def recall(self) -> None:
-        """Keep the promises of the last process, before any pod is decided on. To be called once, before ``run``."""
+        """Keep the promises of the last process, before any pod is decided on. To be called once, before ``run``.
+
+        All else waits for ``run``: pods do not wait for a decision about a Workload, nor for a write.
+        """
+        names = own_checks(self._cluster.store_of(AdmissionCheck))
+        promised = self._stages(names)[CheckStage.PROMISED]
         try:
-            await self._round()
+            if promised:
+                await self._ask(
+                    {CheckStage.PROMISED: promised, CheckStage.CANDIDATE: [], CheckStage.BACKING_OFF: []}, names
+                )
         except Exception:
             logger.exception("promises of earlier processes are not kept")
             self._planner = None
@@ -184,22 +192,17 @@ class AdmissionController:
 
     async def run(self) -> None:
         """Decide until cancelled."""
-        try:
-            while True:
-                began, rest = self._clock(), LEAST_REST_SECONDS
-                try:
-                    await self._round()
-                except Exception:
-                    # The next view is made of what the cache has then.
-                    logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
-                    self._planner, rest = None, PROMISE_LOOK_SECONDS
-                    self._look_again()
-                await asyncio.sleep(max(rest, self._clock() - began))
-                if not self._is_cut:
-                    await self._wait()
-        finally:
-            if self._planner is not None:
-                self._planner.stop()
+        while True:
+            began, rest = self._clock(), LEAST_REST_SECONDS
+            try:
+                await self._round()
+            except Exception:
+                logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
+                self._planner, rest = None, PROMISE_LOOK_SECONDS
+                self._look_again()
+            await asyncio.sleep(max(rest, self._clock() - began))
+            if not self._is_cut:
+                await self._wait()
 
     async def _wait(self) -> None:
         self.is_idle = not self._news.is_set() and self._due == math.inf
@@ -221,12 +224,20 @@ class AdmissionController:
         self._forget_promises({it.metadata.uid for it in stages[CheckStage.PROMISED]})
         if not self._has_work(stages):
             return
+        await self._ask(stages, names)
+
+    async def _ask(self, stages: Mapping[CheckStage, Sequence[Workload]], names: frozenset[str]) -> None:
+        """Ask the planner about these Workloads, and carry out what it answers."""
         question, freed = self._question(stages, names), self._freed
         began = self._clock()
         planner = self._planner
         if planner is None:
             return
-        answers = await asyncio.to_thread(planner.answer, question)
+        try:
+            answers = await asyncio.to_thread(planner.answer, question)
+        except asyncio.CancelledError:
+            planner.stop()  # its thread would go on
+            raise
         self._metrics.round_seconds.observe(self._clock() - began)
         self._is_cut = bool(answers.left)
         for workload in (*question.candidates, *question.backing_off)[: answers.looked]:
@@ -284,7 +295,7 @@ class AdmissionController:
         self._workloads_changed = self._cluster_changed = False
         return True
 
-    def _question(self, stages: Mapping[CheckStage, list[Workload]], names: frozenset[str]) -> CheckRound:
+    def _question(self, stages: Mapping[CheckStage, Sequence[Workload]], names: frozenset[str]) -> CheckRound:
         cluster, now = self._cluster, self._now()
         if self._planner is None:
             objects = [obj for kind in _PLANNED for obj in cluster.store_of(kind)]
