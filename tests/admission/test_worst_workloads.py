@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from admission_world import VIEW, AdmissionWorld
 from dra_api.codec import convert
 from dra_api.kueue import Workload
-from dra_kube import RESOURCE_CLAIM_TEMPLATES, WORKLOADS
-from dra_operator.admission.planner import CheckRound, Planner, PromisedWorkload
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
+from dra_operator.admission import controller
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, PromisedWorkload, SeenChange
 from dra_operator.kubectl.cli import main
 from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
-from kueue_model import is_true, workload
-from objects import Make
+from kueue_model import finish, is_true, workload
+from objects import Make, Obj
 
 
 @pytest.fixture
@@ -49,6 +52,15 @@ def question(
         backing_off=(),
         now=datetime.fromisoformat(world.now),
     )
+
+
+def held(name: str) -> Obj:
+    """A claim that has all devices of the two nodes."""
+    places = [(f"node-{node}", f"dev-{number}") for node in range(2) for number in range(2)]
+    results = [{"request": "req", "driver": "gpu.example.com", "pool": pool, "device": it} for pool, it in places]
+    user = {"resource": "pods", "name": "other", "uid": "other"}
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
+    return {**Make.claim(name, count=4), "status": status}
 
 
 def made(name: str, pods: int = 1, **fields: Any) -> Workload:
@@ -89,3 +101,52 @@ async def test_a_start_waits_for_no_decision_and_no_write(world: AdmissionWorld)
     assert world.api.writes == []
     async with world.running():
         await world.until("admitted", lambda: world.is_admitted("train"))
+
+
+async def test_days_without_workloads_leave_no_changes_behind(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "MOST_NOTED_CHANGES", 50)
+    world.api.add(WORKLOADS, workload("first", 1))
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 1)
+        finish(world.api, "ns/first")
+        await world.rests(0.3)
+        for number in range(200):
+            world.api.add(PODS, Make.pod(f"pod-{number}", node="node-0"))
+            world.api.drop(PODS, f"ns/pod-{number}")
+            world.control.hold(f"malformed-{number}", None)
+        await world.rests(0.5)
+        assert sum(isinstance(it, SeenChange) for it in gc.get_objects()) <= 50
+        world.api.add(WORKLOADS, workload("second", 4))
+        await world.until("second runs", lambda: len(world.pods("second")) == 4)
+
+
+async def test_a_look_that_failed_leaves_no_devices_to_what_is_gone(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that came while the view was made and went before it was made anew."""
+    monkeypatch.setattr(controller, "PROMISE_LOOK_SECONDS", 0.3)
+    answer, came, failed = Planner.answer, Event(), Event()
+
+    def fails(planner: Planner, asked: CheckRound) -> CheckAnswers:
+        if not failed.is_set():
+            came.wait(5)
+            failed.set()
+            raise RuntimeError("the first look fails")
+        return answer(planner, asked)
+
+    monkeypatch.setattr(Planner, "answer", fails)
+    world.api.add(WORKLOADS, workload("train", 4))
+    world.start()
+    async with world.running():
+        await world.until("a view is made", lambda: is_true(world.workload("train"), "QuotaReserved"))
+        await world.rests(0.2)
+        world.api.add(RESOURCE_CLAIMS, held("ghost"))
+        world.bring_events()
+        came.set()
+        await world.until("the look failed", failed.is_set)
+        await world.tick()
+        world.api.drop(RESOURCE_CLAIMS, "ns/ghost")
+        await world.until("train runs", lambda: len(world.pods("train")) == 4, 10)

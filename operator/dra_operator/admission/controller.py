@@ -8,7 +8,8 @@ refuses the rest, and the next round decides anew.
 Promises are known to the other controllers as nominations: a pod of the same or of a lower priority that the operator
 places leaves them alone. Other schedulers do not know them.
 
-Without Workloads that name a check of ours nothing is kept and nothing is planned.
+Without Workloads that name a check of ours nothing is planned. The planner's view stays, and learns what has changed
+when the next one comes. After too many changes it goes, and is made anew when it is needed.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 SHOWN_NODES: Final = 8
 SPARE_OBJECTS: Final = 100
+MOST_NOTED_CHANGES: Final = 10_000
+"""Objects that have changed since the last look, after which the view is not kept for the next one."""
 _PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
 
 
@@ -164,7 +167,8 @@ class AdmissionController:
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
-        self._held[uid] = allocation
+        if self._planner is not None:
+            self._held[uid] = allocation
         if allocation is not None:
             self._all_held[uid] = allocation
         elif self._all_held.pop(uid, None) is not None:
@@ -187,7 +191,7 @@ class AdmissionController:
                 )
         except Exception:
             logger.exception("promises of earlier processes are not kept")
-            self._planner = None
+            self._forget_view()
         self._look_again()
 
     async def run(self) -> None:
@@ -198,7 +202,8 @@ class AdmissionController:
                 await self._round()
             except Exception:
                 logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
-                self._planner, rest = None, PROMISE_LOOK_SECONDS
+                self._forget_view()
+                rest = PROMISE_LOOK_SECONDS
                 self._look_again()
             await asyncio.sleep(max(rest, self._clock() - began))
             if not self._is_cut:
@@ -223,6 +228,8 @@ class AdmissionController:
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
         self._forget_promises({it.metadata.uid for it in stages[CheckStage.PROMISED]})
         if not self._has_work(stages):
+            if len(self._changes) + len(self._held) > MOST_NOTED_CHANGES:
+                self._forget_view()
             return
         await self._ask(stages, names)
 
@@ -243,6 +250,12 @@ class AdmissionController:
         for workload in (*question.candidates, *question.backing_off)[: answers.looked]:
             self._memory.setdefault(workload.metadata.uid, Memory()).looked = freed
         await self._carry_out(answers, names)
+
+    def _forget_view(self) -> None:
+        """Have the next view made of what the cache has then, without what was noted for this one."""
+        self._planner = None
+        self._changes.clear()
+        self._held.clear()
 
     def _stages(self, names: frozenset[str]) -> Mapping[CheckStage, list[Workload]]:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
