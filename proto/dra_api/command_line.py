@@ -25,14 +25,14 @@ def kubectl(
     namespace: str = "",
     of_names: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Iterable[tuple[str, str]] = (),
     then: Iterable[str] = (),
 ) -> str:
     """Return a command of kubectl, or an empty text if one of the names or labels cannot be one.
 
     ``words`` are the verb and options, and ``then`` what follows the names: this project writes both. ``of_names`` are
     names that are part of such a word. ``options`` are long options whose values may be any text: each is one word
-    with its value. ``names``, ``labels`` as ``key=value``, and ``then`` stand behind ``--``.
+    with its value, and may be repeated. ``names``, ``labels`` as ``key=value``, and ``then`` stand behind ``--``.
     """
     named, pairs = list(names), dict(labels or {})
     checked = [*named, *of_names, *([namespace] if namespace else [])]
@@ -41,7 +41,7 @@ def kubectl(
     if any([*label_key(key), *label_value(value)] for key, value in pairs.items()):
         return ""
     data = [*named, *(f"{key}={value}" for key, value in pairs.items()), *then]
-    given = [f"{option}={value}" for option, value in (options or {}).items()]
+    given = [f"{option}={value}" for option, value in options]
     place = ["-n", namespace] if namespace else []
     return shell("kubectl", *words, *given, *place, *(["--", *data] if data else []))
 

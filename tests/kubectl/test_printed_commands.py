@@ -51,7 +51,7 @@ texts = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=20), st.from_regex(
 def test_a_command_is_split_into_the_words_that_it_was_made_of(
     names: list[str], namespace: str, labels: dict[str, str], context: str
 ) -> None:
-    given = {"--context": context}
+    given = [("--context", context)]
     command = kubectl("label", "node", "--overwrite", names=names, namespace=namespace, labels=labels, options=given)
     if not command:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.kubectl.arguments import given_options
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
@@ -38,7 +40,7 @@ KINDS: dict[str, type[Object]] = {
 def view_of(objects: list[Json], before: View | None = None, **options: Any) -> View:
     made = [convert(KINDS[it["kind"]], it) for it in objects]
     settings = Settings.of(parser(["ui"]).parse_args(["ui"]))
-    return View(Observed(made, NOW, **options), settings, Commands({}), live=True, before=before)
+    return View(Observed(made, NOW, **options), settings, Commands(()), live=True, before=before)
 
 
 def node(name: str, devices: int = 2, *, labels: Json | None = None, model: str = "a100", **spec: Any) -> list[Json]:
@@ -202,13 +204,27 @@ def test_a_viewer_who_may_not_see_all_has_what_the_scheduler_said() -> None:
 
 
 def test_a_name_that_no_object_can_have_is_in_no_command() -> None:
-    commands = Commands({"--context": "a b", "--from": "--all"})
+    commands = Commands([("--context", "a b"), ("--from", "--all")])
     why = commands.why
     assert why("pod", "ml/web") == "kubectl dra why '--context=a b' --from=--all -n ml -- pod web"
     assert why("pod", f"ml/{MARKUP}") == why("pod", "ml/--all") == why("pod", "$(x)/web") == ""
     assert commands.free("h100") == "kubectl dra free --class=h100 '--context=a b' --from=--all"
     assert commands.topology("n-1") == "kubectl dra topology '--context=a b' --from=--all -- n-1"
     assert commands.free("--all") == commands.topology("--all") == ""
+
+
+def test_a_copied_command_reads_the_same_cluster_in_the_same_name_with_the_same_settings() -> None:
+    words = ["--context", "test", "--as", "bob", "--as-group", "a", "--as-group", "b c", "--request-timeout", "1m"]
+    words += ["--scheduler-name", "mine", "--feature-gates", "DRAConsumableCapacity=true", "--device-order", "aligned"]
+    options = parser(["ui"]).parse_args(["ui", *words, "--token", "secret"])
+    commands = Commands(given_options(options))
+    for command in (commands.why("pod", "ml/web"), commands.free("h100"), commands.topology("n-1")):
+        assert "secret" not in command
+        program, plugin, *copied = shlex.split(command)
+        assert (program, plugin) == ("kubectl", "dra")
+        again = parser(copied).parse_args(copied)
+        assert given_options(again) == given_options(options)
+        assert (again.as_user, again.as_group, again.scheduler_name) == ("bob", ["a", "b c"], "mine")
 
 
 def test_a_revision_changes_with_what_is_shown_and_not_with_the_time() -> None:

@@ -116,6 +116,24 @@ def add_operator_arguments(parser: argparse.ArgumentParser, *, decides: bool = T
     operator.add_argument("--device-order", choices=ORDERS, help=shown("which devices of a node are tried first"))
 
 
+def given_options(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return what another command has to repeat to read the same cluster in the same name, with the same settings.
+
+    These are the options of ``add_cluster_arguments`` and ``add_operator_arguments`` that are not at their defaults. A
+    token is left out: nobody is to see it.
+    """
+    parser = argparse.ArgumentParser()
+    add_cluster_arguments(parser)
+    add_operator_arguments(parser)
+    names = {"source": "from", "as_user": "as"}
+    found: list[tuple[str, str]] = []
+    for field, default in vars(parser.parse_args([])).items():
+        if (value := getattr(options, field)) != default and field != "token":
+            option = f"--{names.get(field, field).replace('_', '-')}"
+            found += [(option, str(one)) for one in (value if isinstance(value, list) else [value])]
+    return found
+
+
 def positive(text: str) -> int:
     """A number of at least 1. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:

@@ -8,7 +8,7 @@ the condition ``PodScheduled``; once the causes are worked out (``View.judge``),
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -81,12 +81,14 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands of kubectl dra about what the page shows; ``options`` say which cluster or file it is.
+    """Commands of kubectl dra about what the page shows.
+
+    ``options`` say which cluster or file it is, in whose name it is read, and with which settings of the operator.
 
     A command is an empty text for a name that no object can have.
     """
 
-    options: Mapping[str, str]
+    options: Sequence[tuple[str, str]]
 
     def why(self, kind: str, key: str) -> str:
         """What keeps a pod or a claim."""

@@ -30,6 +30,7 @@ from dra_kube.door import is_same_secret, open_door
 from dra_kube.request_log import request_log
 
 from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.arguments import given_options
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
@@ -100,15 +101,6 @@ PAGE_ANSWER_SECONDS: Final = 5.0
 """For one answer about what a scheduler would decide."""
 FACT_WORKERS: Final = 2
 MOST_FACT_QUESTIONS: Final = 64
-CLUSTER_OPTIONS: Final = {
-    "source": "--from",
-    "kubeconfig": "--kubeconfig",
-    "context": "--context",
-    "cluster": "--cluster",
-    "user": "--user",
-    "server": "--server",
-}
-"""Those that commands on the page have to repeat; a token is never shown."""
 
 
 class Feed:
@@ -116,9 +108,7 @@ class Feed:
 
     def __init__(self, options: argparse.Namespace) -> None:
         settings, history = Settings.of(options), History()
-        given = {option: getattr(options, name) for name, option in CLUSTER_OPTIONS.items()}
-        commands = Commands({option: str(value) for option, value in given.items() if value})
-
+        commands = Commands(given_options(options))
         before: View | None = None
 
         def view(seen: Observed) -> View:
