@@ -78,6 +78,16 @@ async def test_only_our_own_page_is_answered_and_every_answer_is_locked_in(http:
     assert not (await _is_open(int(port)))
 
 
+async def test_a_request_without_a_path_is_refused_like_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(options("--from", str(CLUSTER))) as address:
+        place = address.split("/")[2]
+        reader, writer = await asyncio.open_connection(*place.split(":"))
+        writer.write(f"OPTIONS * HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
+    assert not caplog.records, "it costs a stranger nothing to send them"
+
+
 async def test_a_page_of_another_origin_may_ask_if_the_person_named_it(http: ClientSession) -> None:
     origin, cross = "http://localhost:4466", {"Sec-Fetch-Site": "cross-site"}
     async with running(options("--from", str(CLUSTER), "--allow-origin", origin)) as address:
