@@ -234,6 +234,23 @@ def test_a_revision_changes_with_what_is_shown_and_not_with_the_time() -> None:
         assert view_of([*FLEET, *more]).revision != first.revision
 
 
+@pytest.mark.parametrize("part", ["metadata", "status", "class"])
+def test_a_revision_changes_with_each_cell_of_a_list(part: str) -> None:
+    held, class_ = claim("x", ("n-1", "gpu-0")), device_class("another")
+    held["status"]["reservedFor"] = [{"resource": "pods", "name": "a", "uid": "uid-a"}]
+    first = view_of([*FLEET, held, class_])
+    if part == "metadata":
+        held["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    elif part == "status":
+        held["status"]["reservedFor"] = [{"resource": "pods", "name": "b", "uid": "uid-b"}]
+    else:
+        class_["spec"]["extendedResourceName"] = "example.com/another"
+    second = view_of([*FLEET, held, class_])
+    lists_of = [(it.claims(Wish(), 0, 99)["rows"], it.classes(Wish(), 0, 99)["rows"]) for it in (first, second)]
+    assert lists_of[0] != lists_of[1]
+    assert first.revision != second.revision
+
+
 def test_history_drops_every_second_point_and_keeps_gaps() -> None:
     now = 0.0
     history, shown = History(lambda: now), view_of(FLEET)

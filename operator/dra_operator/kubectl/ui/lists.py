@@ -182,7 +182,6 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
     def line(class_: DeviceClass) -> Listed:
         name, counts = class_.metadata.name, states.get(class_.metadata.name, Counter())
         used = counts["taken"] + counts["shared"]
-        selectors = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
         cells: JSON = {
             "name": name,
             "known": name not in unjudged,
@@ -192,7 +191,7 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
             "trouble": counts["tainted"] + counts["unusable"],
             "waiting": waiting[name],
             "resource": class_.spec.extended_resource_name or "",
-            "selectors": shortened(" && ".join(selectors)),
+            "selectors": shortened(" && ".join(expressions_of(class_))),
             "command": commands.free(name),
         }
         numbers = {key: float(cells[key]) for key in ("devices", "used", "free", "trouble", "waiting")}
@@ -201,6 +200,11 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
         )
 
     return Lines(("name", *NUMBERS_OF_CLASS), map(line, seen.every(DeviceClass)))
+
+
+def expressions_of(class_: DeviceClass) -> list[str]:
+    """The selectors of a class."""
+    return [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
 
 
 def classes_asked(claim: ResourceClaim) -> set[str]:

@@ -36,6 +36,7 @@ from dra_operator.kubectl.ui.lists import (
     claim_lines,
     class_lines,
     classes_asked,
+    expressions_of,
     said_of,
     waiting_lines,
 )
@@ -200,7 +201,7 @@ class View:
         return {
             "name": name,
             "resource": found.spec.extended_resource_name or "",
-            "selectors": [it.cel.expression for it in found.spec.selectors or () if it.cel is not None],
+            "selectors": expressions_of(found),
             "waiting": waiting[:PAGE_HOLDERS],
             "more_waiting": max(0, len(waiting) - PAGE_HOLDERS),
             "command": self._commands.free(name),
@@ -240,19 +241,22 @@ class View:
 
     def _shown(self) -> str:
         """A hash of all that the page shows, but for ages."""
-        classes = self._seen.every(DeviceClass)
         shown: list[object] = [
             [(row.id, row.state, row.claims, row.facets) for row in self._fleet.rows],
             sorted(self._fleet.conditions.items()),
             [(pod.key, said_of(pod)) for pod in self._pods],
-            [
-                (it.key, [str(one.device) for one in it.results], len(it.status.reserved_for or ()), it.metadata.uid)
-                for it in self._seen.every(ResourceClaim)
-            ],
-            [(it.key, [one.cel.expression for one in it.spec.selectors or () if one.cel]) for it in classes],
+            [_shown_of(claim) for claim in self._seen.every(ResourceClaim)],
+            [(it.key, it.spec.extended_resource_name, expressions_of(it)) for it in self._seen.every(DeviceClass)],
             self._notes,
         ]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+
+def _shown_of(claim: ResourceClaim) -> object:
+    """What lists and details show of a claim, but for its age and for what never changes."""
+    meta, users = claim.metadata, claim.status.reserved_for or ()
+    devices = [str(one.device) for one in claim.results]
+    return claim.key, meta.uid, meta.deletion_timestamp is None, devices, len(users), [it.uid for it in users[:3]]
 
 
 def _classes(ledger: Ledger) -> tuple[Mapping[str, tuple[str, ...]], frozenset[str]]:
