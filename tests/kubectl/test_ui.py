@@ -111,6 +111,20 @@ def test_what_is_no_origin_is_refused(text: str) -> None:
         options("--allow-origin", text)
 
 
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("http://localhost:80", "http://localhost"),
+        ("https://headlamp.example.com:443", "https://headlamp.example.com"),
+        ("https://a:80", "https://a:80"),
+        ("http://a:8080", "http://a:8080"),
+        ("http://a:180", "http://a:180"),
+    ],
+)
+def test_an_origin_is_what_browsers_send_which_is_no_usual_port(text: str, sent: str) -> None:
+    assert options("--allow-origin", text).allow_origin == [sent]
+
+
 async def _is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -159,7 +159,7 @@ def origin(text: str) -> str:
     """The origin of a page as browsers write it: scheme, host, and a port unless it is the usual one."""
     if re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not the origin of a page, such as http://localhost:4466")
-    return text
+    return text.removesuffix(":443" if text.startswith("https") else ":80")
 
 
 def output_format(text: str) -> str:
