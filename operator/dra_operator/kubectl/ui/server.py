@@ -281,7 +281,10 @@ class Routes:
         async def handler(request: web.Request) -> web.Response:
             find, kind = (_asked(request, name, is_optional=True) for name in ("find", "kind"))
             wish, (offset, limit) = Wish(_asked(request, "sort"), find, kind), _part(request)
-            return await _answered(self._feed.look_up(lambda view: lines(view, wish, offset, limit)))
+            try:
+                return await _answered(self._feed.look_up(lambda view: lines(view, wish, offset, limit)))
+            except KeyError as error:
+                raise web.HTTPBadRequest(reason=f"the list has no order {error}") from error
 
         return handler
 
@@ -291,8 +294,6 @@ async def _answered(working: Awaitable[bytes]) -> web.Response:
         return web.Response(body=await working, content_type="application/json")
     except Crowded as crowded:
         raise web.HTTPServiceUnavailable(reason=str(crowded)) from crowded
-    except KeyError as error:
-        raise web.HTTPBadRequest(reason=f"the list has no order {error}") from error
 
 
 def _asked(request: web.Request, name: str, *, is_optional: bool = False) -> str:
