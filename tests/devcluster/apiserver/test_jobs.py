@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -310,6 +311,61 @@ async def test_what_cannot_work_is_refused(client: Client, wrong: Json, field: s
     answer = await client.call("POST", JOBS if wrong["kind"] == "Job" else CRON_JOBS, wrong)
     assert answer.code == 422
     assert field in {cause["field"] for cause in answer.json["details"]["causes"]}
+
+
+@pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
+async def test_a_job_of_two_thousand_million_pods_keeps_nobody_waiting(
+    client: Client, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(jobs, "BATCH_PODS", 2)
+    most = 2**31 - 1
+    await client.post(JOBS, job(completions=most, parallelism=most, completionMode=mode))
+    await client.until(PODS, lambda answer: len(answer.json["items"]) >= 6)
+    await client.patch(f"{JOBS}/j", {"spec": {"suspend": True}})
+    await pods(client, 0)
+    assert (await status(client, is_true("Suspended"))).get("failed") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "written"),
+    [
+        ("", [], ""),
+        ("0-2,5", [range(3), range(5, 6)], "0-2,5"),
+        ("5,0-2,2-4", [range(6)], "0-5"),
+        ("0-99999999999999", [range(2**31 - 1)], f"0-{2**31 - 2}"),
+        ("one,-3,4-2,1-2-3,7," + "9" * 5000, [range(7, 8)], "7"),
+    ],
+)
+def test_completed_indexes_are_spans(text: str, spans: list[range], written: str) -> None:
+    found = jobs.read_indexes(text, 2**31 - 1)
+    assert found == spans
+    assert jobs.write_indexes(found) == written
+    assert (
+        list(islice(jobs.without(found, 2**31 - 1), 3))
+        == [number for number in range(10) if not any(number in span for span in spans)][:3]
+    )
+
+
+async def test_any_number_of_seconds_may_be_meant_as_never(client: Client, clock: type[Clock]) -> None:
+    await client.post(JOBS, job(activeDeadlineSeconds=2**63 - 1))
+    await pods(client, 1)
+    await client.delete(f"{JOBS}/j", {"propagationPolicy": "Background"})
+    await client.gone(f"{JOBS}/j")
+    await client.post(CRON_JOBS, cron_job(startingDeadlineSeconds=2**63 - 1))
+    clock.moment = datetime.now(UTC) + timedelta(hours=1)
+    await due(client, clock, 1)
+
+
+async def test_an_index_that_somebody_else_wrote_is_no_index(client: Client) -> None:
+    await client.post(JOBS, job(completions=1, completionMode="Indexed"))
+    (pod,) = await pods(client, 1)
+    await client.patch(f"{PODS}/{pod['metadata']['name']}", {"metadata": {"annotations": {INDEX: "\u00b2"}}})
+    (other,) = (await client.until(PODS, lambda it: is_replaced(it.json["items"], pod))).json["items"]
+    assert other["metadata"]["annotations"][INDEX] == "0"
+
+
+def is_replaced(items: list[Json], pod: Json) -> bool:
+    return len(items) == 1 and items[0]["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
 async def test_a_started_job_keeps_its_template(client: Client) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from bare_client import EVENTS, NODES, PODS, Client, Json
+from dra_devcluster.apiserver.controllers import workloads
 
 APPS = "/apis/apps/v1/namespaces/default"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}
@@ -77,6 +78,22 @@ async def test_pods_that_cannot_be_made_are_reported(client: Client) -> None:
     event = answer.json["items"][0]
     assert (event["reason"], event["type"], event["involvedObject"]["name"]) == ("FailedCreate", "Warning", "w")
     assert "no PriorityClass with name none was found" in event["message"]
+
+
+async def test_replicas_without_end_keep_nobody_waiting(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "BATCH_PODS", 2)
+    await client.post(f"{APPS}/replicasets", workload("ReplicaSet", replicas=2**31 - 1))
+    await pods(client, lambda items: len(items) >= 6)
+    await client.patch(f"{APPS}/replicasets/w", {"spec": {"replicas": 0}})
+    await pods(client, lambda items: not items)
+
+
+async def test_one_refused_pod_speaks_for_all(client: Client) -> None:
+    await client.post(f"{APPS}/replicasets", workload("ReplicaSet", replicas=100, pod={"priorityClassName": "none"}))
+    await client.until(f"{APPS}/replicasets/w", lambda answer: bool(answer.json.get("status")))
+    events = (await client.get(EVENTS))["items"]
+    assert 1 <= len(events) < 10
+    assert {event["reason"] for event in events} == {"FailedCreate"}
 
 
 async def test_a_rolling_update_takes_an_old_pod_for_each_new_one_that_is_ready(client: Client) -> None:

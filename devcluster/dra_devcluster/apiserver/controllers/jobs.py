@@ -15,15 +15,22 @@ Spec: the Job and CronJob controllers of Kubernetes 1.36; `kinds.jobs.NO_EFFECT`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
 from typing import Final
 
 from dra_api.values import format_time, parse_time
 
-from dra_devcluster.apiserver.controllers.workloads import WorkloadController, controller_of, owner_reference
+from dra_devcluster.apiserver.controllers.workloads import (
+    BATCH_PODS,
+    WorkloadController,
+    controller_of,
+    owner_reference,
+)
 from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds.jobs import JOB_NAME, Schedule
 from dra_devcluster.apiserver.served.registry import Registry
@@ -44,9 +51,9 @@ _OUTCOMES: Final = {"SuccessCriteriaMet": "Complete", "FailureTarget": "Failed"}
 _OWN_CONTROLLER: Final = "kubernetes.io/job-controller"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class JobPod:
-    """A pod of a Job."""
+    """A pod of a Job, as one look at it finds it; sets of them are cheap."""
 
     stored: Stored
     content: Json
@@ -72,8 +79,10 @@ class JobPod:
     def index(self) -> int:
         """The completion index, or -1."""
         text = dig(self.content, "metadata.annotations") or {}
-        number = str(text.get(COMPLETION_INDEX, ""))
-        return int(number) if number.isdigit() else -1
+        try:
+            return int(text.get(COMPLETION_INDEX, -1))
+        except ValueError:
+            return -1
 
     def has_failed(self, *, waits: bool) -> bool:
         """Whether it counts as failed; ``waits``: a pod on a node only when its containers have stopped."""
@@ -144,7 +153,7 @@ class JobController(WorkloadController):
             self._manage(stored, obj, sync, backoff)
             outcome = sync.completion()
         else:
-            for pod in sync.active:
+            for pod in sync.active[:BATCH_PODS]:
                 self.delete(pod.stored)
             if outcome[0] == "FailureTarget":
                 sync.fail_all()
@@ -164,7 +173,7 @@ class JobController(WorkloadController):
         """Make missing pods, or delete those that are too many."""
         missing = sync.missing()
         if sync.surplus:
-            for pod in sync.surplus:
+            for pod in sync.surplus[:BATCH_PODS]:
                 self._untrack([pod])
                 if current := self.dependents.get(*pod.stored.key):
                     self.delete(current)
@@ -228,8 +237,7 @@ class JobController(WorkloadController):
         since = parse_time(finished["lastTransitionTime"])
         if seconds is None or since is None or stored.finalizing:
             return
-        left = (since + timedelta(seconds=seconds) - datetime.now(UTC)).total_seconds()
-        if left > 0:
+        if (left := seconds - age(since)) > 0:
             self.add_later(stored.key, left)
             return
         options = DeleteOptions(propagation="Foreground", uid=stored.uid)
@@ -249,7 +257,7 @@ class _Sync:
         self.counted: list[JobPod] = []
         self.is_indexed = self.spec["completionMode"] == "Indexed"
         self.replaces_late = self.spec["podReplacementPolicy"] == "Failed"
-        self._done = read_indexes(self.status.get("completedIndexes", ""))
+        self._done = read_indexes(self.status.get("completedIndexes", ""), self.spec.get("completions") or 0)
         self._conditions: list[Json] = self.status.get("conditions") or []
         self._fatal = ""
 
@@ -278,11 +286,12 @@ class _Sync:
         if not self.is_indexed:
             self._add("succeeded")
         elif 0 <= pod.index < self.spec["completions"]:
-            self._done.add(pod.index)
+            self._done.append(range(pod.index, pod.index + 1))
 
     def _note_indexes(self) -> None:
         if self.is_indexed and self._done:
-            self.status["succeeded"] = len(self._done)
+            self._done = joined(self._done)
+            self.status["succeeded"] = sum(map(len, self._done))
             self.status["completedIndexes"] = write_indexes(self._done)
 
     def _add(self, field: str) -> None:
@@ -290,8 +299,9 @@ class _Sync:
 
     def fail_all(self) -> None:
         """Count every pod that has not succeeded: the Job has failed, and they are being deleted."""
+        counted = set(self.counted)
         for pod in self.pods:
-            if pod.is_tracked and pod not in self.counted:
+            if pod.is_tracked and pod not in counted:
                 self.counted.append(pod)
                 self._add("failed")
 
@@ -321,7 +331,7 @@ class _Sync:
         started, seconds = parse_time(self.status.get("startTime")), self.spec.get("activeDeadlineSeconds")
         if started is None or seconds is None or self.spec["suspend"]:
             return None
-        return (started + timedelta(seconds=seconds) - datetime.now(UTC)).total_seconds()
+        return float(seconds - age(started))
 
     def missing(self) -> list[int]:
         """Return the indexes of pods to make, -1 for pods without one; ``surplus`` are those to delete."""
@@ -332,29 +342,30 @@ class _Sync:
         wanted = min(self.spec["parallelism"], completions - succeeded) if completions is not None else None
         if wanted is None:
             wanted = len(self.active) if succeeded else self.spec["parallelism"]
-        twice: list[JobPod] = []
-        seen = set(self._done)
+        twice: set[JobPod] = set()
+        seen: set[int] = set()
         for pod in self.active if self.is_indexed else ():
-            if pod.index in seen or not 0 <= pod.index < (completions or 0):
-                twice.append(pod)
+            is_done = any(pod.index in span for span in self._done)
+            if is_done or pod.index in seen or not 0 <= pod.index < (completions or 0):
+                twice.add(pod)
             seen.add(pod.index)
         others = sorted((pod for pod in self.active if pod not in twice), key=lambda pod: is_ready(pod.content))
         excess = max(0, len(others) - max(0, wanted))
-        self.surplus = [*twice, *others[:excess]]
+        self.surplus = [*(pod for pod in self.active if pod in twice), *others[:excess]]
         busy = len(self.active) + (len(self.terminating) if self.replaces_late else 0)
-        lack = max(0, wanted - busy)
+        lack = min(max(0, wanted - busy), BATCH_PODS)
         if not self.is_indexed:
             return [-1] * lack
         if self.replaces_late:
             seen |= {pod.index for pod in self.terminating}
-        return [index for index in range(completions or 0) if index not in seen][:lack]
+        free = (index for index in without(self._done, completions or 0) if index not in seen)
+        return list(islice(free, lack))
 
     def completion(self) -> tuple[str, str, str] | None:
         """Return the interim condition of a Job that has succeeded, or None."""
         succeeded, completions = self.status.get("succeeded", 0), self.spec.get("completions")
         enough = succeeded > 0 if completions is None else succeeded >= completions
-        left = [pod for pod in self.active if pod not in self.surplus]
-        if not enough or left or self.surplus:
+        if not enough or self.active:
             return None
         return "SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods"
 
@@ -412,12 +423,12 @@ def judged(pod: Json, rules: Iterable[Json]) -> tuple[str, str]:
         if codes := rule.get("onExitCodes"):
             for container, code in _exits(pod):
                 named = codes.get("containerName") in (None, container)
-                if named and (code in codes["values"]) == (codes["operator"] == "In"):
+                if named and (code in (codes.get("values") or ())) == (codes["operator"] == "In"):
                     how = f"failed with exit code {code} matching {rule['action']} rule at index {number}"
                     return rule["action"], f"Container {container} for pod {where} {how}"
         for wanted in rule.get("onPodConditions") or ():
             for found in dig(pod, "status.conditions") or ():
-                if (found.get("type"), found.get("status")) == (wanted["type"], wanted["status"]):
+                if (found.get("type"), found.get("status")) == (wanted.get("type"), wanted.get("status")):
                     how = f"has condition {wanted['type']} matching {rule['action']} rule at index {number}"
                     return rule["action"], f"Pod {where} {how}"
     return "Count", ""
@@ -433,24 +444,41 @@ def _exits(pod: Json) -> list[tuple[str, int]]:
     ]
 
 
-def read_indexes(text: str) -> set[int]:
-    """Return the indexes of ``0-2,5``."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
+def read_indexes(text: str, completions: int) -> list[range]:
+    """Return the spans of ``0-2,5`` below ``completions``; what another client wrote there may be anything."""
+    found: list[range] = []
+    for part in text.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        with suppress(ValueError):
+            found.append(range(int(first), min(int(last or first) + 1, completions)))
+    return joined(found)
+
+
+def joined(spans: Iterable[range]) -> list[range]:
+    """Return the same numbers as spans in their order, none of which touches another."""
+    found: list[range] = []
+    for span in sorted(filter(None, spans), key=lambda span: span.start):
+        if found and span.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, span.stop))
+        else:
+            found.append(span)
     return found
 
 
-def write_indexes(indexes: Iterable[int]) -> str:
-    """Return ``0-2,5`` for the indexes."""
-    spans: list[list[int]] = []
-    for index in sorted(indexes):
-        if spans and spans[-1][1] == index - 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+def without(spans: Iterable[range], stop: int) -> Iterator[int]:
+    """Yield the numbers up to ``stop`` that are in none of the spans, which are joined."""
+    for before, after in pairwise([range(0), *spans, range(stop, stop)]):
+        yield from range(before.stop, after.start)
+
+
+def write_indexes(spans: Iterable[range]) -> str:
+    """Return ``0-2,5`` for spans."""
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+
+
+def age(since: datetime) -> float:
+    """Return the seconds since then."""
+    return (datetime.now(UTC) - since).total_seconds()
 
 
 _Jobs = list[tuple[Stored, Json]]
@@ -485,8 +513,9 @@ class CronJobController(WorkloadController):
         spec, moment = obj["spec"], datetime.now(UTC)
         schedule = Schedule(spec["schedule"], spec.get("timeZone"))
         since = parse_time(status.get("lastScheduleTime") or obj["metadata"]["creationTimestamp"]) or moment
-        if (limit := spec.get("startingDeadlineSeconds")) is not None:
-            since = max(since, moment - timedelta(seconds=limit))
+        limit = spec.get("startingDeadlineSeconds")
+        if limit is not None and limit < (moment - since).total_seconds():
+            since = moment - timedelta(seconds=limit)
         due = schedule.latest(since, moment)
         if (upcoming := schedule.upcoming(since, moment)) is not None:
             self.add_later(stored.key, (upcoming - moment).total_seconds())

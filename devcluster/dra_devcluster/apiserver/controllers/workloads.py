@@ -37,6 +37,8 @@ from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now
 
 MANAGER = "dra-devcluster"
+BATCH_PODS = 500
+"""Pods that one look at an object makes or deletes. Their changes bring it back, after requests had their turn."""
 
 
 class WorkloadController(Worker[Key]):
@@ -177,10 +179,11 @@ class ReplicaSetController(WorkloadController):
         wanted = obj["spec"].get("replicas", 1)
         pods = [(pod, pod.decode()) for pod in self.owned_by(stored)]
         alive = [(pod, content) for pod, content in pods if not has_ended(content)]
-        for _ in range(wanted - len(alive)):
-            self.create_pod(obj, obj["spec"]["template"]["spec"], {})
+        for _ in range(min(wanted - len(alive), BATCH_PODS)):
+            if not self.create_pod(obj, obj["spec"]["template"]["spec"], {}):
+                break  # the others would be refused as well, each with an event
         surplus = sorted(alive, key=lambda entry: is_ready(entry[1]))[: max(0, len(alive) - wanted)]
-        for pod, _ in surplus:
+        for pod, _ in surplus[:BATCH_PODS]:
             self.delete(pod)
         ready = sum(is_ready(content) for _, content in alive)
         counts = {"fullyLabeledReplicas": len(alive), "readyReplicas": ready, "availableReplicas": ready}
