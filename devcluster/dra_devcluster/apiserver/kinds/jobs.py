@@ -27,8 +27,7 @@ from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
-from .pod_defaults import default_spec
-from .pod_rules import validate_spec
+from .workloads import default_template, negative, template_faults
 
 CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
@@ -115,13 +114,10 @@ class CronJobs(Kind):
                 yield faults.invalid("spec.schedule", spec["schedule"], str(error))
         if zone is not None and not _is_zone(zone):
             yield faults.invalid("spec.timeZone", zone, "unknown time zone")
-        if spec["concurrencyPolicy"] not in ("Allow", "Forbid", "Replace"):
-            yield faults.unsupported(
-                "spec.concurrencyPolicy", spec["concurrencyPolicy"], ("Allow", "Forbid", "Replace")
-            )
-        for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
-            if spec.get(field, 0) < 0:
-                yield faults.invalid(f"spec.{field}", spec[field], "must be greater than or equal to 0")
+        if spec["concurrencyPolicy"] not in _CONCURRENCY:
+            yield faults.unsupported("spec.concurrencyPolicy", spec["concurrencyPolicy"], _CONCURRENCY)
+        limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+        yield from negative(spec, "spec", *limits)
         job = deepcopy(spec["jobTemplate"]["spec"])
         default_job_spec(job)
         yield from job_faults(job, "spec.jobTemplate.spec")
@@ -142,11 +138,6 @@ def default_job_spec(spec: Json) -> None:
                 pattern["status"] = "True"
 
 
-def default_template(spec: Json) -> None:
-    """Fill in what the template of pods leaves out."""
-    default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
-
-
 def _identify(job: Json) -> None:
     """Write selector and labels, in the old spelling as well."""
     meta, spec = job["metadata"], job["spec"]
@@ -161,9 +152,7 @@ def _identify(job: Json) -> None:
 
 def job_faults(spec: Json, path: str) -> Iterator[Fault]:
     """The faults of a Job's spec with its defaults."""
-    for field in _AT_LEAST_ZERO:
-        if spec.get(field, 0) < 0:
-            yield faults.invalid(f"{path}.{field}", spec[field], "must be greater than or equal to 0")
+    yield from negative(spec, path, *_AT_LEAST_ZERO)
     if spec["completionMode"] not in ("Indexed", "NonIndexed"):
         yield faults.unsupported(f"{path}.completionMode", spec["completionMode"], ("Indexed", "NonIndexed"))
     if spec["completionMode"] == "Indexed" and spec.get("completions") is None:
@@ -175,8 +164,7 @@ def job_faults(spec: Json, path: str) -> Iterator[Fault]:
     if pod["restartPolicy"] == "Always":
         yield faults.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
     yield from _policy_faults(spec, f"{path}.podFailurePolicy")
-    for fault in validate_spec(pod):
-        yield Fault(fault.reason, f"{path}.template.{fault.field}", fault.message)
+    yield from template_faults(spec, path)
 
 
 def _policy_faults(spec: Json, path: str) -> Iterator[Fault]:
@@ -212,21 +200,26 @@ _MACROS: Final = {
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _FOREIGN: Final = re.compile(r"[#]|\bL|L\b|W\b")
 _FIELD_COUNT: Final = 5
+_LONGEST_CHARACTERS: Final = 10_000  # cronsim reads a million in seconds, in which nobody else is served
+_LONGEST_INTERVAL: Final = timedelta(microseconds=2**63 // 1000)  # that of Go
 
 
 class Schedule:
     """The moments at which a CronJob makes Jobs. Raises ValueError, with the reason, for a text that is none."""
 
     def __init__(self, text: str, zone: str | None) -> None:
+        if len(text) > _LONGEST_CHARACTERS:
+            raise ValueError(f"must be no more than {_LONGEST_CHARACTERS} characters")
         self._zone: tzinfo = ZoneInfo(zone) if zone else UTC
         self._every: timedelta | None = None
         self._fields = _MACROS.get(text, text).replace("?", "*")
         if text.startswith("@every "):
             match = _DURATION.fullmatch(text.removeprefix("@every ").strip())
             hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-            self._every = timedelta(hours=hours, minutes=minutes, seconds=seconds)
-            if not self._every:
-                raise ValueError("expected a duration after @every, such as 1h30m or 90s")
+            whole = 3600 * hours + 60 * minutes + seconds
+            if not 0 < whole <= _LONGEST_INTERVAL.total_seconds():
+                raise ValueError("expected a duration after @every of at most 292 years, such as 1h30m or 90s")
+            self._every = timedelta(seconds=whole)
             return
         if "TZ" in text:
             raise ValueError("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
@@ -258,8 +251,6 @@ class Schedule:
 def _is_zone(name: str) -> bool:
     try:
         ZoneInfo(name)
-    except (ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
-        return False
-    except KeyError:
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         return False
     return bool(name) and name.lower() != "local"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
@@ -30,8 +30,7 @@ class Workload(Kind):
         for key, value in self.defaults.items():
             if spec.get(key) in (None, {}):
                 spec[key] = deepcopy(value)
-        template = spec.setdefault("template", {})
-        default_spec(template.setdefault("spec", {}))
+        default_template(spec)
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         if write.subresource:
@@ -46,13 +45,29 @@ class Workload(Kind):
             yield faults.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
         if old is not None and selector != (old["spec"].get("selector") or {}):
             yield faults.immutable("spec.selector", selector)
-        if spec.get("replicas", 0) < 0:
-            yield faults.invalid("spec.replicas", spec["replicas"], "must be greater than or equal to 0")
+        yield from negative(spec, "spec", "replicas")
         policy = spec["template"]["spec"]["restartPolicy"]
         if policy in ("OnFailure", "Never"):
             yield faults.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
-        for fault in validate_spec(spec["template"]["spec"]):
-            yield Fault(fault.reason, f"spec.template.{fault.field}", fault.message)
+        yield from template_faults(spec, "spec")
+
+
+def default_template(spec: Json) -> None:
+    """Fill in what the template of pods leaves out."""
+    default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+
+
+def template_faults(spec: Json, path: str) -> Iterator[Fault]:
+    """Faults of the template of pods in a spec at ``path``."""
+    for fault in validate_spec(spec["template"]["spec"]):
+        yield Fault(fault.reason, f"{path}.template.{fault.field}", fault.message)
+
+
+def negative(spec: Json, path: str, *fields: str) -> Iterator[Fault]:
+    """A fault for each of the fields that is less than 0."""
+    for field in fields:
+        if spec.get(field, 0) < 0:
+            yield faults.invalid(f"{path}.{field}", spec[field], "must be greater than or equal to 0")
 
 
 class Deployments(Workload):
