@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from admission_world import VIEW, AdmissionWorld
 from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_api.kueue import Workload
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
@@ -150,3 +151,31 @@ async def test_a_look_that_failed_leaves_no_devices_to_what_is_gone(
         await world.tick()
         world.api.drop(RESOURCE_CLAIMS, "ns/ghost")
         await world.until("train runs", lambda: len(world.pods("train")) == 4, 10)
+
+
+async def test_each_promise_is_asked_only_for_pods_that_may_be_its_own(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand promises in a namespace of ten thousand pods would ask ten million times in each round."""
+    jobs = [made(f"job-{number}", 3) for number in range(20)]
+    for number in range(40):
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "controller": True, "uid": f"job-job-{number}"}
+        says: dict[str, Obj] = {
+            f"named-{number}": {"annotations": {"kueue.x-k8s.io/workload": f"job-{number}"}},
+            f"group-{number}": {"labels": {"kueue.x-k8s.io/pod-group-name": f"job-{number}"}},
+            f"owned-{number}": {"ownerReferences": [owner]},
+        }
+        for name, meta in says.items():
+            pod = Make.pod(name, node="node-0")
+            world.api.add(PODS, {**pod, "metadata": {**pod["metadata"], **meta}})
+    asked, owns = list[str](), Workload.owns
+
+    def counted(job: Workload, pod: Pod) -> bool:
+        asked.append(pod.key)
+        return owns(job, pod)
+
+    answering = planner(world)
+    monkeypatch.setattr(Workload, "owns", counted)
+    answers = answering.answer(question(world, promised=jobs))
+    assert answers.started == {it.metadata.uid for it in jobs}
+    assert len(asked) == 3 * len(jobs)

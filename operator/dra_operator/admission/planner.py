@@ -185,7 +185,7 @@ class Planner:
         self._catch_up(question)
         answers = CheckAnswers()
         try:
-            pods = self._pods_in({wanted.workload.metadata.namespace for wanted in question.promised})
+            pods = self._pods_by_owner({wanted.workload.metadata.namespace for wanted in question.promised})
             for wanted in question.promised:
                 self._keep(wanted, pods, question.flavors, answers)
             failed: set[bytes] = set()
@@ -252,17 +252,26 @@ class Planner:
 
     # --- promises ---
 
-    def _pods_in(self, namespaces: set[str]) -> Mapping[str, Sequence[Pod]]:
-        found: defaultdict[str, list[Pod]] = defaultdict(list)
+    def _pods_by_owner(self, namespaces: set[str]) -> Mapping[tuple[str, str], Sequence[Pod]]:
+        """Return the pods by namespace and by each name or UID that they have of an owner.
+
+        A look at all pods of the namespace for each promise would be quadratic.
+        """
+        found: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
         for pod in self._cluster.pods:
-            if pod.metadata.namespace in namespaces:
-                found[pod.metadata.namespace].append(pod)
+            meta = pod.metadata
+            if meta.namespace not in namespaces:
+                continue
+            names = (meta.annotations or {}).get(kueue.WORKLOAD), (meta.labels or {}).get(kueue.POD_GROUP)
+            uids = meta.uid, meta.controller.uid if meta.controller is not None else ""
+            for owner in {it for it in (*names, *uids) if it}:
+                found[meta.namespace, owner].append(pod)
         return found
 
     def _keep(
         self,
         wanted: PromisedWorkload,
-        pods: Mapping[str, Sequence[Pod]],
+        pods: Mapping[tuple[str, str], Sequence[Pod]],
         flavors: Mapping[str, ResourceFlavor],
         answers: CheckAnswers,
     ) -> None:
@@ -274,7 +283,10 @@ class Planner:
         except kueue.WorkloadError as error:
             answers.promised[uid] = Outcome(workload, reason=str(error))
             return
-        there = [pod for pod in pods.get(workload.metadata.namespace, ()) if workload.owns(pod)]
+        meta, owner = workload.metadata, workload.metadata.controller
+        named = {meta.name, owner.uid if owner is not None else ""}
+        likely = {pod.key: pod for name in sorted(named) for pod in pods.get((meta.namespace, name), ())}
+        there = [pod for pod in likely.values() if workload.owns(pod)]
         waiting = [_opened(pod) for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
         missing = [*waiting, *self.copies(self._cluster, workload, _unmade(sets, there))]
         if not missing:
