@@ -167,6 +167,26 @@ async def test_the_printed_commands_repair_the_same(tmp_path: Path, capsys: pyte
     assert not claim["metadata"].get("finalizers")
 
 
+@pytest.mark.parametrize(("words", "typed"), [(["--yes"], ""), ([], "y\n")])
+async def test_a_claim_that_loses_several_devices_is_repaired_and_asked_about_once(
+    words: list[str], typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [{"request": "gpu", "driver": "d", "pool": "p", "device": f"gpu-{number}"} for number in range(3)]
+    async with DevApiServer() as server, Api(connection(str(server.write_kubeconfig(tmp_path / "k")))) as api:
+        for name in ("first", "second"):
+            await claim_of(api, name, [])
+            status = {"status": {"allocation": {"devices": {"results": results}}, "reservedFor": [GONE]}}
+            await api.patch(RESOURCE_CLAIMS, name, status, "default", subresource="status")
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        await asyncio.to_thread(main, ["doctor", "--fix", *words, "--kubeconfig", str(tmp_path / "k")])
+        claims = {it["metadata"]["name"]: it.get("status", {}) for it in (await api.list(RESOURCE_CLAIMS))[0]}
+    said = capsys.readouterr()
+    assert claims["second"] == {}, "of two claims as old the second loses its devices"
+    assert "not repaired" not in said.err
+    assert said.err.count("[y/N]") == (2 if typed else 0), "about this claim, and the reservation of the other one"
+    assert "device d/p/gpu" not in said.out, "no device is in two claims any more"
+
+
 LONG_AGO = "2029-12-31T00:00:00Z"
 
 

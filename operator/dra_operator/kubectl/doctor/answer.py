@@ -88,14 +88,25 @@ async def _live(
         lacks, notes = await operator_lacks(api, options.operator_account, needed_rights(seen))
         rights = [*await missing_rights(api, fix=options.fix, release=seen.release), *lacks]
         done = set()
+        tried: dict[tuple[str, str], tuple[Repair, bool]] = {}  # one that frees several devices is advised for each
         for place, one in enumerate(found) if options.fix else ():
-            if one.repair is None or not (options.yes or _is_wanted(one, one.repair)):
+            if one.repair is None:
                 continue
-            why_not = await repaired(api, one.repair)
-            print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
-            if not why_not:
+            claim = one.repair.namespace, one.repair.name
+            repair, is_made = tried.get(claim, (None, False))
+            if repair != one.repair:
+                is_made = (options.yes or _is_wanted(one, one.repair)) and await _is_made(api, one, one.repair)
+                tried[claim] = one.repair, is_made
+            if is_made:
                 done.add(len(rights) + place)
     return rights, notes, frozenset(done)
+
+
+async def _is_made(api: Api, one: Diagnosis, repair: Repair) -> bool:
+    """Make the repair, and say what became of it."""
+    why_not = await repaired(api, repair)
+    print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
+    return not why_not
 
 
 def _is_wanted(one: Diagnosis, repair: Repair) -> bool:
