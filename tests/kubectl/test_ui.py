@@ -135,7 +135,7 @@ async def test_the_page_shows_devices_holders_and_what_waits(http: ClientSession
         _, shown = await asked(http, f"{address}api/overview")
         assert shown["totals"] == {"all": 7, "taken": 2, "tainted": 1, "free": 2, "shared": 1, "unusable": 1}
         nodes = {node: [condition, *counts] for node, _, condition, *counts in shown["cells"]}
-        assert nodes["gpu-3"] == ["cordoned", 0, 0, 1, 0, 0]
+        assert nodes["gpu-3"] == ["cordoned", 0, 0, 1, 0, 0, 0]
         assert (shown["empty"], shown["waiting"]) == (1, 24)
         _, lines = await asked(http, f"{address}api/tiles?offset=0&limit=1")
         assert lines["lines"][0]["tiles"][0] == ["gpu.example.com/gpu-1/gpu-0", "taken", "ml/train-gpu"]

@@ -14,6 +14,7 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_ledger.entries import STATES as LEDGER_STATES
 from dra_operator.kubectl.arguments import given_options
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.observed import Observed
@@ -21,6 +22,7 @@ from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.ui import fleet, lists, view
 from dra_operator.kubectl.ui.fleet import FACETS, NONE, NodeQuestion
 from dra_operator.kubectl.ui.lists import Commands, Wish
+from dra_operator.kubectl.ui.server import PAGE
 from dra_operator.kubectl.ui.view import History, View
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
@@ -135,6 +137,38 @@ def test_totals_count_all_states_that_the_other_filters_leave() -> None:
     assert (shown["totals"], shown["devices"], shown["nodes"]) == ({"all": 4, "free": 3, "taken": 1}, 1, 1)
     assert shown["facets"]["zone"] == {"values": [["a", 4], ["b", 2]], "more": 0}
     assert [condition for _, _, condition, *_ in view_of(FLEET).overview(asked())["cells"]] == ["", "cordoned", ""]
+
+
+def test_a_device_whose_counters_others_have_drawn_is_counted_like_any_other() -> None:
+    def draws(name: str, amount: str) -> Json:
+        return {"name": name, "consumesCounters": [{"counterSet": "c", "counters": {"memory": {"value": amount}}}]}
+
+    pool, counters = {"name": "n", "generation": 1, "resourceSliceCount": 2}, {"memory": {"value": "40Gi"}}
+    slices = (
+        {"sharedCounters": [{"name": "c", "counters": counters}]},
+        {"devices": [draws("half", "20Gi"), draws("whole", "40Gi")]},
+    )
+    published = [
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"s-{at}"},
+            "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, **part},
+        }
+        for at, part in enumerate(slices)
+    ]
+    node_ = {"kind": "Node", "metadata": {"name": "n"}}
+    shown = view_of([node_, *published, device_class(), claim("one", ("n", "half"))])
+    news = shown.overview(NodeQuestion())
+    assert news["totals"] == {"all": 2, "taken": 1, "drawn": 1}
+    assert sum(news["cells"][0][3:]) == news["devices"] == 2
+    assert shown.overview(NodeQuestion(state="drawn"))["devices"] == 1
+
+
+def test_the_page_has_each_state_of_the_ledger_but_that_of_what_is_not_published() -> None:
+    assert {*fleet.STATES, "gone"} == set(LEDGER_STATES)
+    script, styles = ((PAGE / name).read_text() for name in ("nodes.js", "app.css"))
+    assert f"const STATES = {json.dumps(fleet.STATES)};" in script
+    assert all(f'.tile[data-state="{state}"]' in styles for state in fleet.STATES)
 
 
 def test_claims_and_classes_are_lists_that_can_be_sorted_and_searched() -> None:

@@ -24,7 +24,7 @@ from dra_operator.kubectl.why.pods import ready_state
 from dra_operator.wording import listed
 
 JSON = dict[str, Any]
-STATES: Final = ("free", "taken", "shared", "tainted", "unusable")
+STATES: Final = ("free", "taken", "shared", "tainted", "unusable", "drawn")
 FACETS: Final = ("class", "model", "driver", "rack", "zone", "namespace")
 ORDERS: Final = ("name", "free", "used", "trouble")
 NONE: Final = "(none)"

@@ -21,8 +21,8 @@ let places = []; // index -> [x, y]
 let titles = []; // [text, y]
 let bottom = 0;
 
-/** A cell is [node, group, condition, free, taken, shared, tainted, unusable]. */
-export const all = (cell) => cell[3] + cell[4] + cell[5] + cell[6] + cell[7];
+/** A cell is [node, group, condition, free, taken, shared, tainted, unusable, drawn]. */
+export const all = (cell) => cell[3] + cell[4] + cell[5] + cell[6] + cell[7] + cell[8];
 export const used = (cell) => cell[4] + cell[5];
 export const isTroubled = (cell) => Boolean(cell[2] || cell[6] || cell[7]);
 const shade = (share) => (share === 0 ? 0 : share === 1 ? STEPS - 1 : 1 + Math.min(STEPS - 3, Math.floor(share * (STEPS - 2))));
@@ -147,6 +147,7 @@ export function sentence(cell) {
   const words = [`${used(cell)} of ${all(cell)} in use`];
   if (cell[6]) words.push(`${cell[6]} tainted`);
   if (cell[7]) words.push(`${cell[7]} unusable`);
+  if (cell[8]) words.push(`${cell[8]} drawn`);
   if (cell[2]) words.push(cell[2]);
   return words.join(", ");
 }

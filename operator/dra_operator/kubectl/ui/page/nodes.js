@@ -5,7 +5,7 @@ import { address, ask, byId, counted, make, percent } from "./dom.js";
 import * as map from "./map.js";
 import { Table } from "./table.js";
 
-const STATES = ["free", "taken", "shared", "tainted", "unusable"];
+const STATES = ["free", "taken", "shared", "tainted", "unusable", "drawn"];
 const FACETS = ["class", "model", "driver", "rack", "zone", "namespace"];
 const MOST_GROUPS = 24; // that are listed
 const MOST_KEPT = 2000; // lines whose devices are kept
