@@ -19,12 +19,14 @@ WHOLE = "gpu-0-7g-80gb-0"
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[tuple[Any, Any]]:
-    """The driver and the fake."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield importlib.import_module("gpu_driver"), importlib.import_module("fake_nvml")
-    finally:
-        sys.path.remove(str(FOLDER))
+    """The driver and the fake. Afterwards other drivers may have their names: a new driver for GPUs has that of this one."""
+    names = ("gpu_driver", "fake_nvml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        driver, fake = map(importlib.import_module, names)
+        yield driver, fake
+    for name in names:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -122,10 +124,9 @@ def test_a_gpu_offers_each_profile_at_each_placement(modules: tuple[Any, Any], f
     assert len([each for part in pool.slices for each in part.devices]) == 7 + 3 + 2 + 1 + 1 + 1
 
 
-def test_the_fake_has_the_functions_of_pynvml() -> None:
+def test_the_fake_has_the_functions_of_pynvml(fake: Any) -> None:
     """With nvidia-ml-py installed (``kopf-dra[nvml]``): the same names, and the same arguments."""
     pynvml = pytest.importorskip("pynvml")
-    fake = importlib.import_module("fake_nvml")
     for name, function in inspect.getmembers(fake, inspect.isfunction):
         if name.startswith("nvml"):
             theirs = list(inspect.signature(getattr(pynvml, name)).parameters)

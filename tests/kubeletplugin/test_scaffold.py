@@ -54,6 +54,7 @@ def test_the_command_writes_a_driver_and_says_how_to_go_on(
 def test_the_tests_of_a_new_driver_pass(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, tests, *_ = create(name, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    assert driver.stem not in sys.modules, "another test left a module of that name"
     try:
         test = runpy.run_path(str(tests))["test_a_container_is_told_its_device"]
         (cases,) = (mark.args[1] for mark in test.pytestmark)
