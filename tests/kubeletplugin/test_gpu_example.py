@@ -19,7 +19,7 @@ WHOLE = "gpu-0-7g-80gb-0"
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[tuple[Any, Any]]:
-    """The driver and the fake. Afterwards other drivers may have their names: a new driver for GPUs has that of this one."""
+    """The driver and the fake. Afterwards others may have their names, as a new driver for GPUs has."""
     names = ("gpu_driver", "fake_nvml")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
