@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from admission_world import AdmissionWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
@@ -17,6 +20,17 @@ def world() -> AdmissionWorld:
     made.furnish(nodes=2, devices=2)
     made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
     return made
+
+
+@asynccontextmanager
+async def promised(world: AdmissionWorld, obj: Obj) -> AsyncIterator[None]:
+    """The Workload is admitted when the block begins, and its pods do not come by themselves."""
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, obj)
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted(obj["metadata"]["name"]))
+        yield
 
 
 async def test_a_workload_whose_pods_fit_is_admitted_and_its_pods_run(world: AdmissionWorld) -> None:
@@ -149,12 +163,8 @@ async def test_a_promise_is_kept_from_a_later_workload_until_its_pods_come(world
 
 
 async def test_a_pod_of_no_workload_leaves_a_promise_alone_unless_it_is_more_important(world: AdmissionWorld) -> None:
-    world.kueue.makes_pods = False
     first = workload("first", 4)
-    world.api.add(WORKLOADS, first)
-    world.start()
-    async with world.running():
-        await world.until("admitted", lambda: world.is_admitted("first"))
+    async with promised(world, first):
         world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
         await world.rests(0.5)
         assert world.bound() == []
@@ -165,23 +175,16 @@ async def test_a_pod_of_no_workload_leaves_a_promise_alone_unless_it_is_more_imp
 
 
 async def test_a_more_important_pod_takes_what_was_promised(world: AdmissionWorld) -> None:
-    world.kueue.makes_pods = False
-    world.api.add(WORKLOADS, workload("first", 4))
-    world.start()
-    async with world.running():
-        await world.until("admitted", lambda: world.is_admitted("first"))
+    async with promised(world, workload("first", 4)):
         world.api.add(PODS, Make.pod("urgent", [Make.FROM_TEMPLATE], priority=1))
         await world.until("it runs", lambda: world.bound() == ["urgent"])
         await world.until("told", lambda: world.seen("dra_operator_admission_broken_promises_total") == 1)
 
 
 async def test_a_new_process_keeps_the_promises_of_the_last_one(world: AdmissionWorld) -> None:
-    world.kueue.makes_pods = False
     first = workload("first", 3)
-    world.api.add(WORKLOADS, first)
-    world.start()
-    async with world.running():
-        await world.until("admitted", lambda: world.is_admitted("first"))
+    async with promised(world, first):
+        pass
     world.api.add(WORKLOADS, workload("second", 2, priority=9))
     world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE] * 2))
     world.start()
@@ -193,22 +196,14 @@ async def test_a_new_process_keeps_the_promises_of_the_last_one(world: Admission
 
 
 async def test_a_promise_is_over_after_its_time(world: AdmissionWorld) -> None:
-    world.kueue.makes_pods = False
     world.settings = AdmissionSettings(promise=2.0)
-    world.api.add(WORKLOADS, workload("idle", 4))
-    world.start()
-    async with world.running():
-        await world.until("admitted", lambda: world.is_admitted("idle"))
+    async with promised(world, workload("idle", 4)):
         world.api.add(PODS, Make.pod("pod", [Make.FROM_TEMPLATE]))
         await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 15)
 
 
 async def test_an_evicted_workload_gives_its_promise_back(world: AdmissionWorld) -> None:
-    world.kueue.makes_pods = False
-    world.api.add(WORKLOADS, workload("idle", 4))
-    world.start()
-    async with world.running():
-        await world.until("admitted", lambda: world.is_admitted("idle"))
+    async with promised(world, workload("idle", 4)):
         world.api.change(WORKLOADS, "ns/idle", lambda it: it["spec"].update(active=False))
         world.api.add(PODS, Make.pod("pod", [Make.FROM_TEMPLATE]))
         await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 5)

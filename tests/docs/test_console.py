@@ -134,7 +134,7 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("CONTRIBUTING.md", "make install"): BY_CI,
     ("docs/driver-author.md", "git clone"): BY_CI,
     ("docs/driver-author.md", "make install"): BY_CI,
-    ("docs/kueue.md", "kubectl "): "tests/admission/test_page.py types them where Kueue's kinds are served",
+    ("docs/kueue.md", "kubectl "): "tests/operator/test_admission_checks.py types them where Kueue's kinds are served",
     ("docs/kubectl-check.md", "kubectl dra lint"): RECORDED,
     ("docs/kubectl-check.md", "kubectl dra doctor"): RECORDED,
     ("docs/kubectl-check.md", "kubectl dra taint"): RECORDED,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import (
     ADMISSION_CHECKS,
     NAMESPACES,
@@ -19,15 +18,13 @@ from dra_kube import (
     Api,
     Conflict,
     Resource,
-    connection,
 )
 from dra_operator.app.settings.settings import OperatorSettings
-from faults import FaultProxy
 from kubectl import ROOT
 from kueue_model import CRDS, admission_check, install_kueue, workload
 from live_cluster import LiveCluster
 from pages import BY_NAME
-from supervised import Site, supervised
+from supervised import Site, Supervising
 from waiting import until
 
 Obj = dict[str, Any]
@@ -42,25 +39,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[DevApiServer]:
-    with serve_in_thread() as running:
-        yield running
-
-
-@pytest.fixture
-def kubeconfig(server: DevApiServer, tmp_path: Path) -> Path:
-    return server.write_kubeconfig(tmp_path / "kubeconfig")
-
-
-@pytest.fixture
-async def api(kubeconfig: Path) -> AsyncIterator[Api]:
-    async with Api(connection(kubeconfig)) as client:
-        yield client
-
-
-@pytest.fixture
-async def site(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Site]:
-    async with FaultProxy(connection(kubeconfig)) as proxy, supervised(proxy, tmp_path, SETTINGS) as running:
+async def site(supervising: Supervising) -> AsyncIterator[Site]:
+    async with supervising(SETTINGS) as running:
         yield running
 
 
