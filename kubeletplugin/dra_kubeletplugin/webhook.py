@@ -5,8 +5,8 @@ parameters of the driver, decodes them as ``configs_for`` does, and refuses them
 can still be updated: only parameters that change are looked at. The certificate is read again when its file
 changes, as that of a Secret does.
 
-Whatever reaches the port of a webhook can keep a cluster from storing claims, because the API server refuses those of
-which it gets no answer. So newcomers displace idle connections (``dra_kube.door``), a question has to arrive within
+Any client of the webhook's port could keep a cluster from storing claims, because the API server refuses a claim
+without an answer. So newcomers displace idle connections (``dra_kube.door``), a question has to arrive within
 ``BODY_SECONDS``, and the bytes of all questions that arrive are limited: the largest one gives way.
 """
 

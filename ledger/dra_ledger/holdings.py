@@ -1,4 +1,4 @@
-"""Claims, pods, and what they say of devices: holders, and the health that kubelets report.
+"""Claims and pods: holders of devices, and the health that kubelets report.
 
 Claims and pods come one at a time. Each change returns the pools about which an answer may be different now. A PodGroup
 in ``reservedFor`` stands for those of its pods that use the claim and have not finished.
@@ -17,11 +17,11 @@ _Keys = str | dict[str, None]
 
 
 class Holdings:
-    """What the claims of a cluster hold, by pool and device."""
+    """The holders of devices, by pool and device."""
 
     def __init__(self) -> None:
         self.claims: dict[str, HeldClaim] = {}
-        """By ``namespace/name``, the key of the following maps as well."""
+        """Claims by ``namespace/name``, which is the key of the following maps as well."""
         self.pods: dict[str, SeenPod] = {}
         """The pods that use claims."""
         self._groups: dict[str, dict[str, None]] = {}

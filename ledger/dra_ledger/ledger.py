@@ -302,7 +302,7 @@ class Ledger:
     def holders(self, namespace: str | None = None) -> Iterator[tuple[DeviceEntry, Holder]]:
         """Yield each device with each claim that holds it, for all claims or a namespace. Admin access is left out.
 
-        Of devices with one name in an invalid pool the first counts: a claim holds one of them, nobody knows which.
+        In an invalid pool several devices may have one name. The first of them counts as held.
         """
         seen: set[str] = set()
         for entry in self.devices(namespace=namespace):

@@ -102,7 +102,7 @@ class PoolView:
         return CompatibilityTable(self._every_slice, self.devices, self._drawn)
 
     def _status(self, relevant: int, rules: PoolRules) -> Status:
-        """Where devices of incomplete pools are allocated, an incomplete pool can be invalid; that counts for more."""
+        """Return the status. An incomplete invalid pool is invalid on releases that allocate from incomplete pools."""
         is_incomplete = self._announced not in (relevant, self._found)
         if is_incomplete and not rules.gives_of_incomplete_pools:
             return Status.INCOMPLETE

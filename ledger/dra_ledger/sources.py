@@ -92,7 +92,7 @@ class Malformed(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A list of a kind, which may be empty, comes before its objects."""
+    """The start of a list, which may be empty. Its objects follow."""
 
     kind: str
 

@@ -23,7 +23,7 @@ Amounts = Mapping[str, int]
 
 
 class PoolUsage(NamedTuple):
-    """What is taken of one pool. Never changed in place; equal ones say the same."""
+    """The allocated part of one pool. Immutable; equal values mean equal use."""
 
     exclusive: Mapping[str, int]
     """Device name -> number of holders, more than one only if a scheduler broke the rules."""

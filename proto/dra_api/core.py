@@ -273,7 +273,7 @@ class ContainerStateWaiting(Part, frozen=True):
 
 
 class ContainerState(Part, frozen=True):
-    """Of a container that runs or has ended, nothing is kept."""
+    """The state of a waiting container. Other states are not kept."""
 
     waiting: ContainerStateWaiting | None = None
 

@@ -177,9 +177,9 @@ def table(past: Sequence[Course], courses: Sequence[Course], history: History, n
 
 
 def advice(courses: Sequence[Course], past: Sequence[Course] = ()) -> str:
-    """Which strategy to set, compared with the time as it was, or with the default where that is not known.
+    """Return the advice which strategy to set, compared with the recorded time, or with the default if there is none.
 
-    Of the strategies, the first is the default; of equal ones, the first is best.
+    The first strategy is the default. The first of equal strategies is best.
     """
     default = courses[0]
     known = past[0] if past else default

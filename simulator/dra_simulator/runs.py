@@ -159,7 +159,7 @@ DASK_SECONDS: Final = 30
 
 
 class Executor(NamedTuple):
-    """Where runs are played: in processes of this machine, or by the workers of a Dask scheduler."""
+    """The executor of runs: processes of this machine, or the workers of a Dask scheduler."""
 
     jobs: int = 1
     scheduler: str = ""
@@ -226,7 +226,7 @@ def _call(one: T, play: Callable[[T], R]) -> R:
 
 
 def versions() -> dict[str, str]:
-    """Whatever could change a bit of a result."""
+    """Return the versions of everything that can change a bit of a result."""
     found = {"kopf-dra": VERSION, "Python": ".".join(platform.python_version_tuple()[:2])}
     for name in ("numpy", "scipy"):
         try:

@@ -235,8 +235,8 @@ def trace_frame(  # noqa: PLR0913  # each is named by the caller, and has a defa
     """Play a trace as ``simulate --trace`` does, and return a table with a row for each run and percent of demand.
 
     The columns are those of ``-o csv``. The table is a pandas.DataFrame, or without pandas a dict of numpy arrays by
-    the name of the column; ``pandas`` asks for one of the two. ``jobs`` and ``executor`` say where runs are played, and
-    change no value. Raises BadInput, which names the argument or the line of the file.
+    the name of the column; ``pandas`` asks for one of the two. ``jobs`` and ``executor`` choose where runs are played,
+    and change no value. Raises BadInput with the argument or the line of the file at fault.
     """
     options = argparse.Namespace(
         trace=str(trace), nodes=str(nodes), policy=",".join(policies), seed=seeds, inflate=inflate, gangs=gangs,

@@ -92,9 +92,9 @@ class SlicePublisher:
         self._ever_wanted: set[str] = set()
         self._problems: dict[str, Recoverable] = {}
         self._stored: dict[str, DesiredPool] = {}
-        """By pool, what the API server had when the pool was synchronised last; nothing while another may publish."""
+        """The API server's version of each pool at its last synchronisation; empty while another plugin may publish."""
         self._contested: dict[str, float] = {}
-        """By pool, when a contest was reported last."""
+        """Time of the last report of a contest, by pool."""
         self._view = SliceView(overlay_seconds)
         self._next_publish = NextPublish()
         self._rate_limit = RateLimit(rate, burst)

@@ -67,7 +67,7 @@ ADMISSION: Final = "admission"
 def controllers_of(text: str) -> frozenset[str] | None:
     """Return the controllers that a comma-separated text names; None for ``auto``. Raises UnknownController.
 
-    ``auto`` may be followed by ``admission``, which it does not mean (``names_admission``).
+    ``auto`` does not include ``admission``, which may follow it (``names_admission``).
     """
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
     if AUTO in names and names <= {AUTO, ADMISSION}:
@@ -77,7 +77,7 @@ def controllers_of(text: str) -> frozenset[str] | None:
 
 
 def own_controllers(text: str) -> OwnControllers:
-    """Return what the text makes ours before anything is known of the cluster. Raises UnknownController."""
+    """Return the controllers of the text before anything is known of the cluster. Raises UnknownController."""
     names = controllers_of(text)
     return OwnControllers(admission=names_admission(text)) if names is None else OwnControllers.of(names)
 

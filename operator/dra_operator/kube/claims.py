@@ -260,8 +260,8 @@ class ClaimReleases(ClaimAccess):
     ) -> ResourceClaim:
         """Take the finalizer off, unless the claim is allocated by now.
 
-        With ``gone`` a claim that is being deleted ends with its devices: these consumers do not exist any more. Raises
-        ClaimChanged if it has another one.
+        With ``gone`` a claim in deletion is removed with its devices. ``gone`` are UIDs of consumers that do not exist
+        any more. Raises ClaimChanged if the claim has another consumer.
         """
         if gone is None and claim.status == _EMPTY and finalizer in (claim.metadata.finalizers or ()):
             try:
@@ -311,10 +311,10 @@ class ClaimReleases(ClaimAccess):
 
 
 def _without(claim: ResourceClaim, gone: Collection[str]) -> list[Object]:
-    """Return a patch that tests what it decides on, and names no resourceVersion.
+    """Return a patch that tests the fields it depends on, instead of the resourceVersion.
 
     So others may change the rest meanwhile, as the garbage collector does when it marks the claim as deleted. Late or
-    repeated, it either finds the same consumers, which are still gone, or is refused.
+    repeated, it finds the same consumers, which are still gone, or is refused.
     """
     left = [to_dict(entry) for entry in claim.status.reserved_for or () if entry.uid not in gone]
     patch = [

@@ -35,7 +35,7 @@ class PodTemplate(NamedTuple):
     number: int
     """Pods that are made from it, and run at the same time."""
     role: str
-    """The name of these pods among those of the object; empty if the fields on the way to them give none."""
+    """The role of these pods in their object, such as ``worker``, by the field of their template, or empty."""
 
 
 def pod_templates(item: JSON) -> Iterator[PodTemplate]:
@@ -85,7 +85,7 @@ def _name_of(entry: Any) -> str:
 
 
 def _times(value: JSON, field: str, path: str) -> int:
-    """How often what is in the field is made, as the fields beside it say."""
+    """Return the number of copies of the field, as the fields beside it say."""
     found = 1
     for name in NUMBERS:
         if name in value:

@@ -83,9 +83,9 @@ def load(path: str) -> Observed:
 
 
 def _absent(objects: Sequence[Object], path: str) -> dict[str, str]:
-    """The kinds of which a dump of a cluster has no object: it was made without them, or perhaps was.
+    """Return the kinds without an object in a dump, and why they are probably missing from the dump only.
 
-    Where claims have devices, there are slices and classes; where pods run with claims, there are claims.
+    A cluster whose claims have devices has slices and classes. A cluster whose pods run with claims has claims.
     """
     kinds = {type(obj) for obj in objects}
     expected = dict(EXPECTED) if kinds & {ResourceSlice, ResourceClaim} else {}

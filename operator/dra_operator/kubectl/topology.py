@@ -56,7 +56,7 @@ class Topology:
     def __init__(self, ledger: Ledger, facts: Sequence[DeviceFact]) -> None:
         self._facts = facts
         self._sets: dict[str, Set] = {}
-        """By the id of a device, the first set of counters that it takes from."""
+        """The first counter set from which a device draws, by the id of the device."""
         self._amounts: dict[Set, list[str]] = defaultdict(list)
         """``memory 20Gi of 40Gi left`` for each counter of a set."""
         for entry in ledger.devices():

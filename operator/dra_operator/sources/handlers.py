@@ -338,7 +338,7 @@ class NoProgress(kopf.ProgressStorage):
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """No last-seen state: to build one copies every object twice, which costs more than all else together."""
+    """No last-seen state. Building one would copy every object twice, at a higher cost than all else together."""
 
     def build(self, **_: Any) -> Any:
         return {}

@@ -140,7 +140,7 @@ Load = Callable[[Iterable[Object]], None]
 
 @dataclass(slots=True)
 class Loader:
-    """Lists kinds into a cache: at start all that the server has, and later those that it has only then.
+    """Lists kinds into a cache: at start every kind that the server serves, later the kinds that it serves since.
 
     ``served`` has the version in which the server serves each kind. ``loaded`` is called with a kind that is in the
     cache, and the resourceVersion of its list.

@@ -1,7 +1,7 @@
 """Workloads that finish: Jobs, and CronJobs that make them.
 
 Each pod of a Job has the finalizer ``batch.kubernetes.io/job-tracking`` until it is counted, so deleted pods count as
-well. A sync counts what is over, decides whether the Job is finished, and makes or deletes pods otherwise.
+well. A sync counts finished pods, decides whether the Job is finished, and makes or deletes pods otherwise.
 Pods that the Job itself deletes, because it is suspended or has too many, lose the finalizer first and do not count.
 
 A finished Job gets ``SuccessCriteriaMet`` or ``FailureTarget`` at once, and ``Complete`` or ``Failed`` when no pod
@@ -170,7 +170,7 @@ class JobController(WorkloadController):
             self.add_later(stored.key, left)
 
     def _manage(self, stored: Stored, job: Json, sync: _Sync, backoff: PodBackoff) -> None:
-        """Make missing pods, or delete those that are too many."""
+        """Make missing pods, or delete surplus ones."""
         missing = sync.missing()
         if sync.surplus:
             for pod in sync.surplus[:BATCH_PODS]:
@@ -466,7 +466,7 @@ def joined(spans: Iterable[range]) -> list[range]:
 
 
 def without(spans: Iterable[range], stop: int) -> Iterator[int]:
-    """Yield the numbers up to ``stop`` that are in none of the spans, which are joined."""
+    """Yield the numbers below ``stop`` outside the spans. The spans are sorted and do not touch."""
     for before, after in pairwise([range(0), *spans, range(stop, stop)]):
         yield from range(before.stop, after.start)
 

@@ -26,7 +26,7 @@ class Worker(Generic[K]):
         self._wake.set()
 
     def add_later(self, key: K, seconds: float) -> None:
-        """Have the key handled after so many seconds, or when an earlier call has said so."""
+        """Have the key handled after ``seconds``, or earlier if an earlier call asked for that."""
         loop = asyncio.get_running_loop()
         due = loop.time() + max(0.0, seconds)
         waiting = self._later.get(key)

@@ -1,7 +1,7 @@
-"""Pods that are placed in a cluster without a write, all of them or none, each finding what the ones before have left.
+"""Place pods in a cluster without writing: all of them or none, each after the pods before it.
 
-A pod gets its claims from templates, a node and devices, as the operator would give them, and takes them in the cache
-of the cluster. ``undo`` takes back what was done since a ``mark``: what was made since then never was.
+A pod gets its claims from templates, a node and devices, as the operator would give them, and holds them in the cache
+of the cluster. ``undo`` restores the cache as it was at a ``mark``.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class _Refusal:
 
 
 class Placing:
-    """Over a cluster, which changes with it and gives no hints any more.
+    """Places pods in ``cluster``, which it changes. From then on the cluster gives no hints.
 
-    ``pause`` is called before each pod, and every few milliseconds while a node is looked for; what it raises ends
-    that. ``quotas`` let claims in. ``templates`` are those of claims.
+    ``pause`` is called before each pod, and every few milliseconds during the search for a node. An exception of
+    ``pause`` ends the search. ``quotas`` admit claims; ``templates`` are ResourceClaimTemplates.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Placing:
         return [found[pod.key] for pod in pods]
 
     def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | _Refusal:
-        """By the key of each pod; or why they do not fit."""
+        """Return the placements by pod key, or why the pods do not fit."""
         groups: dict[str, list[Pod]] = {}
         for pod in pods:
             self._pause()
@@ -161,7 +161,7 @@ class Placing:
         return self._carried_out(state, found)
 
     def place_on(self, pod: Pod, node: str) -> Placed | None:
-        """The pod, which has its claims, on this very node, if it can run there."""
+        """Place the pod on the given node; return None if it cannot run there. The pod has its claims."""
         state = self._pre_filtered(pod)
         found = self._plan_on(state, node) if isinstance(state, CycleState) else None
         return self._carried_out(state, found) if isinstance(state, CycleState) and found is not None else None
@@ -220,7 +220,7 @@ class Placing:
 
     @property
     def mark(self) -> int:
-        """Where ``undo`` can return to."""
+        """A point for ``undo``."""
         return len(self._undo)
 
     def undo(self, mark: int) -> None:
@@ -230,7 +230,7 @@ class Placing:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """What is done inside the block is undone at its end."""
+        """Undo all changes at the end of the block."""
         mark, quotas = self.mark, self._quotas.fork()
         try:
             yield

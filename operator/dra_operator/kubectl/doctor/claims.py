@@ -282,7 +282,7 @@ def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[
         remedy += "; to prevent it, give devices to one scheduler: kubectl dra territory --help"
         message = f"is held by {len(held)} claims: {names}"
         trouble = Trouble(kind="conflict", object=f"device {device}", message=message, remedy=remedy, command=command)
-        # what is wrong with the claim that goes is over with it
+        # the claim's other troubles are settled when it is deleted
         settled = frozenset() if claim.metadata.deletion_timestamp is not None else frozenset({f"claim {claim.key}"})
         yield Diagnosis(trouble, repair, settled)
 

@@ -68,7 +68,7 @@ def _of_nodes(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
 
 MANY_CHANGES_COUNT: Final = 10
 RESTLESS_SECONDS: Final = 120.0
-"""Seconds between two changes of a slice, in the mean of its life, below which something undoes them."""
+"""A slice that changes more often, on average since its creation, has a writer that undoes another's changes."""
 
 
 def _restless(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
@@ -123,10 +123,10 @@ class Pools:
 
 
 def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
-    """What claims hold and no driver publishes; then drivers that do not run where their devices are used or offered.
+    """Yield unpublished devices of claims, then drivers that do not run on nodes that use or offer their devices.
 
-    Where a driver publishes nothing for a node with pods that use its devices, its pod is to be looked at: that the
-    devices of these pods are not published either is the same trouble.
+    A driver that publishes nothing for a node with pods of its own is one trouble. The unpublished devices of these
+    pods follow from it and are not listed again.
     """
     pools = Pools(seen)
     are_known = str(RESOURCE_SLICES) not in seen.unseen
@@ -219,7 +219,7 @@ def _plugins_that_are_down(seen: Observed) -> Iterator[Diagnosis]:
 
 
 def _unreachable_nodes(seen: Observed) -> Iterator[Diagnosis]:
-    """Nodes that do not answer while pods there hold devices, which nobody gets back before the node does."""
+    """Yield unreachable nodes with pods that hold devices. The devices are not free before the node is back."""
     for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
         if not is_unreachable(node):
             continue

@@ -35,7 +35,7 @@ class Grant(NamedTuple):
 
 
 def needed_rights(seen: Observed) -> dict[Right, Grant]:
-    """Those of the operators that have a Lease, and why; none without one."""
+    """Return the rights that operators with a Lease need, and why; none without a Lease."""
     found: dict[Right, Grant] = {}
     for lease in seen.every(Lease):
         if not lease.metadata.name.startswith(LEASE_PREFIX):
@@ -80,7 +80,7 @@ async def _is_allowed(api: Api, resource: Resource, verb: str, subresource: str)
 
 
 async def operator_lacks(api: Api, account: str, needed: Mapping[Right, Grant]) -> tuple[list[Diagnosis], list[str]]:
-    """What the service account ``NAMESPACE/NAME`` may not do of this, by the file that grants it, and notes."""
+    """Return the rights that the service account ``NAMESPACE/NAME`` lacks, by the file that grants them, and notes."""
     try:
         allowed = await asyncio.gather(*(_may(api, account, right) for right in needed))
     except Forbidden:

@@ -87,7 +87,7 @@ class Diagnosis:
 
 
 def advised_once(found: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Return the diagnoses without those of objects that the advice of another one settles."""
+    """Return the diagnoses, without objects that the advice of another diagnosis settles."""
     every = list(found)
     settled = {what for one in every for what in one.settles}
     return [one for one in every if one.settles or one.trouble.object not in settled]

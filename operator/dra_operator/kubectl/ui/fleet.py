@@ -1,9 +1,9 @@
-"""The devices of a cluster as columns, which the page groups, filters and counts.
+"""Devices in rows for the page: grouped, filtered and counted here.
 
 One device is one ``DeviceRow``. A question names a facet to group by, values of facets, a state and a text. Its answer
 is an ``Arrangement``: cells, each of which counts the devices of one node in one group. The page draws a cell as one
-square of its heat map and as one line of its table, and asks for the devices of the lines that it shows. So a refresh
-costs the browser a few numbers per node, whatever the number of devices, and at most ``PAGE_CELLS`` of them.
+square of its heat map and as one line of its table, and asks for the devices of the lines that it shows. A refresh
+costs the browser a few numbers per cell, and an answer has at most ``PAGE_CELLS`` cells.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ORDERS: Final = ("name", "free", "used", "trouble")
 NONE: Final = "(none)"
 """The value of a facet that a device or node has none of. No label and no name can be that."""
 SEVERAL: Final = "(several nodes)"
-"""Where devices are that name no node."""
+"""The node of devices that several nodes can reach."""
 MODEL: Final = ("productname", "model", "product")
 """Names of the attribute, without domain and case; the first that a device publishes counts."""
 STANDARD_LABELS: Final = ("topology.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
 PAGE_CELLS: Final = 10_000
 OFFERED_VALUES: Final = 100
-"""Of a facet that the page offers; any value can be asked for."""
+"""Values per facet that the page offers to choose from. A question may name any other value."""
 LINE_TILES: Final = 32
 """Devices of one line of the table. The page shows at most 40 lines at once."""
 LISTED_LETTERS: Final = 300
-"""Of a text that others wrote, where a list shows it."""
+"""Letters of a tenant's or driver's text in a list."""
 SEARCH_WORDS: Final = 8
-"""Of a search; what follows them is ignored."""
+"""Words of a search; further words are ignored."""
 KEPT_PAGE_ANSWERS: Final = 8
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -73,17 +73,17 @@ class RecentAnswers(Generic[Q, A]):
 
 
 def words_of(find: str) -> list[str]:
-    """What a search asks for: all of these words, in any order."""
+    """Return the words of a search. A row must contain all of them, in any order."""
     return find.lower().split()[:SEARCH_WORDS]
 
 
 def shortened(text: str) -> str:
-    """A text as a list shows it."""
+    """Return the text, cut to ``LISTED_LETTERS``."""
     return text if len(text) <= LISTED_LETTERS else f"{text[: LISTED_LETTERS - 1]}…"
 
 
 class DeviceRow(NamedTuple):
-    """A device. ``claims`` names its holders; ``facets`` has the values of ``FACETS``; ``text`` is what is searched."""
+    """A device. ``claims`` names its holders, ``facets`` has the values of ``FACETS``, a search looks at ``text``."""
 
     id: str
     state: str
@@ -110,7 +110,7 @@ class Cell(NamedTuple):
     group: str
     rows: Sequence[DeviceRow]
     counts: tuple[int, ...]
-    """By ``STATES``."""
+    """Devices in each state, in the order of ``STATES``."""
 
     @property
     def used(self) -> float:
@@ -119,7 +119,7 @@ class Cell(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """The answer to a question. ``totals`` counts by state, whatever state was asked for."""
+    """The answer to a question. ``totals`` counts every state, also if the question names one."""
 
     cells: Sequence[Cell]
     totals: Mapping[str, int]
@@ -134,7 +134,7 @@ class Fleet:
     ) -> None:
         self._places: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.conditions: dict[str, str] = {}
-        """What is wrong with a node, in a word or two."""
+        """Faults of nodes by name, in a word or two."""
         for node in nodes:
             labels = node.metadata.labels or {}
             self._places[node.metadata.name] = (_label(labels, "rack"), _label(labels, "zone"))

@@ -1,8 +1,8 @@
-"""What the page lists in pages of lines: pods that wait, claims, and classes; each sorted, searched and cut here.
+"""The lists of the page: pending pods, claims, and classes. They are sorted, searched and cut here.
 
 The browser asks for the lines that it shows, at most ``PAGE_LINES`` at once, so that 100,000 pods cost it no more than
-ten. Lines are made of the objects alone and ask no allocator. What keeps a pod is first what its scheduler wrote into
-the condition ``PodScheduled``; once the causes are worked out (``View.judge``), it is that.
+ten. Lines are made of the objects alone and ask no allocator. A pending pod's cause is the message of its condition
+``PodScheduled`` until ``View.judge`` has worked out a better one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dra_operator.kubectl.ui.fleet import FACETS, JSON, Fleet, RecentAnswers, sh
 from dra_operator.kubectl.why.answer import NOT_LOOKED_AT
 
 PAGE_LINES: Final = 200
-"""Of a list, in one answer."""
+"""Lines in one answer."""
 OFFERED_REASONS: Final = 50
-"""That the page offers to choose from; pods with other causes are in the list all the same."""
+"""Causes that the page offers to choose from. The list also has pods with other causes."""
 SAID_NOTHING: Final = "no scheduler has said anything yet"
 NUMBERS_OF_CLASS: Final = ("devices", "used", "free", "trouble", "waiting")
 AT_ONCE: Final = "is to be allocated at once, and has no devices yet"
 
 
 class Listed(NamedTuple):
-    """A line. ``keys`` are what it is sorted by, ``kind`` what it is filtered by, ``text`` what is searched."""
+    """A line. Lists sort by ``keys``, filter by ``kind`` and search in ``text``."""
 
     cells: JSON
     kind: str
@@ -43,7 +43,7 @@ class Listed(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a page asks of a list. ``sort`` begins with a minus for the other direction."""
+    """A question to a list. A minus before ``sort`` reverses the order."""
 
     sort: str = "name"
     find: str = ""
@@ -51,7 +51,7 @@ class Wish(NamedTuple):
 
 
 class Lines:
-    """The lines of one list, which can be had in some ``orders``. ``kinds`` counts them by what filters them."""
+    """The lines of one list. It can be sorted by any of ``orders``. ``kinds`` counts lines by kind."""
 
     def __init__(self, orders: Iterable[str], lines: Iterable[Listed]) -> None:
         self._orders, self._lines = frozenset(orders), list(lines)
@@ -59,7 +59,7 @@ class Lines:
         self._answers: RecentAnswers[Wish, list[Listed]] = RecentAnswers()
 
     def page(self, wish: Wish, offset: int, limit: int) -> JSON:
-        """Some lines, and how many there are. Raises KeyError for an order that the list does not have."""
+        """Return some lines and their number. Raises KeyError for an order that the list does not have."""
         if wish.sort.removeprefix("-") not in self._orders:
             raise KeyError(wish.sort)
         found = self._answers.get(wish, self._found)
@@ -81,7 +81,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands of kubectl dra about what the page shows.
+    """Commands of kubectl dra for objects on the page.
 
     ``options`` say which cluster or file it is, in whose name it is read, and with which settings of the operator.
 
@@ -91,23 +91,23 @@ class Commands:
     options: Sequence[tuple[str, str]]
 
     def why(self, kind: str, key: str) -> str:
-        """What keeps a pod or a claim."""
+        """Return the command that explains a pending pod or claim."""
         namespace, _, name = key.rpartition("/")
         return kubectl("dra", "why", options=self.options, namespace=namespace, names=[kind, name])
 
     def free(self, class_name: str) -> str:
-        """The free devices of a class."""
+        """Return the command that lists free devices of a class."""
         return kubectl("dra", "free", f"--class={class_name}", options=self.options, of_names=[class_name])
 
     def topology(self, node: str) -> str:
-        """The tree of a node."""
+        """Return the command that shows the tree of a node."""
         return kubectl("dra", "topology", options=self.options, names=[node])
 
 
 def waiting_lines(
     seen: Observed, pods: Iterable[Pod], claims: Iterable[ResourceClaim], causes: Mapping[str, tuple[str, bool]]
 ) -> Lines:
-    """Pods without a node, and claims to be allocated at once. ``causes`` has what was worked out, by pod."""
+    """Return pods without a node, and claims to be allocated at once. ``causes`` maps pods to causes from ``judge``."""
 
     def line(kind: str, it: Pod | ResourceClaim, cause: str, clear: bool) -> Listed:
         since = it.metadata.creation_timestamp or ""
@@ -132,13 +132,13 @@ def waiting_lines(
 
 
 def said_of(pod: Pod) -> str:
-    """What the scheduler wrote last into the condition of the pod."""
+    """Return the message of the pod's condition ``PodScheduled``, or an empty text."""
     conditions = pod.status.conditions or ()
     return next((it.message or "" for it in conditions if it.type == "PodScheduled" and it.status != "True"), "")
 
 
 def claim_lines(seen: Observed) -> Lines:
-    """All claims."""
+    """Return all claims."""
 
     def lines() -> Iterable[Listed]:
         for claim in claims_of(seen):
@@ -168,7 +168,7 @@ def claim_lines(seen: Observed) -> Lines:
 
 
 def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands: Commands) -> Lines:
-    """All classes, with devices by state and claims that wait; ``unjudged`` are those whose devices are not known."""
+    """Return all classes with devices by state and pending claims. Devices of ``unjudged`` classes are not known."""
     at = FACETS.index("class")
     states: dict[str, Counter[str]] = {}
     for row in fleet.rows:
@@ -203,12 +203,12 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
 
 
 def expressions_of(class_: DeviceClass) -> list[str]:
-    """The selectors of a class."""
+    """Return the selectors of a class."""
     return [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
 
 
 def classes_asked(claim: ResourceClaim) -> set[str]:
-    """The classes that the requests of a claim name."""
+    """Return the classes that the requests of a claim name."""
     found = set()
     for request in claim.spec.devices.requests or ():
         for one in (request.exactly,) if request.exactly is not None else (request.first_available or ()):
@@ -217,6 +217,6 @@ def classes_asked(claim: ResourceClaim) -> set[str]:
 
 
 def _seconds(since: str, now: datetime) -> float:
-    """For which something has been there; none for a time that is not known, which so comes last of the old ones."""
+    """Return the age in seconds, or -1 for an unknown time, which sorts after all ages."""
     moment = parse_time(since)
     return (now - moment).total_seconds() if moment is not None else -1.0

@@ -56,7 +56,7 @@ OWN: Final = ("same-origin", "none")
 
 
 def guard(token: str, others: frozenset[str] = frozenset()) -> Middleware:
-    """Refuses whatever does not come from our own page, or from a page of the origins that the person named."""
+    """Refuse requests unless they come from this page or from an origin named by ``--allow-origin``."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -98,7 +98,7 @@ def _port(request: web.Request) -> int:
 
 T = TypeVar("T")
 PAGE_ANSWER_SECONDS: Final = 5.0
-"""For one answer about what a scheduler would decide."""
+"""Time limit for an answer of the scheduler."""
 FACT_WORKERS: Final = 2
 MOST_FACT_QUESTIONS: Final = 64
 
@@ -122,16 +122,19 @@ class Feed:
         self._asked = 0
 
     async def start(self) -> None:
-        """The first read. Raises Problem."""
+        """Read the cluster for the first time. Raises Problem."""
         await self._newest.start()
 
     async def stop(self) -> None:
-        """Wait for a read that is under way."""
+        """Wait for the current read."""
         await self._newest.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def overview(self, question: NodeQuestion, known: str) -> bytes:
-        """What is shown, or only its time if the page knows it (``tag``); starts the next read if it is time."""
+        """Return totals and nodes, or only the time of the read if the page knows them by ``tag``.
+
+        Starts the next read if it is due.
+        """
         self._newest.renew()
         view = self._newest.view
         tag = hashlib.sha256(f"{view.revision}\n{question}".encode()).hexdigest()[:16]
@@ -141,8 +144,10 @@ class Feed:
         return await self.look_up(lambda _: {**view.overview(question), **now})
 
     async def look_up(self, question: Callable[[View], JSON | None]) -> bytes:
-        """A fact of the newest view as JSON, worked out in a thread beside all others. Raises Crowded, or HTTPNotFound
-        if there is no such thing."""
+        """Return a fact of the newest view as JSON. Other facts are worked out at the same time, in other threads.
+
+        Raises Crowded at ``MOST_FACT_QUESTIONS`` open questions, and HTTPNotFound if the object does not exist.
+        """
         if self._asked >= MOST_FACT_QUESTIONS:
             raise Crowded(f"{self._asked} questions wait: ask again")
         view = self._newest.view
@@ -153,8 +158,10 @@ class Feed:
             self._asked -= 1
 
     async def ask(self, question: Callable[[View], JSON | None], size: int = 1) -> bytes:
-        """An answer for which changes are tried on the newest view, worked out in a thread: one at a time, those of the
-        smallest ``size`` first. After ``PAGE_ANSWER_SECONDS`` it says what is known. Raises Crowded or HTTPNotFound."""
+        """Return an answer that needs the scheduler. One question runs at a time; the smallest ``size`` goes first.
+
+        After ``PAGE_ANSWER_SECONDS`` the answer has the results so far. Raises Crowded or HTTPNotFound.
+        """
 
         def within_limit(view: View, is_gone: Callable[[], bool]) -> bytes:
             with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
@@ -244,7 +251,7 @@ class Routes:
             "class": self._one("name", View.device_class),
             "why": self.why,
         }
-        """By their path below ``api``."""
+        """Handlers by their path below ``api``."""
 
     async def file(self, request: web.Request) -> web.Response:
         """A file of the page."""
@@ -321,7 +328,7 @@ def _question(request: web.Request) -> NodeQuestion:
 
 
 def _part(request: web.Request) -> tuple[int, int]:
-    """Where the lines begin that the page shows, and how many they are."""
+    """Return offset and number of the lines on the page."""
     offset, limit = _number(request, "offset", MOST_SKIPPED_LINES), _number(request, "limit", PAGE_LINES)
     return offset, limit
 

@@ -1,9 +1,8 @@
-"""What the page shows of one read of the cluster.
+"""One read of the cluster, as the page shows it.
 
-All that a fact is taken from is made with the view, in the thread that reads: facts, classes, pods that wait. ``why``
-and ``judge`` try changes on the pipeline and take them back, so one of them works at a time; the facts do not look at
-the pipeline, so they are answered meanwhile without a lock. Every answer has a limit for each list and text in it,
-since tenants and drivers write them.
+The reading thread makes the sources of all facts with the view: devices, classes, pending pods. ``why`` and ``judge``
+try changes on the pipeline and undo them, so only one of them runs at a time. Facts do not look at the pipeline and
+need no lock. Tenants and drivers write the lists and texts in an answer, so each has a limit.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from dra_operator.scheduling.state import is_immediate
 from dra_operator.wording import listed
 
 CLASSES_SECONDS: Final = 3.0
-"""For finding the devices of all classes, in each read; classes that are left have no numbers."""
+"""Seconds per read for matching devices to classes. The remaining classes have no numbers."""
 MOST_NOTE_LINES: Final = 20
 TREE_ENTRIES: Final = 300
-"""Of the tree of a node."""
+"""Entries in the tree of a node."""
 PAGE_HOLDERS: Final = 50
-"""Of a device, and of pods of a holder."""
+"""Holders of a device, and pods of a holder."""
 MOST_WHY_LINES: Final = 300
 PAGE_FIXES: Final = 50
 
@@ -164,7 +163,10 @@ class View:
         return waiting_lines(self._seen, self._pods, self._claims, self._causes)
 
     def judge(self) -> JSON:
-        """Work out what keeps each pod; says how long that took. Viewers who may not see all have what is written."""
+        """Work out the cause of each pending pod. Viewers without full access keep the messages of conditions.
+
+        The answer says how long that took.
+        """
         began = time.monotonic()
         if not self._is_judged:
             groups = [] if hidden(self._seen) else waiting_groups(self._made, self._pods)
@@ -240,7 +242,7 @@ class View:
                 yield claim
 
     def _shown(self) -> str:
-        """A hash of all that the page shows, but for ages."""
+        """Return a hash of everything on the page except ages."""
         shown: list[object] = [
             [(row.id, row.state, row.claims, row.facets) for row in self._fleet.rows],
             sorted(self._fleet.conditions.items()),
@@ -253,16 +255,16 @@ class View:
 
 
 def _shown_of(claim: ResourceClaim) -> object:
-    """What lists and details show of a claim, but for its age and for what never changes."""
+    """Return the fields of a claim that lists and details show, without its age and constant fields."""
     meta, users = claim.metadata, claim.status.reserved_for or ()
     devices = [str(one.device) for one in claim.results]
     return claim.key, meta.uid, meta.deletion_timestamp is None, devices, len(users), [it.uid for it in users[:3]]
 
 
 def _classes(ledger: Ledger) -> tuple[Mapping[str, tuple[str, ...]], frozenset[str]]:
-    """The classes that mean each device, by its id; and those for which there was no time.
+    """Return the classes that match each device, by its id, and the classes left when time was up.
 
-    A class whose selector does not compile, or fails on a device, does not mean the device.
+    A class whose selector does not compile, or fails on a device, does not match the device.
     """
     until = time.monotonic() + CLASSES_SECONDS
     found: dict[str, tuple[str, ...]] = {}
@@ -276,7 +278,7 @@ def _classes(ledger: Ledger) -> tuple[Mapping[str, tuple[str, ...]], frozenset[s
 
 
 def _branch(branch: Branch, left: list[int]) -> JSON:
-    """A branch with as many of those below it as ``left`` allows, which counts on below zero for those left out."""
+    """Return the branch with at most ``left[0]`` entries below it. A negative ``left[0]`` counts omitted entries."""
     fact, children = branch.device, []
     for child in branch.children:
         left[0] -= 1
@@ -303,7 +305,7 @@ def _few(notes: Sequence[str]) -> list[str]:
 class History:
     """Use since the server started, one point for each read: time, devices, those in use, and who waits.
 
-    Of ``MOST_POINTS`` points every second one goes. ``gap`` tells that nobody looked before a point, so that the page
+    At ``MOST_POINTS`` points every second one is dropped. ``gap`` marks a point before which nobody looked: the page
     draws no line to it.
     """
 

@@ -131,7 +131,7 @@ def node_remedies(obstacle: Obstacle, pod: Pod, state: LoadedNode) -> Iterator[C
 
 
 def leaving_or_coming(node: Node) -> str:
-    """What is to be known of a node that does not count, since it is about to go or not there yet, or an empty text."""
+    """Return why a node does not count, because it is about to go or not there yet, or an empty text."""
     if node.metadata.deletion_timestamp is not None:
         kept = ", ".join(node.metadata.finalizers or ()) or "no finalizer"
         return f"it is being deleted, so it does not count (kept by {kept})"

@@ -153,7 +153,7 @@ def _waiting_containers(pod: Pod) -> Iterator[str]:
 
 
 def _says(event: str, text: str) -> bool:
-    """Whether an event says what is said of a container."""
+    """Return whether an event repeats the text about a container."""
     message = text.partition(": ")[2]
     return bool(message) and message in event
 

@@ -36,7 +36,7 @@ COMPARED: Final = re.compile(
     r"([\w.?\[\]\"'/-]+?)\s*(<=|>=|==|!=|<|>)\s*(\"[^\"]*\"|'[^']*'|\d+|(?:quantity|semver)\([^()]*\))"
 )
 STARTS: Final = re.compile(r"([\w.?\[\]\"'/-]+?)\.startsWith\(([\"'])v?(\d+)(?:\.(\d+))?\.?\2\)")
-"""Comparisons as of numbers and texts, which versions and quantities do not have."""
+"""Comparisons written for numbers and texts. Versions and quantities do not have them."""
 CALL_BEFORE: Final = re.compile(r"\b(quantity|semver)\(\s*$")
 AFTER_COMPARISON: Final = re.compile(r"compareTo\(.*\)\s*(?:[<>]=?|[=!]=)\s*-?\s*$", re.DOTALL)
 """A number behind this is the result of a comparison, and no value of a device."""

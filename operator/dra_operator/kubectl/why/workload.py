@@ -1,7 +1,7 @@
 """``kubectl dra why workload/NAME``: what an admission check decided about a Workload, why, and what would help.
 
-The operator's own planner answers whether the pods fit now, beside what was promised before. Changes that would help
-are those of the first pod that has no place, with the others placed.
+The operator's own planner answers whether the pods fit now, beside earlier promises. The changes that would help are
+those for the first pod without a place, with the others placed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules about one node: what a pod asks of it, whatever pods run elsewhere.
+"""Rules about one node that do not depend on pods elsewhere.
 
 Each stands for the plugin of kube-scheduler that its docstring names. ``every_rule`` has their order. Preferences of a
 pod (preferred node affinity, PreferNoSchedule) are scores, in ``scores``.

@@ -90,7 +90,7 @@ def _differing(pod: Pod, group: PodGroup, features: Features) -> Iterator[tuple[
 UNSUPPORTED: Final = Reason("unsupported", "{subject} is not supported by dra-operator yet; {detail}")
 _LOOKED_AT: Final = frozenset({"name", "persistent_volume_claim", "ephemeral"})
 _TIED: Final = {it.name: it.encode_name for it in structs.fields(Volume) if it.name not in _LOOKED_AT}
-"""By field: the name in objects of a source of a volume that only certain nodes can mount, or few pods of a node."""
+"""JSON names, by field, of volume sources that only some nodes, or few pods of a node, can mount."""
 
 
 def unsupported(pod: Pod) -> Obstacle | None:
