@@ -25,13 +25,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from chosen_tests import Selection
+from chosen_tests import GENERATED, PACKAGES, Selection
 from first_failure import PLACE
 from small_faults import Fault, faults_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("proto", "kube", "cel", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
-GENERATED: Final = "proto/dra_proto"
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.txt")
 TEST_SECONDS: Final = 60
 """A test that takes longer is stuck by the fault."""

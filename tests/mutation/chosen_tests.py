@@ -16,6 +16,8 @@ from typing import Final
 
 from small_faults import Fault
 
+PACKAGES: Final = ("proto", "kube", "cel", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
+GENERATED: Final = "proto/dra_proto"
 OPERATOR: Final = "operator/dra_operator"
 ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("proto/dra_api/validation", ("api",), ("devcluster", "kubeletplugin")),
@@ -29,13 +31,17 @@ ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     (f"{OPERATOR}/controllers", ("controllers",), ("operator", "reliability", "cache", "e2e")),
     (f"{OPERATOR}/eviction", ("eviction",), ("controllers", "cache", "kubectl")),
     (f"{OPERATOR}/kubectl", ("kubectl",), ("operator", "manifests", "docs")),
-    (f"{OPERATOR}/commands", ("operator", "quality"), ("kubectl", "docs")),
+    (f"{OPERATOR}/commands", ("operator", "quality"), ("kubectl", "simulator", "docs")),
     (f"{OPERATOR}/quality", ("quality",), ("operator",)),
     (f"{OPERATOR}/kube", ("controllers",), ("kube", "operator", "reliability", "e2e")),
-    (OPERATOR, ("operator",), ("controllers", "kubectl", "reliability", "manifests")),
+    (f"{OPERATOR}/admission", ("admission",), ("operator", "controllers")),
+    ("operator", ("operator",), ("controllers", "kubectl", "reliability", "manifests")),
+    ("ledger", ("ledger",), ("kubectl", "allocator", "cache", "devcluster")),
+    ("simulator", ("simulator",), ("quality", "kubectl", "docs")),
     ("kubeletplugin", ("kubeletplugin",), ("drivertest", "manifests", "e2e")),
     ("devcluster/dra_driver_test", ("drivertest",), ()),
     ("devcluster", ("devcluster",), ("e2e", "drivertest", "kubectl")),
+    ("proto", ("proto",), ("api",)),
 )
 """The beginning of a path, the tests of that room, and those of rooms that use it; the first row that fits counts."""
 FIRST: Final = 5

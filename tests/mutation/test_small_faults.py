@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from textwrap import indent
 
 import pytest
-from chosen_tests import Selection
+from chosen_tests import GENERATED, PACKAGES, ROOMS, Selection
 from small_faults import Fault, faults_of
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,16 @@ def test_the_tests_of_the_room_are_chosen(path: str, test: str) -> None:
     fault = Fault(b"", Path(path), 1, "", 0, 0, "", ("decide",))
     first, second, *_ = Selection(ROOT).of(fault)
     assert test in (*first, *second)
+
+
+def test_each_file_that_may_have_a_fault_has_a_room_and_each_room_has_tests() -> None:
+    starts = [start for start, *_ in ROOMS]
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    paths = [Path(it) for it in listed.splitlines() if it.endswith(".py") and not it.startswith(GENERATED)]
+    assert [it for it in paths if not any(it.is_relative_to(start) for start in starts)] == []
+    assert [start for start in starts if not any(it.is_relative_to(start) for it in paths)] == []
+    rooms = {room for _, own, others in ROOMS for room in (*own, *others)}
+    assert [it for it in rooms if not any((ROOT / "tests" / it).rglob("test_*.py"))] == []
 
 
 def test_what_stands_beside_functions_has_no_faults() -> None:
