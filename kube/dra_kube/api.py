@@ -21,8 +21,8 @@ from dra_api.codec import DecodeError, brief, decode, decode_item
 from dra_api.meta import ObjectVersion
 
 from .access.connection import Connection
-from .errors import AnswerTooLarge, NotFound, NotServed, Unreachable
-from .http.pages import LARGEST_PAGE_BYTES, Page, Pages, continuing
+from .errors import NotFound, NotServed, Unreachable
+from .http.pages import Column, Page, Pages
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, Transport, unobserved
 from .http.watch import Change, Head, WatchEvent, head_of, no_event
@@ -45,9 +45,6 @@ _PATCH_TYPES: dict[PatchKind, str] = {
     "apply": "application/apply-patch+yaml",  # JSON is YAML
 }
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
-_PAGE_OBJECTS = 10_000
-"""Rows of a page, of at most some 300 bytes each."""
 _ANSWERED_BY_STATUS = frozenset({"binding", "eviction"})
 """Sub-resources whose answer is a Status: they have no object of their own."""
 _LARGE_ITEM_BYTES = 64 << 10
@@ -269,40 +266,18 @@ class Api:
         A row is short however large its object is. Raises Unreachable if the server has no such columns.
         """
         path = resource.path(await self.version_of(resource), namespace, None)
-        try:
-            return (await self._page_of_rows(path, columns))[0]
-        except AnswerTooLarge:
-            pass  # in pages only then: before 1.34 the server reads the objects of a page from etcd, a whole list not
         rows: Rows = []
-        token = ""
-        while True:
-            page, follows = await self._page_of_rows(path, columns, limit=str(_PAGE_OBJECTS), **continuing(token))
-            rows += page
-            if not follows:
-                return rows
-            if follows == token:
-                raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
-            token = follows
-            await asyncio.sleep(0)
-
-    async def _page_of_rows(self, path: str, columns: Sequence[str], **query: str) -> tuple[Rows, str]:
-        """Return the rows, and the token with which the next page is asked for."""
-        content = await self._transport.request(
-            "GET",
-            path,
-            query={"includeObject": "None", **query},
-            headers={"Accept": _TABLE},
-            largest=LARGEST_PAGE_BYTES,
-        )
-        table = self._transport.decoded(path, content, _Table)
-        places = {column.name: place for place, column in enumerate(table.column_definitions or ())}
-        if table.kind != "Table" or not places.keys() >= set(columns):
-            raise self._transport.is_no_server(path, f"the answer is no table with {', '.join(columns)}", content)
-        try:
-            rows = [tuple([str(row.cells[places[name]]) for name in columns]) for row in table.rows or ()]
-        except IndexError as error:
-            raise self._transport.is_no_server(path, "a row of the table is too short", content) from error
-        return rows, table.metadata.follows if table.metadata is not None else ""
+        async with aclosing(self._pages.of_rows(path)) as tables:
+            async for table in tables:
+                places = {column.name: place for place, column in enumerate(table.column_definitions or ())}
+                if not places.keys() >= set(columns):
+                    raise Unreachable(f"{path}: the answer of the API server is no table with {', '.join(columns)}")
+                try:
+                    rows += [tuple([str(row.cells[places[name]]) for name in columns]) for row in table.rows or ()]
+                except IndexError as error:
+                    raise Unreachable(f"{path}: a row in the answer of the API server is too short") from error
+                await asyncio.sleep(0)
+        return rows
 
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
         """Delete everything that the selectors match."""
@@ -481,27 +456,8 @@ def _is_event(event: str, head: Head, kind: str) -> bool:
     return event in ("ADDED", "MODIFIED", "DELETED") and (head.kind or kind) == kind and bool(version.name)
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _Row(msgspec.Struct):
-    cells: AnyList
-
-
-class _TableMetadata(msgspec.Struct):
-    follows: str = msgspec.field(default="", name="continue")
-
-
-class _Table(msgspec.Struct, rename="camel"):
-    kind: str
-    metadata: _TableMetadata | None = None
-    column_definitions: list[_Named] | None = None
-    rows: list[_Row] | None = None
-
-
 class _Served(msgspec.Struct):
-    resources: list[_Named] | None = None
+    resources: list[Column] | None = None
 
 
 __all__ = ["Api", "Object", "PatchKind", "TypedList"]

@@ -545,30 +545,3 @@ async def test_rows_are_what_kubectl_shows_without_the_objects(serve: Serve) -> 
     cells.append(["c"])
     with pytest.raises(dra_kube.Unreachable, match="too short"):
         await api.rows(RESOURCE_CLAIMS, "default", ["State"])
-
-
-async def test_rows_come_in_pages_if_they_are_too_many_for_one_answer(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tenant may store a hundred thousand claims with names of 253 letters."""
-    monkeypatch.setattr("dra_kube.api.LARGEST_PAGE_BYTES", 3_000)
-    names = [f"{number}-{'x' * 200}" for number in range(25)]
-    asked: list[tuple[str, str]] = []
-    is_endless = False
-
-    async def table(request: web.Request) -> web.Response:
-        query = request.query
-        asked.append((query.get("limit", ""), query.get("continue", "")))
-        begin = int(query.get("continue", "0"))
-        end = begin + 10 if "limit" in query else len(names)
-        meta = {"continue": "10" if is_endless else str(end)} if end < len(names) else {}
-        rows = [{"cells": [name], "object": None} for name in names[begin:end]]
-        columns = [{"name": "Name", "type": "string"}]
-        return web.json_response({"kind": "Table", "metadata": meta, "columnDefinitions": columns, "rows": rows})
-
-    api = await serve({"GET /apis/resource.k8s.io/v1": SERVED_V1, f"GET {CLAIMS}": table})
-    assert await api.rows(RESOURCE_CLAIMS, "default", ["Name"]) == [(name,) for name in names]
-    assert asked == [("", ""), ("10000", ""), ("10000", "10"), ("10000", "20")]
-    is_endless = True
-    with pytest.raises(dra_kube.Unreachable, match="the list never ends"):
-        await api.rows(RESOURCE_CLAIMS, "default", ["Name"])

@@ -15,9 +15,10 @@ from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
 from dra_kube import NODES, PODS, Api, Connection
-from dra_kube.http.pages import FIRST_OBJECTS, LARGEST_PAGE_BYTES, MOST_OBJECTS, MOST_PAGES
+from dra_kube.http.pages import ALL_OBJECTS, FIRST_OBJECTS, LARGEST_PAGE_BYTES, MOST_OBJECTS, MOST_PAGES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 MIB = 1 << 20
 
@@ -41,8 +42,9 @@ class Shelf:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         first = int(request.query.get("continue", "0").removeprefix("now-"))
-        limit = int(request.query["limit"])
-        self.asked.append(limit)
+        limit = int(request.query.get("limit", len(self.sizes)))
+        is_table = "as=Table" in request.headers["Accept"]
+        self.asked.append(int(request.query.get("limit", ALL_OBJECTS)))
         if self.expires is not None and first and len(self.pages) >= self.expires:
             self.expires = None
             meta = {"continue": f"now-{first}"} if self.can_go_on else {}
@@ -57,10 +59,12 @@ class Shelf:
             await response.prepare(request)
             more = f'"continue":"{last}",' if last < len(self.sizes) else ""
             version = b"9" if request.query.get("continue", "").startswith("now-") else b"7"
-            head = b'{"kind":"List","metadata":{%s"resourceVersion":"%s"},"items":[' % (more.encode(), version)
+            kind, items = (b"Table", _ROWS) if is_table else (b"List", b'"items":[')
+            head = b'{"kind":"%s","metadata":{%s"resourceVersion":"%s"},%s' % (kind, more.encode(), version, items)
             await response.write(head)
             for number in range(first, last):
-                await response.write(b"," * (number > first) + _object(number, self.sizes[number]))
+                item = _row(number, self.sizes[number]) if is_table else _object(number, self.sizes[number])
+                await response.write(b"," * (number > first) + item)
             await response.write(b"]}")
         finally:
             self.at_once -= 1
@@ -73,10 +77,18 @@ def _object(number: int, size: int) -> bytes:
     return head + b"x" * max(0, size - len(head)) + b'"}}'
 
 
+_ROWS = b'"columnDefinitions":[{"name":"Age"},{"name":"Name"},{"name":"Note"}],"rows":['
+
+
+def _row(number: int, size: int) -> bytes:
+    return b'{"cells":["1s","o%d","%s"]}' % (number, b"x" * size)
+
+
 @asynccontextmanager
 async def serving(shelf: Shelf, seconds: float = 30.0) -> AsyncIterator[Api]:
     app = web.Application()
     app.router.add_get("/api/v1/{kind}", shelf.answer)
+    app.router.add_get("/api/v1/namespaces/ns/{kind}", shelf.answer)
     server = TestServer(app)
     await server.start_server()
     try:
@@ -111,6 +123,10 @@ async def _versions(api: Api) -> list[str]:
     found, version = await api.list_versions(PODS)
     assert version == "7"
     return [it.name for it in found]
+
+
+async def _rows(api: Api) -> list[str]:
+    return [name for (name,) in await api.rows(PODS, "ns", ["Name"])]
 
 
 READS: dict[str, Callable[[Api], Awaitable[list[str]]]] = {
@@ -187,6 +203,63 @@ async def test_a_list_whose_version_expires_goes_on_and_is_watched_from_its_firs
     async with serving(shelf) as api:
         with pytest.raises(dra_kube.Gone):
             await api.list_as(PODS, Pod)
+
+
+async def test_rows_come_in_pages_only_if_all_are_too_many_for_one_answer() -> None:
+    """A tenant may store a hundred thousand claims with names of 253 letters."""
+    shelf = Shelf([300] * 1_500)
+    async with serving(shelf) as api:
+        assert await _rows(api) == _names(1_500)
+        assert shelf.asked == [ALL_OBJECTS]
+        shelf.sizes = [12_000] * 1_500
+        assert await _rows(api) == _names(1_500)
+        assert shelf.asked[:3] == [ALL_OBJECTS, ALL_OBJECTS, MOST_OBJECTS]
+        assert max(shelf.asked[2:]) * 12_000 <= LARGEST_PAGE_BYTES
+        before = len(shelf.asked)
+        assert await _rows(api) == _names(1_500)
+        assert ALL_OBJECTS not in shelf.asked[before:], "what was too large a moment ago is not asked for again at once"
+        shelf.sizes = [300] * 1_500
+        assert await _rows(api) == _names(1_500)
+        assert shelf.asked[-1] == ALL_OBJECTS, "after a list in which no page was given up, all may fit again"
+
+
+async def test_rows_that_come_late_are_asked_for_one_at_a_time_and_pages_grow_again() -> None:
+    """Before 1.34 the server reads the objects of a page from etcd: of a thousand large ones that takes long."""
+    shelf = Shelf([300] * 150, seconds=0.01)
+    async with serving(shelf, seconds=1.5) as api:  # a page of several has 0.5 s, of one 1.5 s
+        assert await _rows(api) == _names(150)
+    assert shelf.asked[:2] == [ALL_OBJECTS, 1]
+    assert max(shelf.pages) > 4
+
+
+async def test_rows_whose_version_expires_go_on() -> None:
+    shelf = Shelf([12_000] * 1_500, expires=2)
+    async with serving(shelf) as api:
+        assert await _rows(api) == _names(1_500)
+    shelf = Shelf([12_000] * 1_500, expires=2, can_go_on=False)
+    async with serving(shelf) as api:
+        with pytest.raises(dra_kube.Gone):
+            await _rows(api)
+
+
+async def test_rows_do_not_wait_for_lists_of_large_objects() -> None:
+    """A pod is bound once they came."""
+    shelf = Shelf([300], seconds=5.0)
+    async with serving(shelf) as api:
+        lists = [asyncio.ensure_future(api.list_as(PODS, Pod)) for _ in range(2 * MOST_PAGES)]
+        await until("lists are under way", _asked(shelf, MOST_PAGES))
+        rows = asyncio.ensure_future(_rows(api))
+        await until("the rows are asked for", _asked(shelf, MOST_PAGES + 1), 2.0)
+        for task in (*lists, rows):
+            task.cancel()
+        await asyncio.wait((*lists, rows))
+
+
+def _asked(shelf: Shelf, count: int) -> Callable[[], Awaitable[bool]]:
+    async def asked() -> bool:
+        return len(shelf.asked) == count
+
+    return asked
 
 
 async def test_lists_of_many_kinds_together_hold_few_pages() -> None:

@@ -10,6 +10,11 @@ remembers the number for each kind, so that only its first list feels its way.
 At most ``MOST_PAGES`` pages of a client are in memory, whichever kinds it lists at the same time. An item is bytes
 until its reader decodes it, so nothing of a page exists twice but the item that is being decoded.
 
+Rows of a table are short, however large the objects are. So they are asked for without a limit: before Kubernetes 1.34
+the server reads the objects of a page from etcd, and takes a whole list from memory. Only if that is too large or late
+they come in pages, which adapt in the same way. One more page of them may be in memory, so that who waits for rows does
+not wait for the pages of a long list of objects.
+
 A list that takes longer than the API server keeps its version (five minutes) goes on with what the server offers
 instead: the rest as of now (https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks).
 The resourceVersion remains that of the first page, so that a watch from there brings all that the pages have missed.
@@ -19,11 +24,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from dra_api.codec import DecodeError, RawList, raw_list
+from dra_api.codec import DecodeError, RawList, decode, raw_list
 
 from dra_kube.errors import AnswerTooLarge, Gone, NoAnswerInTime, Unreachable
 
@@ -31,6 +37,8 @@ from .exchange import LARGEST_OBJECT_BYTES
 from .transport import Transport
 
 FIRST_OBJECTS: Final = 64
+ALL_OBJECTS: Final = 0
+"""Objects of a page that has no limit."""
 MOST_OBJECTS: Final = 1000
 PAGE_BYTES: Final = 4 << 20
 LARGEST_PAGE_BYTES: Final = 16 << 20
@@ -41,6 +49,9 @@ LATE_SECONDS: Final = 10.0
 _GROWTH_FACTOR: Final = 4
 
 
+_TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
+
+
 class Page(NamedTuple):
     """Some objects of a list, and the version of the list; ``is_cut`` as of ``RawList``."""
 
@@ -49,15 +60,43 @@ class Page(NamedTuple):
     is_cut: bool
 
 
-class PageSizes:
-    """How many objects the next page asks for, by what is listed: any text."""
+class Column(msgspec.Struct):
+    """One column of a table."""
 
-    def __init__(self) -> None:
+    name: str
+
+
+class _Row(msgspec.Struct):
+    cells: list[Any]
+
+
+class Table(msgspec.Struct, rename="camel"):
+    """What ``kubectl get`` shows of a page of objects."""
+
+    kind: str
+    metadata: dict[str, Any] = {}
+    column_definitions: list[Column] | None = None
+    rows: list[_Row] | None = None
+
+    @property
+    def items(self) -> list[_Row] | None:
+        """The rows, by the name that a list has for what it holds."""
+        return self.rows
+
+
+_Listed = TypeVar("_Listed", RawList, Table)
+
+
+class PageSizes:
+    """How many objects the next page asks for, by what is listed: any text. ``first``: so many before any page came."""
+
+    def __init__(self, first: int = FIRST_OBJECTS) -> None:
+        self._first = first
         self._objects: dict[str, int] = {}
 
     def asked(self, listed: str) -> int:
-        """Return how many objects the next page asks for."""
-        return self._objects.get(listed, FIRST_OBJECTS)
+        """Return how many objects the next page asks for; ALL_OBJECTS for a page without a limit."""
+        return self._objects.get(listed, self._first)
 
     def too_large(self, listed: str) -> bool:
         """A page was too large; return whether a smaller one can be asked for."""
@@ -70,15 +109,22 @@ class PageSizes:
     def came(self, listed: str, objects: int, size: int, seconds: float) -> None:
         """A page of so many objects and bytes came after so many seconds."""
         asked = self.asked(listed)
+        if asked == ALL_OBJECTS:
+            return
         fits = PAGE_BYTES * max(1, objects) // max(1, size)
         if seconds > LATE_SECONDS / 2:
             fits = min(fits, asked // 2)
         self._objects[listed] = max(1, min(fits, asked * _GROWTH_FACTOR, MOST_OBJECTS))
 
+    def came_well(self, listed: str) -> None:
+        """A whole list came, and no page was given up: the next one may begin with ALL_OBJECTS, if any did."""
+        if self._first == ALL_OBJECTS:
+            self._objects.pop(listed, None)
+
     def _shrunk(self, listed: str, objects: int) -> bool:
         before = self.asked(listed)
-        self._objects[listed] = max(1, objects)
-        return before > 1
+        self._objects[listed] = MOST_OBJECTS if before == ALL_OBJECTS and objects == ALL_OBJECTS else max(1, objects)
+        return before != 1
 
 
 def largest_page(objects: int) -> int:
@@ -86,13 +132,22 @@ def largest_page(objects: int) -> int:
     return LARGEST_OBJECT_BYTES if objects == 1 else LARGEST_PAGE_BYTES
 
 
+class _Form(NamedTuple, Generic[_Listed]):
+    """How objects are asked for (empty: as whole objects), and how a page of them is read."""
+
+    accept: str
+    read: Callable[[bytes], _Listed]
+    sizes: PageSizes
+    slots: asyncio.Semaphore
+
+
 class Pages:
     """The lists of one client."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._sizes = PageSizes()
-        self._slots = asyncio.Semaphore(MOST_PAGES)
+        self._sizes, self._slots = PageSizes(), asyncio.Semaphore(MOST_PAGES)
+        self._tables = _Form(_TABLE, table_in, PageSizes(ALL_OBJECTS), asyncio.Semaphore(1))
 
     async def of(self, path: str, selectors: Mapping[str, str], accept: str = "") -> AsyncGenerator[Page]:
         """Yield the pages of a list, of which the reader should keep nothing but what it makes of the items.
@@ -100,19 +155,33 @@ class Pages:
         ``accept``: the form in which the objects are asked for; empty: whole objects. Raises what the transport raises,
         and Unreachable for what is no list.
         """
-        listed = f"{path} {accept}"
-        headers = {"Accept": accept} if accept else {}
-        token, version = "", ""
+        version = ""
+        async with aclosing(self._each(_Form(accept, list_in, self._sizes, self._slots), path, selectors)) as pages:
+            async for found in pages:
+                version = version or str(found.metadata.get("resourceVersion") or "")
+                yield Page(found.items or [], version, found.is_cut)
+
+    async def of_rows(self, path: str) -> AsyncGenerator[Table]:
+        """Yield the tables that the API server makes of a list, without the objects. Raises as ``of`` does."""
+        async with aclosing(self._each(self._tables, path, {"includeObject": "None"})) as pages:
+            async for found in pages:
+                yield found
+
+    async def _each(self, form: _Form[_Listed], path: str, selectors: Mapping[str, str]) -> AsyncGenerator[_Listed]:
+        listed, sizes = f"{path} {form.accept}", form.sizes
+        token, came_well = "", True
         while True:
-            async with self._slots:
+            async with form.slots:
                 try:
-                    found = await self._page(listed, path, {**selectors, **continuing(token)}, headers)
+                    found = await self._page(form, listed, path, {**selectors, **continuing(token)})
                 except AnswerTooLarge:
-                    if self._sizes.too_large(listed):
+                    came_well = False
+                    if sizes.too_large(listed):
                         continue
                     raise
                 except NoAnswerInTime:
-                    if self._sizes.late(listed):
+                    came_well = False
+                    if sizes.late(listed):
                         continue
                     raise
                 except Gone as error:
@@ -120,44 +189,53 @@ class Pages:
                         raise
                     token = error.continue_token
                     continue
-                version = version or str(found.metadata.get("resourceVersion") or "")
-                follows = found.metadata.get("continue") or ""
-                yield Page(found.items or [], version, found.is_cut)
+                yield found
+            follows = found.metadata.get("continue") or ""
             if not follows:
-                return
+                break
             if follows == token:
                 raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
             token = follows
+        if came_well:
+            sizes.came_well(listed)
 
-    async def _page(self, listed: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> RawList:
-        asked = self._sizes.asked(listed)
+    async def _page(self, form: _Form[_Listed], listed: str, path: str, query: Mapping[str, str]) -> _Listed:
+        asked = form.sizes.asked(listed)
         began = time.monotonic()
         content = await self._transport.request(
             "GET",
             path,
-            query={**query, "limit": str(asked)},
-            headers=headers,
+            query=query if asked == ALL_OBJECTS else {**query, "limit": str(asked)},
+            headers={"Accept": form.accept} if form.accept else {},
             largest=largest_page(asked),
             seconds=None if asked == 1 else LATE_SECONDS,
         )
-        found = self._list(path, content)
-        self._sizes.came(listed, len(found.items or ()), len(content), time.monotonic() - began)
-        return found
-
-    def _list(self, path: str, content: bytes) -> RawList:
         try:
-            return list_in(content)
+            found = form.read(content)
         except DecodeError as error:
             raise self._transport.is_no_server(f"{path}, a list,", str(error), content) from error
+        form.sizes.came(listed, len(found.items or ()), len(content), time.monotonic() - began)
+        return found
 
 
 def list_in(content: bytes) -> RawList:
     """Read a page. Raises DecodeError for anything else, such as what a proxy answers."""
     found = raw_list(content)
-    follows = found.metadata.get("continue") or ""
-    if not found.metadata or not isinstance(follows, str) or not (found.kind or "List").endswith("List"):
+    if not found.metadata or not _has_token(found.metadata) or not (found.kind or "List").endswith("List"):
         raise DecodeError("the answer is no list")
     return found
+
+
+def table_in(content: bytes) -> Table:
+    """Read a page of rows. Raises DecodeError for anything else."""
+    found = decode(Table, content)
+    if found.kind != "Table" or not _has_token(found.metadata):
+        raise DecodeError("the answer is no table")
+    return found
+
+
+def _has_token(metadata: Mapping[str, Any]) -> bool:
+    return isinstance(metadata.get("continue") or "", str)
 
 
 def continuing(token: str) -> dict[str, str]:
