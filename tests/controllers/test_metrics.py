@@ -218,9 +218,35 @@ async def test_devices_count_in_the_newest_generation_of_their_pool(world: World
     world.api.add(RESOURCE_SLICES, old)
     add_pod(world, count=2)
     await world.settle()
-    for driver, published, in_use in (("gpu.example.com", 3, 2), ("nic.example.com", 5, 0)):
+    for driver, published, in_use, beside in (("gpu.example.com", 3, 2, 1), ("nic.example.com", 5, 0, 0)):
         assert value(world, "dra_operator_devices", driver=driver) == published
         assert value(world, "dra_operator_devices_in_use", driver=driver) == in_use
+        assert value(world, "dra_operator_devices_beside_used", driver=driver) == beside
+
+
+async def test_the_oldest_pod_of_each_reason_tells_how_long_pods_wait(world: World) -> None:
+    world.furnish(("node",))
+    for name, created in (("old", "2026-01-01T00:00:00Z"), ("older", "2025-12-31T23:59:30Z")):
+        add_pod(world, name, count=2)
+        world.api[PODS, f"ns/{name}"]["metadata"]["creationTimestamp"] = created
+    world.now = "2026-01-01T00:01:00Z"
+    await world.settle()
+    assert value(world, "dra_operator_oldest_waiting_pod_seconds", reason="devices") == 90
+    world.api.drop(PODS, "ns/older")
+    await world.settle()
+    assert value(world, "dra_operator_oldest_waiting_pod_seconds", reason="devices") == 60
+
+
+async def test_a_gang_counts_once_by_the_reason_of_the_pod_that_speaks_for_it(world: World) -> None:
+    world.furnish(2, 1)
+    for gang, size, pods in (("wide", 3, 3), ("short", 3, 2)):
+        for number in range(pods):
+            add_pod(world, f"{gang}-{number}")
+            wish = {"dra.kopf.dev/gang": gang, "dra.kopf.dev/gang-size": str(size)}
+            world.api[PODS, f"ns/{gang}-{number}"]["metadata"]["annotations"] = wish
+    await world.settle()
+    (family,) = (it for it in world.registry.collect() if it.name == "dra_operator_waiting_gangs")
+    assert {sample.labels["reason"]: sample.value for sample in family.samples} == {"devices": 1, "gang-incomplete": 1}
 
 
 def report(claim: Obj, condition: str) -> None:

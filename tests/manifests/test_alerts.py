@@ -23,6 +23,8 @@ from waiting import until
 CASES = Path(__file__).with_name("alerts.yaml")
 QUIET = {
     "Preempted pods": "preemption is off",
+    "Waiting gangs": "no pod is in a gang",
+    "Fragmentation: share of free devices beside devices in use": "no device is free",
     "Retries": "nothing failed",
     "Pods deleted because of tainted devices": "nothing is tainted",
 }

@@ -532,10 +532,11 @@ HIDING: Final[dict[str, tuple[Collection[str], ...]]] = {
     "a pool that is published in part": (DEVICES,),
     "a mistyped extended resource": (DEVICES, {"a driver that is not there", "a pool that is published in part"}),
     "all devices, some in use": (SELECTORS,),
+    "two conditions on two nodes": ({"more memory than a device has"},),
 }
 """Causes that hide others, with these: what a claim asks for that is not there, or what a device would publish.
 What serves an extended resource takes one more device, which no toleration of the pod reaches; a selector may leave
-out the devices in use."""
+out the devices in use. Of two conditions one needs a node whose devices have enough memory."""
 
 
 def _is_hidden(titles: list[str]) -> bool:

@@ -116,14 +116,6 @@ def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key
     return WorkQueues(queues)
 
 
-def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: WorkQueues, news: CacheChanges) -> None:
-    registry.register(news)
-    registry.register(ClaimCollector(cluster.claims))
-    registry.register(QueueGauges(queues))
-    registry.register(WaitingGauges(cluster))
-    registry.register(DeviceGauges(cluster))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ControlOptions:
     """How the controllers work.
@@ -218,7 +210,11 @@ class Control:
 
         # Figures of each scrape, and warnings of late work and of a wrong cache.
         self._violations, self._news = ViolationLog(registry, clock), CacheChanges()
-        _register_gauges(registry, cluster, queues, self._news)
+        for collector in (
+            *(self._news, QueueGauges(queues)),
+            *(ClaimCollector(cluster.claims), WaitingGauges(cluster, options.now), DeviceGauges(cluster)),
+        ):
+            registry.register(collector)
         self._late_work = LateWork(queues.all(), self._shows_reason, clock)
 
         # Who works on each queue.

@@ -9,7 +9,7 @@ names here, so that dashboards outlive the upgrade; the old ones are to go with 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
@@ -19,11 +19,12 @@ from dra_api.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
+from dra_api.values import parse_time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.cache import Cluster, Source, newest_slices
+from dra_operator.cache import WITH_GANG, Cluster, Source, newest_slices
 from dra_operator.controllers.queue import WorkQueues
 from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling.claims import Readiness, age_of_allocation
@@ -89,13 +90,18 @@ class CacheChanges(Collector):
 
 
 class WaitingGauges(Collector):
-    """The pods of our scheduler name without a node, and those at our gate."""
+    """The pods of our scheduler name without a node, and those at our gate; their gangs, and the age of the oldest."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+        self._cluster, self._now = cluster, now
 
     def collect(self) -> Iterator[Metric]:
         """By what they wait for, and by the queue in which kube-scheduler would have them."""
+        yield from self._pods()
+        yield self._oldest()
+        yield self._gangs()
+
+    def _pods(self) -> Iterator[Metric]:
         reasons = Tally(wake_on.reason for wake_on in self._cluster.waiting.values())
         reasons["gated"] = sum(map(self._is_gated, self._cluster.pods))
         waiting = GaugeMetricFamily("dra_operator_waiting_pods", "Pods without a node, by reason", labels=["reason"])
@@ -110,6 +116,37 @@ class WaitingGauges(Collector):
             pending.add_metric([queue], pods)
         yield pending
 
+    def _oldest(self) -> Metric:
+        """The API server writes all times of creation in one form, so the least text is the earliest."""
+        created: dict[str, str] = {}
+        for key, wake_on in self._cluster.waiting.items():
+            pod = self._cluster.pods.get(key)
+            text = pod.metadata.creation_timestamp if pod is not None else None
+            if text:
+                created[wake_on.reason] = min(text, created.get(wake_on.reason, text))
+        oldest = GaugeMetricFamily(
+            "dra_operator_oldest_waiting_pod_seconds", "Age of the oldest pod without a node", labels=["reason"]
+        )
+        for reason, text in sorted(created.items()):
+            if (time := parse_time(text)) is not None:
+                oldest.add_metric([reason], max(0.0, (self._now() - time).total_seconds()))
+        return oldest
+
+    def _gangs(self) -> Metric:
+        """A gang counts once: by the reason of the pod that speaks for it, if others wait with that one."""
+        reasons: dict[str, str] = {}
+        for key, wake_on in self._cluster.waiting.items():
+            pod = self._cluster.pods.get(key)
+            gang = self._cluster.gang_key_of(pod) if pod is not None else None
+            if gang is not None and reasons.get(gang, WITH_GANG.reason) == WITH_GANG.reason:
+                reasons[gang] = wake_on.reason
+        waiting = GaugeMetricFamily(
+            "dra_operator_waiting_gangs", "Gangs with pods without a node, by reason", labels=["reason"]
+        )
+        for reason, gangs in sorted(Tally(reasons.values()).items()):
+            waiting.add_metric([reason], gangs)
+        return waiting
+
     def _is_gated(self, pod: Pod) -> bool:
         """Return whether nothing is done for the pod yet; one that waits at our own gate is worked on."""
         spec = pod.spec
@@ -118,25 +155,30 @@ class WaitingGauges(Collector):
 
 
 class DeviceGauges(Collector):
-    """Published devices and those in use."""
+    """Published devices, those in use, and free devices beside them: how scattered free devices are."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
         """By driver."""
-        published, used = Tally[str](), Tally[str]()
+        published, used, beside = Tally[str](), Tally[str](), Tally[str]()
         usage = self._cluster.allocated_devices.usage
         for pool, slices in newest_slices(self._cluster.slices).items():
-            published[pool.driver] += sum(len(slice_.spec.devices or ()) for slice_ in slices)
-            used[pool.driver] += len(usage.pool(pool).charged)
-        total = GaugeMetricFamily("dra_operator_devices", "Published devices", labels=["driver"])
-        in_use = GaugeMetricFamily("dra_operator_devices_in_use", "Devices that claims hold", labels=["driver"])
-        for driver, devices in largest(published).items():
-            total.add_metric([driver], devices)
-        for driver, devices in largest(used, published).items():
-            in_use.add_metric([driver], devices)
-        yield from (total, in_use)
+            devices = sum(len(slice_.spec.devices or ()) for slice_ in slices)
+            in_use = len(usage.pool(pool).charged)
+            published[pool.driver] += devices
+            used[pool.driver] += in_use
+            beside[pool.driver] += max(0, devices - in_use) if in_use else 0
+        for name, help_, counts in (
+            ("dra_operator_devices", "Published devices", published),
+            ("dra_operator_devices_in_use", "Devices that claims hold", used),
+            ("dra_operator_devices_beside_used", "Free devices of pools with devices in use", beside),
+        ):
+            gauge = GaugeMetricFamily(name, help_, labels=["driver"])
+            for driver, devices in largest(counts, published).items():
+                gauge.add_metric([driver], devices)
+            yield gauge
 
 
 def largest(counts: Tally[str], ranks: Tally[str] | None = None) -> dict[str, int]:
