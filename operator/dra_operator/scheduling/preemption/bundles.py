@@ -1,10 +1,11 @@
-"""Pods that end together or not at all: those that share a claim, and those of a gang, on whatever nodes they are.
+"""Bundles: pods that are preempted together or not at all, because they share a claim or are a gang, on any nodes.
 
-A pod alone is a bundle as well. A pod must not end if it has the same priority as the waiting pod or a higher one, or
-has no node yet, or is a node's static pod, which the kubelet makes again; nor then may the others of its gang. A claim
-that such a pod has reserved stays: those that share it may end for their room, and for what else they have. What comes
-free with a bundle are the devices of the claims that no other pod has reserved. A claim of the waiting pod itself stays
-as well: its other consumers are no victims, nor are pods of its gang.
+A pod alone is a bundle as well. A pod is protected if its priority is not lower than that of the pending pod, if it has
+no node yet, or if it is static, since the kubelet would create it again. Then the rest of its gang is protected, too.
+
+A bundle frees the devices of the claims that no pod outside it has reserved. So a claim that a protected pod has
+reserved keeps its devices; the others that share it can be preempted for their node resources and their other claims.
+A claim of the pending pod keeps its devices as well: its other consumers are no victims, and neither is the pod's gang.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .terms import PreemptionTerms, Weight, born
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """``leaving`` pods end already, ``victims`` would have to; ``freed`` is what the end of all brings.
+    """Pods of which ``leaving`` are being deleted already and ``victims`` would be preempted.
 
-    ``weights``: those of the victims, in their order.
+    ``freed`` has the allocations that nobody holds once all are gone. ``weights`` are in the order of ``victims``.
     """
 
     victims: tuple[Pod, ...]
@@ -36,63 +37,65 @@ class Bundle:
     freed: tuple[AllocationResult, ...]
     weights: tuple[Weight, ...]
     level: tuple[int, int]
-    """The highest one of the victims, or of those that leave if there are none."""
+    """The highest level of a victim, or of a leaving pod if there are no victims."""
     seconds: float
-    """Until all its pods are gone."""
+    """Seconds until all its pods are gone; infinity if a node does not answer."""
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
-        """All of them."""
+        """All pods of the bundle."""
         return (*self.victims, *self.leaving)
 
     @cached_property
     def rank(self) -> tuple[int, int, float, float, str]:
-        """The bundle that matters most has the least: the highest level, then the last to be gone, then the oldest."""
+        """A key that sorts the most important bundle first: highest level, then slowest to terminate, then oldest."""
         first, second = self.level
         return -first, -second, -self.seconds, min(map(born, self.pods)), min(pod.key for pod in self.pods)
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """Where its pods are."""
+        """The nodes of its pods."""
         return frozenset(pod.spec.node_name for pod in self.pods)
 
     @cached_property
     def pools(self) -> frozenset[PoolId]:
-        """Where its devices are."""
+        """The pools of the devices that it frees."""
         return frozenset(DeviceId.of(result).pool_id for allocation in self.freed for result in allocation.results)
 
     def frees_on(self, node: Node) -> bool:
-        """Whether some of its devices can be used on the node."""
+        """Return whether the node can use some of the freed devices."""
         return any(_reaches(allocation, node) for allocation in self.freed)
 
 
 class Bundles:
-    """The bundles of a cluster, each worked out when one of its pods is asked about.
+    """The bundles of a cluster, each built when somebody asks about one of its pods.
 
-    ``waiting`` is the pod for which they may end, or the pods of a gang.
+    ``waiting`` is the pending pod, or the pending pods of a gang.
     """
 
     def __init__(self, waiting: Sequence[CycleState], terms: PreemptionTerms) -> None:
         self._terms, self._find_claim = terms, waiting[0].find_claim
+        # A gang is placed as a whole, so its least important pod decides who may be preempted for it.
         self._priority = min(terms.priority(state.pod) for state in waiting)
         self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
         self._gang, self._placed_with = terms.gang(waiting[0].pod), terms.placed_with(waiting[0].pod)
         self._known: dict[str, Bundle | None] = {}
         self._goes: dict[str, bool] = {}
-        """By the UID of a pod: whether it may end, with all that it cannot end without."""
+        """Whether a pod, by UID, may be preempted with its whole gang."""
         self._is_left: dict[str, bool] = {}
-        """By the UID of a claim: whether all that have it reserved may end."""
+        """Whether all consumers of a claim, by UID, may be preempted."""
         self.looked = 0
-        """So many claims, consumers and pods of gangs were looked at."""
+        """Number of claims, consumers and gang members visited so far; callers charge it to the attempt."""
 
     def may_matter(self, pod: Pod) -> bool:
-        """Whether the pod may be in a bundle that is of use: cheap, without a look at its claims."""
+        """Return whether the pod can be in a useful bundle. Cheap: looks at no claim."""
         return self._may_end(pod) or self._terms.is_leaving(pod)
 
     def of(self, pod: Pod) -> Bundle | None:
-        """The bundle of the pod; None if it must not end."""
+        """Return the bundle of the pod, or None if the pod is protected."""
         uid = pod.metadata.uid
         if uid not in self._known:
+            # One bundle serves all its members: each of them leads to the same pods and claims.
             if self._may_go(pod):
                 members, claims = self._members(pod)
                 self._known.update(dict.fromkeys(members, self._bundle(members, claims)))
@@ -101,7 +104,7 @@ class Bundles:
         return self._known[uid]
 
     def with_device(self, device: DeviceId) -> Iterator[Bundle]:
-        """Those that hold a device, and may end."""
+        """Yield the bundles of pods that hold the device and may be preempted."""
         for claim in self._terms.holders(device):
             for pod in self._consumers(claim):
                 bundle = self.of(pod)
@@ -110,8 +113,10 @@ class Bundles:
 
     def _may_end(self, pod: Pod) -> bool:
         is_running = bool(pod.spec.node_name) and pod.metadata.deletion_timestamp is None and not pod_is_done(pod)
+        # The kubelet mirrors a static pod into the API; deleting the mirror frees nothing.
         if not is_running or MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
             return False
+        # A gang that preempts its own members would never be complete.
         if self._gang is not None and self._terms.gang(pod) == self._gang:
             return False
         if self._placed_with is not None and self._terms.placed_with(pod) == self._placed_with:
@@ -119,7 +124,7 @@ class Bundles:
         return self._terms.priority(pod) < self._priority and self._terms.may_end(pod)
 
     def _may_go(self, pod: Pod) -> bool:
-        """Whether the pod and all others of its gang may end, and none shares a claim with the waiting pod."""
+        """Return whether the pod and its whole gang may be preempted, and none shares a claim with the pending pod."""
         uid = pod.metadata.uid
         if uid not in self._goes:
             together = {pod.metadata.uid: pod, **{mate.metadata.uid: mate for mate in self._mates(pod, set())}}
@@ -131,7 +136,8 @@ class Bundles:
         return any(claim.metadata.uid in self._own for claim in self._claims(pod))
 
     def _members(self, pod: Pod) -> tuple[dict[str, Pod], list[ResourceClaim]]:
-        """Who shares a gang or claims that come free with the pod, directly or through others; and these claims."""
+        """Return the pods that share a gang or a freed claim with the pod, also through others, and these claims."""
+        # Sharing is transitive: A and B share a claim, B and C a gang. So members are followed until none is new.
         found, rest, gangs = {pod.metadata.uid: pod}, [pod], set[str]()
         claims: dict[str, ResourceClaim] = {}
         while rest:
@@ -148,7 +154,7 @@ class Bundles:
         return found, list(claims.values())
 
     def _may_be_left(self, claim: ResourceClaim) -> bool:
-        """Whether all that have it reserved may end."""
+        """Return whether all consumers of the claim may be preempted, so that its devices come free."""
         uid = claim.metadata.uid
         if uid not in self._is_left:
             self._is_left[uid] = all(map(self._may_go, self._consumers(claim)))
@@ -169,7 +175,7 @@ class Bundles:
         )
 
     def _mates(self, pod: Pod, known: set[str]) -> Iterator[Pod]:
-        """The pods of its gang, unless the gang is among those that are known. What leaves anyway ends alone."""
+        """Yield the other pods of its gang, once per gang. A pod that is being deleted does not take its gang along."""
         gang = None if self._terms.is_leaving(pod) else self._terms.gang(pod)
         if gang is not None and gang not in known:
             known.add(gang)
@@ -179,7 +185,7 @@ class Bundles:
                     yield mate
 
     def _claims(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Those that the pod has reserved."""
+        """Yield the allocated claims that the pod has reserved."""
         for use in claims_of_pod(pod):
             self.looked += 1
             claim = self._find_claim(f"{pod.metadata.namespace}/{use.name}")
@@ -187,22 +193,26 @@ class Bundles:
                 yield claim
 
     def _consumers(self, claim: ResourceClaim) -> Iterator[Pod]:
-        """Those that are there and not done: others give the claim up by themselves."""
+        """Yield the consumers that exist and are not finished. The others' reservations are released in any case."""
         for consumer in claim.status.reserved_for or ():
             self.looked += 1
+            # By UID: a new pod of the same name has not reserved the claim.
             pod = self._terms.find_pod(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
             if pod is not None and not pod_is_done(pod):
                 yield pod
 
 
 def _comes_free(claim: ResourceClaim) -> bool:
-    """Whether the devices come free after the last pod: those of an immediate claim do not, nor those of a group."""
+    """Return whether the claim is deallocated after its last pod.
+
+    An immediate claim keeps its devices without pods, and a claim reserved for a PodGroup keeps them for the group.
+    """
     is_of_pods = all(consumer.resource == "pods" for consumer in claim.status.reserved_for or ())
     return is_of_pods and FINALIZER in (claim.metadata.finalizers or ()) and not is_immediate(claim)
 
 
 def _reaches(allocation: AllocationResult, node: Node) -> bool:
-    """Nowhere, if what another scheduler wrote there cannot be understood."""
+    """Return whether the node can use the devices; False for a selector of another scheduler that cannot be parsed."""
     try:
         return allocation.node_selector is None or node_selectors.matches(allocation.node_selector, node)
     except NodeSelectionError:

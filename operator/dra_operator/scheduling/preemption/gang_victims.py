@@ -1,19 +1,19 @@
-"""The victims for a gang that has no joint plan: as few and as unimportant pods as let all of it in (``victims``).
+"""Find the victims for a gang without a joint plan: as few and as unimportant pods as possible (``victims``).
 
-The victims are chosen over all nodes at once. All pods of the lowest level are taken away, then those of the next
-one, until a joint plan exists; then those that can be kept return, the most important ones first. So
+The victims are chosen over all nodes at once. All pods of the lowest level are removed, then those of the next one,
+until a joint plan exists. Then pods return, the most important ones first, while a joint plan exists. So
 
-1. the fewest PodDisruptionBudgets are broken,
-2. of the highest priority as few pods end as can be, then of the next one, and so on,
-3. of one priority, those that are gone within the patience of others (``victims``),
-4. and among equals those that are gone soonest, then the youngest.
+1. the fewest PodDisruptionBudgets are violated,
+2. as few pods as possible of the highest priority are preempted, then of the next one, and so on,
+3. within a priority, pods that terminate within ``patience`` go first (``terms``),
+4. then those that terminate soonest, then the youngest.
 
-A pod ends only if its priority is lower than that of every member. Pods that are being deleted already are waited for
-if they are on a node of the plan, or have devices in a pool of it.
+A victim has a lower priority than every member. A plan waits for terminating pods on its nodes, and for those that
+hold devices in its pools.
 
-Whether the gang fits is asked over a copy of the nodes, made once for each attempt: nothing of it is visible to others,
-whenever it pauses. A plan stays possible while only pods return that touch none of its nodes and pools, so that most
-questions are answered without a search. Nodes without room are asked only if a pod is away there.
+The search works on a copy of the nodes, made once per attempt, so others never see it when it pauses. A plan stays
+valid while the returning pods touch none of its nodes and pools, so most questions need no search. Full nodes are asked
+only if a pod was removed from them.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
 from .victims import STEPS_PER_POD, STEPS_PER_QUESTION, Reprieve, VictimChoice, Work
 
 MOST_GANG_STEPS: Final = 1_000_000
-"""Steps of the allocator, about five seconds: an attempt that has taken so many ends without victims."""
+"""Limit of an attempt in steps of the allocator, about five seconds. Then the gang gets no victims."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangNomination:
-    """Once the victims have ended, each member gets the place of its plan; in the order of the members."""
+    """Victims for a gang, and the place that each member gets when they are gone, in the order of the members."""
 
     plans: JointPlan
     victims: tuple[Pod, ...]
     awaited: tuple[Pod, ...]
-    """Pods that end anyway, and on whose end the plans rely as well."""
+    """Terminating pods on which the plans rely as well."""
     nodes: tuple[Node, ...]
-    """Those of the plans, as they were then."""
+    """The nodes of the plans, as the search saw them."""
     inventory_version: int
 
 
@@ -74,19 +74,19 @@ class PlannedGang:
 
     @classmethod
     def of(cls, plans: JointPlan) -> PlannedGang:
-        """With what they touch."""
+        """Return the plans with the nodes and pools that they use."""
         results = (result for it in plans for allocation in it.allocations.values() for result in allocation.results)
         return cls(plans, frozenset(it.node for it in plans), frozenset(DeviceId.of(it).pool_id for it in results))
 
     def may_rely_on(self, bundle: Bundle) -> bool:
-        """Whether the bundle has something where the plan takes something."""
+        """Return whether the bundle has something on a node or in a pool that the plan uses."""
         return not (self.nodes.isdisjoint(bundle.nodes) and self.pools.isdisjoint(bundle.pools))
 
 
 def preempt_for_gang(
     states: Sequence[CycleState], same: SameValues, terms: PreemptionTerms, meter: Meter | None = None
 ) -> Generator[Pause, Elapsed, GangNomination | None]:
-    """The nomination for a gang that has no joint plan; None if no end of pods that may end lets all of it in."""
+    """Return the nomination for a gang without a joint plan, or None if preemption does not help."""
     if not all(may_preempt(state.pod) for state in states):
         return None
     meter = meter or Meter(MOST_GANG_STEPS)
@@ -107,7 +107,11 @@ def preempt_for_gang(
 def is_proven(
     states: Sequence[CycleState], terms: PreemptionTerms, nominated: GangNomination, nodes: Nodes, usage: Usage
 ) -> bool:
-    """Whether what the nomination takes and who ends for it is as it was when the states were made."""
+    """Return whether pools, nodes and victims of the nomination are as they were when the search began.
+
+    A second joint search would take seconds in which nothing else runs. So the nomination counts only if nothing that
+    it uses has changed, and the gang tries again otherwise.
+    """
     then, pools = states[0].usage, PlannedGang.of(nominated.plans).pools
     touched = states[0].allocator.inventory.touched_since(nominated.inventory_version)
     if touched is None or not touched.isdisjoint(pools) or any(then.pool(it) != usage.pool(it) for it in pools):
@@ -121,7 +125,7 @@ def is_proven(
 
 
 def _is_alike(node: Node, then: Node) -> bool:
-    """Whether nothing has changed by which the node takes pods; what it reports of itself counts not."""
+    """Return whether labels, spec and allocatable are equal. Heartbeats and conditions change all the time."""
     is_labelled_alike = node.metadata.labels == then.metadata.labels and node.spec == then.spec
     return is_labelled_alike and node.status.allocatable == then.status.allocatable
 
@@ -129,10 +133,14 @@ def _is_alike(node: Node, then: Node) -> bool:
 def _have_room(
     states: Sequence[CycleState], nominated: GangNomination, ending: Collection[Bundle], nodes: Nodes
 ) -> bool:
-    """Whether each member may go to its node once these have ended: others came meanwhile, perhaps. In one go."""
+    """Return whether each member fits on its node without these bundles. Does not pause.
+
+    Other pods may have been placed there during the search.
+    """
     left = [pod for bundle in ending for pod in bundle.pods]
     there, used = nodes.pods_by_node, dict[str, Amounts]()
     with there.without(left), ExitStack() as placed:
+        # Members are put on their nodes one after the other, since their rules may be about each other.
         for number in nominated.plans.order:
             pod, plan = states[number].pod, nominated.plans[number]
             node = nodes.get(plan.node)
@@ -152,7 +160,7 @@ def _have_room(
 
 
 def _candidates(bundles: Bundles, nodes: Nodes, meter: Meter) -> Generator[Pause, Elapsed, list[Bundle]]:
-    """All that may end on any node."""
+    """Return all bundles of the cluster that may be preempted."""
     found: dict[Bundle, None] = {}
     for number, uid in enumerate([uid for uid, _ in nodes.pods_by_node]):
         if number % PODS_PER_STEP == 0:
@@ -170,7 +178,7 @@ def _candidates(bundles: Bundles, nodes: Nodes, meter: Meter) -> Generator[Pause
 
 
 class GangVictims(Reprieve[PlannedGang]):
-    """One search; ``bundles`` may end."""
+    """The search for a gang, among ``bundles`` of all nodes."""
 
     def __init__(
         self,
@@ -183,30 +191,33 @@ class GangVictims(Reprieve[PlannedGang]):
         super().__init__(bundles, budgets, meter)
         self._live, self._same = states[0].nodes, same
         self.version = states[0].allocator.inventory.version
-        """Of the inventory, when the search began."""
+        """The version of the inventory when the search began."""
         self._nodes, self._usage = Nodes(strategy=self._live.strategy), states[0].usage.snapshot()
         self._states = [replace(state, nodes=self._nodes, usage=self._usage) for state in states]
         self._originals = states
         self._minds_pods = any(self._live.rules_between(state.pod) for state in states)
         self._members: list[Member] = []
         self._base: dict[Kind, frozenset[str]] = {}
-        """The nodes that may take a member although no pod ends there."""
+        """The nodes that may take a member without victims."""
         self._opened: Counter[str] = Counter()
-        """How many bundles are away that had something of the node."""
+        """Number of removed bundles with pods on a node."""
         self._opened_anywhere = 0
-        """How many are away that had devices which are not of one node."""
+        """Number of removed bundles with devices that several nodes can use."""
         self._room: dict[Bundle, dict[str, Amounts]] = {}
-        """What the pods of each bundle take, by node."""
+        """The node resources of each bundle, by node."""
 
     def search(self) -> Generator[Pause, Elapsed, VictimChoice[PlannedGang] | None]:
-        """The victims; None if the gang does not fit however many end.
+        """Return the victims, or None if the gang does not fit even without all of them.
 
         Raises StepsSpent, AllocationError and Aborted.
         """
         yield from self._copy()
+        # Terminating pods go in any case: without them the gang may fit without a victim.
         yield from self._take_away([bundle for bundle in self._bundles if not bundle.victims])
         victims = [bundle for bundle in reversed(self._bundles) if bundle.victims]
         fits = yield from self._ask()
+        # Level by level: an important pod is not even considered while less important ones are enough. A joint search
+        # is costly, so all pods of a level go at once, and return later.
         for _, level in groupby(victims, lambda bundle: bundle.level):
             if fits:
                 break
@@ -215,16 +226,17 @@ class GangVictims(Reprieve[PlannedGang]):
         return (yield from self._chosen()) if fits else None
 
     def nodes_of(self, found: PlannedGang) -> tuple[Node, ...]:
-        """The nodes of the plan, as they were when the search began."""
+        """Return the nodes of the plan, as they were when the search began."""
         states = (self._nodes.get(name) for name in sorted(found.nodes))
         return tuple(state.node for state in states if state is not None)
 
     def relies_on(self, bundle: Bundle, found: PlannedGang) -> bool:
-        """Whether the plan may rely on the end of the bundle."""
+        """Return whether the plan may depend on the bundle being gone."""
+        # Rules between pods reach across nodes, so any removed pod may have been in the way.
         return self._minds_pods or found.may_rely_on(bundle)
 
     def _copy(self) -> Work:
-        """The nodes as they are, and the pods on them if rules between pods matter."""
+        """Copy the nodes, and the pods on them if a member has rules between pods."""
         for name in self._live.names():
             yield from self._meter.spend(1)
             state = self._live.get(name)
@@ -244,7 +256,7 @@ class GangVictims(Reprieve[PlannedGang]):
                 self._base[member.kind] = yield from self._fitting(self._originals[member.number])
 
     def _fitting(self, state: CycleState) -> Generator[Pause, Elapsed, frozenset[str]]:
-        """The nodes that the allocator's index names for a member in the cluster as it is."""
+        """Return the nodes that may take a member in the cluster as it is, by the allocator's index."""
         demands = Demands(state.resource_claims, state.extended, self._live, state.allocator)
         for demand in demands.all():
             if demand.claims:
@@ -281,7 +293,7 @@ class GangVictims(Reprieve[PlannedGang]):
                 self._nodes.pods_by_node.put(pod, pod.spec.node_name)
 
     def _room_of(self, bundle: Bundle) -> Generator[Pause, Elapsed, dict[str, Amounts]]:
-        """What its pods take, by node."""
+        """Return the node resources of its pods, by node."""
         known = self._room.get(bundle)
         if known is None:
             yield from self._meter.spend(STEPS_PER_POD * len(bundle.pods))
@@ -292,6 +304,7 @@ class GangVictims(Reprieve[PlannedGang]):
         return known
 
     def _planned(self) -> Generator[Pause, Elapsed, PlannedGang | None]:
+        # The last plan still holds if every bundle that has returned since touches none of its nodes and pools.
         if self._fits is not None:
             found, away = self._fits
             if not any(self.relies_on(bundle, found) for bundle in away if bundle not in self._away):
@@ -307,6 +320,8 @@ class GangVictims(Reprieve[PlannedGang]):
         domains = yield from domains_of(self._states, self._same)
         if isinstance(domains, NoPlace):
             return None
+        # A full node from which nothing was removed is still full: a search there would cost steps for nothing. After a
+        # removal of devices that several nodes can use, any node may fit.
         opened = frozenset(name for name, number in self._opened.items() if number)
         worth: dict[Kind, Container[str]] = {
             kind: self._nodes if self._opened_anywhere else base | opened for kind, base in self._base.items()

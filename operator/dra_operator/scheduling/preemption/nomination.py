@@ -1,22 +1,21 @@
-"""The victims for a pod that no node takes, and the node that they are on: a post filter (``cycle.attempt``).
+"""Nominate a node for a pod that fits nowhere, and the victims on it: a post filter (``cycle.attempt``).
 
-Of the nodes that the end of pods may open, that one is chosen where
+Among the nodes on which preemption helps, the best one has
 
-1. the fewest PodDisruptionBudgets are broken,
-2. the highest priority of a victim is the lowest, and of one priority no victim of it outlasts the patience of others,
-3. the sum of the victims' priorities is the smallest,
-4. the fewest pods end,
-5. all victims are gone soonest,
-6. the most important victim is the youngest,
-7. the fewest devices come free that the pod does not take,
+1. the fewest violated PodDisruptionBudgets,
+2. the lowest "highest level of a victim": its priority, then whether it terminates within ``patience`` (``terms``),
+3. the smallest sum of the victims' priorities,
+4. the fewest victims,
+5. the victims that terminate soonest,
+6. the youngest most important victim,
+7. the fewest freed devices that the pod does not take,
 
-and of equal ones the first by name. Pods that are being deleted already are waited for: where their end is enough, no
-other pod has to go, and such a node is the best, first of all the one where they are gone soonest. The node for which
-the pod is nominated comes first, as long as pods are ending there, so that none ends in vain. Once a victim has
-outlasted the patience of others, no further one that does comes before one that does not, of any priority (``terms``).
+and the first name. Criteria 1 to 4 and 6 are kube-scheduler's. A node where terminating pods free enough is better than
+all nodes with victims; among such nodes the one counts whose pods are gone soonest. The nominated node is tried first
+while pods terminate on it, so that no pod is preempted in vain.
 
-Nodes are looked at by the lowest priority on them, and no further node once none can be better, or once ``MOST_NODES``
-are compared. What an attempt may cost is limited as well; then the best of the nodes that it looked at counts.
+Nodes are tried by the lowest level on them. The search stops when no further node can be better, after ``MOST_NODES``
+nodes with an answer, or when its steps are used up; then the best node so far counts.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ from .victims import VictimSearch, VictimsOnNode
 
 NEVER: Final = "Never"
 MOST_UNITS: Final = 40
-"""Of a search that is made in one go: a tenth of a second."""
+"""Limit of ``proven`` in pieces of work, about a tenth of a second."""
 MOST_NODES: Final = 32
-"""Nodes with victims that are compared."""
+"""Nodes with an answer that are compared."""
 PODS_PER_STEP: Final = 5
-"""Pods that are looked over in the time of one step of the allocator."""
+"""Pods visited in the time of one step of the allocator."""
 STEPS_PER_BUNDLE: Final = 4
-"""What it costs to find out which pods end together with one."""
+"""Cost of building the bundle of a pod, in steps of the allocator."""
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Whether others may end for the pod at all."""
+    """Return whether the pod may preempt others at all."""
     return not is_placeholder(pod) and not pod.spec.scheduling_gates and pod.spec.preemption_policy != NEVER
 
 
 def preempt(
     failed: Unschedulable, terms: PreemptionTerms, meter: Meter | None = None
 ) -> Generator[Pause, Elapsed, PostFilterResult | None]:
-    """The nomination; None if no end of pods that may end lets the pod in. Raises ClaimError."""
+    """Return the nomination, or None if preemption does not help. Raises ClaimError."""
     if not may_preempt(failed.cycle_state.pod):
         return None
     search = _Search(failed, terms, meter or Meter())
@@ -72,7 +71,10 @@ def preempt(
 def proven(
     failed: Unschedulable, terms: PreemptionTerms, nominated: PostFilterResult, usage: Usage
 ) -> PostFilterResult | None:
-    """The nomination, if the pod still fits so, with these devices in use: the search took its time. In one go."""
+    """Return the nomination if it still holds with the devices in use now, or None. Does not pause.
+
+    The search paused, so other pods may have been placed, or victims deleted, in the meantime.
+    """
     now = replace(failed, cycle_state=replace(failed.cycle_state, usage=usage))
     state, bundles = now.cycle_state.nodes.get(nominated.nominated_node), Bundles([now.cycle_state], terms)
     ending = (*nominated.victims, *nominated.awaited)
@@ -81,7 +83,8 @@ def proven(
     if state is None or gone != {pod.metadata.uid for pod in ending}:
         return None
     search = InPieces(VictimSearch(now, state, list(found), BudgetsOfPods(terms.budgets), Meter()).without_all())
-    # Nothing else runs meanwhile: a proof that takes longer than a few pauses counts as none.
+    # Nothing else runs during the proof. If it is not over after MOST_UNITS pieces, the nomination is not proven, and
+    # the pod tries again later: better than to stop the whole operator for one pod.
     with suppress(StepsSpent):
         for _ in zip(range(MOST_UNITS), search, strict=False):
             pass
@@ -96,9 +99,9 @@ _HIGHEST: Final = (math.inf, math.inf)
 
 @dataclass(slots=True)
 class _Candidates:
-    """Pods on one node that may end for another one; ``lowest`` is the lowest level, with the seconds that take least.
+    """Possible victims on one node. ``lowest``: the lowest level among them, with the shortest termination.
 
-    ``leaves_in``: so many seconds it takes at least until one is gone that is ending already.
+    ``leaves_in``: seconds until the first terminating pod is gone; infinity without one.
     """
 
     lowest: Lowest = (_HIGHEST, math.inf)
@@ -106,12 +109,12 @@ class _Candidates:
     pods: list[Pod] = field(default_factory=list)
 
     def may_have(self, lowest: Lowest, leaves_in: float) -> None:
-        """Such a pod may end here as well."""
+        """Count a further possible victim."""
         self.lowest, self.leaves_in = min(self.lowest, lowest), min(self.leaves_in, leaves_in)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether one is ending already."""
+        """Whether one of them is terminating already."""
         return self.leaves_in < math.inf
 
 
@@ -126,11 +129,11 @@ class _Search:
         self._terms = terms
         self._by_node: dict[str, _Candidates] = {}
         self._anywhere: dict[Bundle, None] = {}
-        """Bundles with devices that several nodes can use."""
+        """Bundles that free devices of several nodes, by any of which the pod may get them."""
         self.best: VictimsOnNode | None = None
 
     def run(self) -> Work:
-        """Look at one node after the other."""
+        """Try one node after the other, the most promising first."""
         yield from self._gather()
         answered = 0
         for name, candidates in self._in_order():
@@ -144,11 +147,13 @@ class _Search:
             answered += found is not None
             if found is not None and (self.best is None or found.rank < self.best.rank):
                 self.best = found
+            # Pods of the nominated node terminate already. Another node may look better now, but to change the
+            # nomination would preempt further pods there, and those terminating here would have been preempted in vain.
             if found is not None and candidates.is_leaving and name == self._nominated and self._is_in_time(found):
                 return
 
     def _is_in_time(self, found: VictimsOnNode) -> bool:
-        """Whether no victim is there for longer than others wait for it, if one has been already."""
+        """Whether the victims terminate within ``patience``; asked only once an earlier victim has outlasted it."""
         return not self._terms.is_late or found.seconds <= self._terms.patience
 
     @property
@@ -156,8 +161,9 @@ class _Search:
         return self._failed.cycle_state.nominations.node
 
     def _gather(self) -> Work:
-        """Who may end, by node; and the holders of devices that several nodes can use."""
+        """Collect the possible victims by node, and the holders of devices that several nodes can use."""
         pods_by_node = self._nodes.pods_by_node
+        # Pods come and go while this pauses: a list of UIDs stays valid, and each pod is looked up when its turn comes.
         for number, uid in enumerate([uid for uid, _ in pods_by_node]):
             if number % PODS_PER_STEP == 0:
                 yield from self._meter.spend(1)
@@ -169,6 +175,7 @@ class _Search:
                 weight, leaves = self._terms.weight(pod), pod.metadata.deletion_timestamp is not None
                 candidates.may_have((weight.level, weight.seconds), weight.seconds if leaves else math.inf)
         state = self._failed.cycle_state
+        # A holder of a network-attached device can be on any node, also on one that does not fit the pending pod.
         for pool in tuple(state.allocator.inventory.shared_pools if state.wanted_classes else ()):
             for device in sorted(state.usage.pool(pool).charged):
                 yield from self._meter.spend(STEPS_PER_BUNDLE)
@@ -176,7 +183,7 @@ class _Search:
                 self._anywhere.update(dict.fromkeys(bundles))
 
     def _in_order(self) -> list[tuple[str, _Candidates]]:
-        """The node of the nomination, then those where perhaps no pod has to go, then by the lowest level."""
+        """Return the nominated node, then nodes where waiting may be enough, then the others by lowest level."""
         lowest: Lowest = min(((it.level, it.seconds) for it in self._anywhere), default=(_HIGHEST, math.inf))
         leaves_in = min((it.seconds for it in self._anywhere if not it.victims), default=math.inf)
         for name in self._nodes.names() if self._anywhere else ():
@@ -188,7 +195,8 @@ class _Search:
         return sorted(self._by_node.items(), key=lambda it: order[it[0]])
 
     def _is_settled(self, candidates: _Candidates) -> bool:
-        """Whether neither this node nor one after it can be better than the best."""
+        """Return whether neither this node nor a later one can be better than the best so far."""
+        # The order of the nodes says nothing about budgets: any later node may violate fewer.
         if self.best is None or self.best.broken:
             return False
         if not self.best.victims:

@@ -1,7 +1,7 @@
-"""The terms of preemption: priorities, PodDisruptionBudgets, how soon a pod is gone, and the steps of an attempt.
+"""The terms of preemption: priorities, PodDisruptionBudgets, termination times, and the cost limit of an attempt.
 
-Budgets are broken only if a pod fits in no other way, as kube-scheduler breaks them. An attempt pauses as searches do,
-and ends when its steps are spent.
+As in kube-scheduler, a budget is violated only if the pod fits in no other way. An attempt pauses as searches do, and
+stops when it has used its steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """``disrupted`` are the names of pods that the budget counts as ended already."""
+    """A PodDisruptionBudget. ``disrupted`` names pods whose disruption the budget has counted already."""
 
     selector: Selector
     allowed: int
@@ -33,28 +33,28 @@ class Budget:
 
     @classmethod
     def of(cls, budget: PodDisruptionBudget) -> Budget:
-        """An empty selector covers every pod of the namespace, as policy/v1 says."""
+        """Return the budget. An empty selector selects every pod of the namespace (policy/v1)."""
         selector = Selector.of(budget.spec.selector)
         disrupted = frozenset(budget.status.disrupted_pods or ())
         return cls(selector, budget.status.disruptions_allowed, disrupted)
 
     def covers(self, pod: Pod) -> bool:
-        """Whether the end of the pod is charged to the budget."""
+        """Return whether preempting the pod is charged to the budget."""
         return pod.metadata.name not in self.disrupted and self.selector.matches(pod.metadata.labels or {})
 
 
 class BudgetsOfPods:
-    """Which budgets cover which pod, looked up once for each pod and namespace."""
+    """The budgets of pods, looked up once for each pod and namespace."""
 
     def __init__(self, budgets: Callable[[str], Iterable[Budget]]) -> None:
         self._budgets = budgets
         self._of_namespace: dict[str, tuple[Budget, ...]] = {}
         self._of_pod: dict[str, tuple[Budget, ...]] = {}
         self.compared = 0
-        """So many comparisons of a pod with a budget were made."""
+        """Number of comparisons of a pod with a budget."""
 
     def broken_by(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Those of the pods, ended one after the other, whose end breaks a budget."""
+        """Return the pods whose preemption violates a budget, if the pods are preempted in this order."""
         ended: Counter[Budget] = Counter()
         broken = []
         for pod in pods:
@@ -76,16 +76,16 @@ class BudgetsOfPods:
 
 
 DEFAULT_GRACE_SECONDS: Final = 30
-"""Of a pod that does not say, as in the API."""
+"""The grace period of a pod without terminationGracePeriodSeconds, as in the API."""
 PREEMPTION_PATIENCE_SECONDS: Final = 30.0
-"""So long victims are waited for alone, if no setting says otherwise."""
+"""Default of the setting ``preemption-patience``: the time for which one set of victims is waited for."""
 OVERDUE_SECONDS: Final = 5.0
-"""After its grace period a pod is killed, and gone a moment later."""
+"""Time that a kubelet needs to kill a pod after its grace period."""
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 
 
 class Weight(NamedTuple):
-    """How much a pod matters. ``level``: what has more is kept first; one with fewer ``seconds`` is gone earlier."""
+    """The importance of a pod. A higher ``level`` is kept first. ``seconds``: time until the pod is gone."""
 
     level: tuple[int, int]
     priority: int
@@ -94,45 +94,47 @@ class Weight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionTerms:
-    """Look-ups, because an attempt needs few of many objects."""
+    """What preemption asks the cluster. Look-ups instead of lists, because an attempt needs few of many objects."""
 
     find_pod: Callable[[str, str], Pod | None]
     """By ``namespace/name`` and UID."""
     may_end: Callable[[Pod], bool]
-    """Whether a pod of lower priority may be ended at all, such as by its scheduler."""
+    """Whether a pod of lower priority may be preempted at all, by its scheduler and earlier refused deletions."""
     is_leaving: Callable[[Pod], bool]
-    """Whether the pod ends soon by itself: it is being deleted. What it has is waited for."""
+    """Whether the pod is being deleted and gone soon, so that waiting is better than a victim."""
     holders: Callable[[DeviceId], Iterable[ResourceClaim]]
     """The claims that have a device."""
     gang: Callable[[Pod], str | None]
-    """The key of the pods that end together with the pod, if there are any."""
+    """The key of the pods that are preempted together with the pod, or None."""
     placed_with: Callable[[Pod], str | None]
-    """The key of the gang with which the pod is placed: no pod of it ends for another one."""
+    """The key of the gang with which the pod is placed, or None. Its pods do not preempt each other."""
     members: Callable[[str], Iterable[Pod]]
-    """The pods of a gang that run, or are on their way to a node: all of them end, or none does."""
+    """The pods of a gang that run or are being bound. They are preempted all, or none."""
     budgets: Callable[[str], Iterable[Budget]]
     """The PodDisruptionBudgets of a namespace."""
     priority: Callable[[Pod], int]
-    """What counts of a pod, by which others end for it or it ends for others."""
+    """The priority of a pod, as victim and as preemptor."""
     seconds_left: Callable[[Pod], float]
-    """In how many seconds the pod is gone at the latest, if it is deleted now or has been already."""
+    """Seconds until the pod is gone at the latest, counted from its deletion or from now."""
     patience: float = PREEMPTION_PATIENCE_SECONDS
-    """A pod that takes more seconds ends only if no other one of its priority does as well."""
+    """A pod that needs longer is preempted only if no other pod of its priority would do."""
     is_late: bool = False
-    """Whether a victim has outlasted this time already: then such pods end only if no other one does, of any priority.
+    """Whether a victim has outlasted ``patience``. Then slower pods come last at any priority, not only at their own.
     """
     overdue: frozenset[str] = frozenset()
-    """Namespaces of which a victim was there for longer although its grace period was over: so may others be."""
+    """Namespaces with a victim that outlived its grace period. Their other pods count as slow as well."""
 
     def weight(self, pod: Pod) -> Weight:
-        """What the pod has to be compared with others."""
+        """Return the pod's importance as a victim."""
         rank, seconds = self.priority(pod), self.seconds_left(pod)
+        # A tenant chooses its grace periods. If slowness always came after priority, one tenant's slow pods could be
+        # chosen again and again, and keep a pending pod waiting without end.
         outlasts = int(seconds > self.patience or pod.metadata.namespace in self.overdue)
         return Weight((outlasts, rank) if self.is_late else (rank, outlasts), rank, seconds)
 
 
 def seconds_left(pod: Pod, node: Node | None, now: datetime) -> float:
-    """In how many seconds the pod is gone at the latest; infinity on a node that no kubelet speaks for."""
+    """Return the seconds until the pod is gone at the latest; infinity on a node whose kubelet does not answer."""
     taints = node.spec.taints or () if node is not None else ()
     if any(it.key == UNREACHABLE for it in taints):
         return math.inf
@@ -144,48 +146,48 @@ def seconds_left(pod: Pod, node: Node | None, now: datetime) -> float:
 
 
 def leaves_soon(pod: Pod, now: datetime, patience: float) -> bool:
-    """Whether a pod that is being deleted is gone within so many seconds, if all goes well."""
+    """Return whether the pod is being deleted, and should be gone within ``patience`` seconds."""
     ends = parse_time(pod.metadata.deletion_timestamp)
     return ends is not None and -OVERDUE_SECONDS < (ends - now).total_seconds() <= patience
 
 
 def priority(pod: Pod) -> int:
-    """A pod without one has 0, as in the API."""
+    """Return the pod's priority; 0 if it has none, as in the API."""
     return pod.spec.priority or 0
 
 
 def born(pod: Pod) -> float:
-    """When the pod was made, in seconds; one that does not say is the oldest."""
+    """Return the pod's creation time in seconds; 0 if it is unknown, so that the pod counts as the oldest."""
     moment = parse_time(pod.metadata.creation_timestamp)
     return moment.timestamp() if moment is not None else 0.0
 
 
 MOST_PREEMPTION_STEPS: Final = 100_000
-"""Steps of the allocator, about half a second: an attempt that has taken so many looks at no further node."""
+"""Limit of an attempt in steps of the allocator, about half a second. Then the best node so far counts."""
 MOST_SMALLER_SETS: Final = 128
-"""Questions of an attempt whether fewer pods of one priority do as well."""
+"""Limit of an attempt on trials with fewer victims of one priority."""
 
 
 class StepsSpent(Exception):
-    """The attempt has taken the steps that it may take."""
+    """The attempt has used its steps."""
 
 
 class Meter:
-    """Counts steps of the allocator."""
+    """Counts the steps of an attempt."""
 
     def __init__(self, most: int = MOST_PREEMPTION_STEPS) -> None:
         self._left, self._since_pause = most, 0
         self.smaller_sets = MOST_SMALLER_SETS
-        """So many are left."""
+        """Trials that are left."""
 
     def charge(self, steps: int) -> None:
-        """Work was done, and there was a pause for it already. Raises StepsSpent."""
+        """Count work that has paused by itself. Raises StepsSpent."""
         self._left -= steps
         if self._left < 0:
             raise StepsSpent
 
     def spend(self, steps: int) -> Generator[Pause, Elapsed, None]:
-        """Work was done; pauses if it was much. Raises StepsSpent."""
+        """Count work, and pause after every ``PAUSE_STEPS`` steps. Raises StepsSpent."""
         self.charge(steps)
         self._since_pause += steps
         if self._since_pause >= PAUSE_STEPS:

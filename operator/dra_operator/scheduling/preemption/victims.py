@@ -1,17 +1,17 @@
-"""The victims on one node: as few and as unimportant pods as let the waiting one in.
+"""Find the victims on one node: as few and as unimportant pods as possible.
 
-First all pods that may be preempted are taken away. If the waiting pod does not fit then, it never does. Otherwise as
-many return as can be kept, by importance: first by the highest level, among equals by the longest
-termination, then by age. The level is the priority, and of one priority a pod that outlasts the patience of others is
-above one that does not; when one has outlasted it, that counts first (``terms``). Many are kept with one question, and
-only where it does not fit are they halved. So no other set lets the pod in and keeps, at the first difference in that
-order, a more important one.
+First all possible victims are removed from a copy of the node. If the pending pod does not fit then, no preemption on
+the node helps. Otherwise pods return in the order of their importance, while the pending pod still fits: highest level
+first (``terms.Weight``), then longest termination, then oldest. So no other set of victims keeps a more important pod
+at the first difference in that order.
 
-Among pods of one level that is not always the fewest: one with four devices may do for four with one each. So smaller
-sets of the same level are tried, the smallest first.
+Each trial places the pending pod, which is costly. So pods return many at once, and a set that does not fit is halved.
 
-Budgets are left aside at first. If the victims break some, it is done once more, and pods whose end may break one are
-kept first, at any level; the set that breaks fewer counts.
+Within a level this does not always give the fewest victims: one pod with four devices may do instead of four pods with
+one each. So smaller sets of the same level are tried afterwards, the smallest first.
+
+Budgets are ignored at first. If the victims violate some, the search runs again, and pods that may violate a budget
+return before all others. The set with fewer violations counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
 
 MOST_SUBSETS: Final = 1000
-"""Sets of pods of one priority that are looked at for one that is smaller."""
+"""Limit on the sets of one level that are generated in search of a smaller one."""
 
 P = TypeVar("P")
 Work = Generator[Pause, Elapsed, None]
@@ -41,68 +41,74 @@ Work = Generator[Pause, Elapsed, None]
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice(Generic[P]):
-    """``plan`` is possible when these bundles have ended. ``broken``: so many of the victims end against a budget."""
+    """``plan`` is possible without these bundles. ``broken``: number of victims that violate a budget."""
 
     plan: P
     bundles: tuple[Bundle, ...]
     victims: tuple[Pod, ...]
     weights: tuple[Weight, ...]
-    """Those of the victims, in their order."""
+    """In the order of ``victims``."""
     broken: int
 
 
 class Reprieve(ABC, Generic[P]):
-    """One search. ``bundles`` may end, and come in the order of their importance."""
+    """A search among ``bundles``, which it removes and returns until a smallest set of victims is left."""
 
     def __init__(self, bundles: Sequence[Bundle], budgets: BudgetsOfPods, meter: Meter) -> None:
         self._bundles = sorted(bundles, key=lambda bundle: bundle.rank)
         self._budgets, self._meter = budgets, meter
         self._away: dict[Bundle, None] = {}
         self._fits: tuple[P, tuple[Bundle, ...]] | None = None
-        """The plan with the fewest bundles away so far."""
+        """The latest plan, with the bundles that were removed for it."""
 
     @abstractmethod
     def _end(self, bundle: Bundle) -> Work:
-        """What the bundle has is free. Raises StepsSpent."""
+        """Free what the bundle has. Raises StepsSpent."""
 
     @abstractmethod
     def _return(self, bundle: Bundle) -> Work:
-        """The reverse of ``_end``."""
+        """Undo ``_end``. Raises StepsSpent."""
 
     @abstractmethod
     def _planned(self) -> Generator[Pause, Elapsed, P | None]:
-        """The plan without those that are away. Raises StepsSpent and ClaimError."""
+        """Return a plan without the removed bundles, or None. Raises StepsSpent and ClaimError."""
 
     def _chosen(self) -> Generator[Pause, Elapsed, VictimChoice[P]]:
-        """The victims; what waits fits with those that are away. Raises StepsSpent and ClaimError."""
+        """Return the victims. Before the call, the pending pod fits without the removed bundles.
+
+        Raises StepsSpent and ClaimError.
+        """
+        # Terminating pods go in any case, so they are never brought back.
         bundles = [bundle for bundle in self._bundles if bundle.victims]
         yield from self._keep_by(bundles, lambda bundle: bundle.level)
         found = self._found()
         if not found.broken:
             return found
+        # Priority alone violates a budget. The second search keeps the pods under budgets first, which may cost pods of
+        # a higher level, so its result counts only if it violates fewer.
         risky = self._risky(bundles)
         yield from self._take_away(bundles)
         if not (yield from self._ask()):
-            return found  # other pods came meanwhile
+            return found  # the search has paused, and other pods were placed since
         ordered = sorted(bundles, key=lambda bundle: (bundle not in risky, bundle.rank))
         yield from self._keep_by(ordered, lambda bundle: (bundle not in risky, bundle.level))
         return min(found, self._found(), key=lambda it: it.broken)
 
     def _risky(self, bundles: Sequence[Bundle]) -> set[Bundle]:
-        """Those whose end breaks a budget if all end, the least important ones first."""
+        """Return the bundles that violate a budget if all are preempted, the least important ones first."""
         pods = [(pod, bundle) for bundle in reversed(bundles) for pod in bundle.victims]
         broken = {pod.metadata.uid for pod in self._budgets.broken_by(pod for pod, _ in pods)}
         return {bundle for pod, bundle in pods if pod.metadata.uid in broken}
 
     def _keep_by(self, ordered: Sequence[Bundle], level: Callable[[Bundle], object]) -> Work:
-        """Keep what can be kept, level by level; what waits fits with those that are away."""
+        """Return bundles level by level, as long as the pending pod fits."""
         for _, group in groupby(ordered, level):
             bundles = list(group)
             yield from self._keep(bundles)
             yield from self._look_for_fewer(bundles)
 
     def _keep(self, bundles: Sequence[Bundle], *, is_too_much: bool = False) -> Work:
-        """Keep those that can be kept; not all together, if that is known to be too much."""
+        """Return as many of the bundles as possible, in their order. ``is_too_much``: not all of them can return."""
         if not is_too_much:
             yield from self._bring_back(bundles)
             if (yield from self._ask()):
@@ -111,10 +117,11 @@ class Reprieve(ABC, Generic[P]):
         if len(bundles) > 1:
             half = len(bundles) // 2
             yield from self._keep(bundles[:half])
+            # If the whole first half has returned, the second half cannot return as a whole: all together did not fit.
             yield from self._keep(bundles[half:], is_too_much=self._away.keys().isdisjoint(bundles[:half]))
 
     def _look_for_fewer(self, bundles: Sequence[Bundle]) -> Work:
-        """The smallest set of these bundles that does as well as those that are away, if there is one."""
+        """Replace the removed ones of these bundles by a set with fewer pods, if the pending pod fits then."""
         away = [bundle for bundle in bundles if bundle in self._away]
         for some in _smaller_sets(bundles, away):
             if self._meter.smaller_sets == 0:
@@ -126,7 +133,7 @@ class Reprieve(ABC, Generic[P]):
         yield from self._exchange(bundles, away)
 
     def _exchange(self, bundles: Sequence[Bundle], away: Collection[Bundle]) -> Work:
-        """Of the bundles, exactly these are away."""
+        """Have exactly ``away`` of the bundles removed."""
         yield from self._bring_back([bundle for bundle in bundles if bundle not in away])
         yield from self._take_away(away)
 
@@ -143,7 +150,7 @@ class Reprieve(ABC, Generic[P]):
                 yield from self._return(bundle)
 
     def _ask(self) -> Generator[Pause, Elapsed, bool]:
-        """Whether what waits fits now."""
+        """Return whether the pending pod fits now, and remember the plan."""
         plan = yield from self._planned()
         if plan is None:
             return False
@@ -164,9 +171,9 @@ def _size(bundles: Collection[Bundle]) -> int:
 
 
 def _smaller_sets(bundles: Sequence[Bundle], away: Sequence[Bundle]) -> list[tuple[Bundle, ...]]:
-    """Sets of fewer pods than those away: the smallest first, and of equals those that keep the oldest pods.
+    """Return sets with fewer pods than ``away``: the smallest first, then those that keep the more important pods.
 
-    No part of what is away is among them: each of those bundles is needed beside the others.
+    Subsets of ``away`` are left out: none of its bundles could return while the others are removed.
     """
     most, needed, places = _size(away), set(away), {bundle: -place for place, bundle in enumerate(bundles)}
     if most < 2:
@@ -177,29 +184,30 @@ def _smaller_sets(bundles: Sequence[Bundle], away: Sequence[Bundle]) -> list[tup
 
 
 STEPS_PER_QUESTION: Final = 20
-"""What it costs to ask a node beside its search, in steps of the allocator."""
+"""Cost of a trial on a node without the search of the allocator, in steps of the allocator."""
 STEPS_PER_POD: Final = 10
-"""What it costs to find out what a pod takes of its node."""
+"""Cost of adding up the node resources of a pod."""
 STEPS_PER_COUNTED_POD: Final = 10
-"""What it costs to count without a pod, where rules between pods matter."""
+"""Cost of leaving a pod out of the counts of rules between pods."""
 _LOWEST_PRIORITY: Final = 2**31
 """Added to each priority, so that fewer victims have a smaller sum even where priorities are negative."""
 
 
 @dataclass(frozen=True, slots=True)
 class VictimsOnNode:
-    """``broken``: so many of the pods end although a PodDisruptionBudget does not allow it."""
+    """The victims on a node. ``broken``: number of victims that violate a PodDisruptionBudget."""
 
     plan: Plan
     victims: tuple[Pod, ...]
     weights: tuple[Weight, ...]
-    """Those of the victims, in their order."""
+    """In the order of ``victims``."""
     awaited: tuple[Pod, ...]
+    """Terminating pods on which the plan relies."""
     broken: int
     left_over: int
-    """Devices that come free and that the waiting pod does not take."""
+    """Freed devices that the pending pod does not take."""
     seconds: float
-    """In how many seconds all victims are gone at the latest; without one, all that are awaited."""
+    """Seconds until all victims are gone at the latest; without victims, until the awaited pods are."""
 
     @property
     def highest(self) -> tuple[int, int]:
@@ -208,7 +216,7 @@ class VictimsOnNode:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """The best node has the least."""
+        """A key that sorts the best node first."""
         of_highest = (pod for pod, it in zip(self.victims, self.weights, strict=True) if it.level == self.highest)
         youngest = min(map(born, of_highest), default=0.0)
         return (
@@ -224,7 +232,7 @@ class VictimsOnNode:
 
     @classmethod
     def of(cls, found: VictimChoice[Plan]) -> VictimsOnNode:
-        """With what the plan leaves over."""
+        """Return the victims with what the plan leaves over."""
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)
@@ -234,7 +242,7 @@ class VictimsOnNode:
 
 
 class VictimSearch(Reprieve[Plan]):
-    """One node; ``bundles`` may end."""
+    """The search on one node, among ``bundles``."""
 
     def __init__(
         self, failed: Unschedulable, state: LoadedNode, bundles: Sequence[Bundle], budgets: BudgetsOfPods, meter: Meter
@@ -249,15 +257,18 @@ class VictimSearch(Reprieve[Plan]):
         )
         self._minds_pods = bool(self._nodes.rules_between(self._pod))
         self._room: dict[Bundle, Amounts] = {}
-        """What each bundle takes of the node."""
+        """The node resources of each bundle on this node."""
 
     def without_all(self) -> Generator[Pause, Elapsed, Plan | None]:
-        """The plan when all of them have ended; None if the pod does not fit then. Raises StepsSpent, ClaimError."""
+        """Return the plan without all bundles, or None if the pod does not fit then. Raises StepsSpent, ClaimError."""
         yield from self._take_away(self._bundles)
         return (yield from self._planned())
 
     def search(self) -> Generator[Pause, Elapsed, VictimsOnNode | None]:
-        """The victims; None if the pod does not fit however many end. Raises StepsSpent, ClaimError."""
+        """Return the victims, or None if the pod does not fit even without all of them.
+
+        Raises StepsSpent, ClaimError.
+        """
         yield from self._take_away(self._bundles)
         if not (yield from self._ask()):
             return None
@@ -287,6 +298,7 @@ class VictimSearch(Reprieve[Plan]):
         return total
 
     def _planned(self) -> Generator[Pause, Elapsed, Plan | None]:
+        # Affinity and spread count pods on all nodes. Without such rules the counts do not matter, and cost nothing.
         away = [pod for bundle in self._away for pod in bundle.pods] if self._minds_pods else []
         yield from self._meter.spend(STEPS_PER_QUESTION + STEPS_PER_COUNTED_POD * len(away))
         state = self._state.with_load(self._used)
