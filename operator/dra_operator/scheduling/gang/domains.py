@@ -1,11 +1,11 @@
-"""Where a gang may go whose places have a value in common: one domain after the other, the smallest first.
+"""Domains of a gang whose nodes or devices must have a value in common. The smallest domain is tried first.
 
-With a topology the nodes have the same value of a label; a domain is smaller if its nodes have less free room. With an
-attribute the devices have the same value of it, or have one in common where values are lists, as ``matchAttribute``
-means it; a domain is smaller if fewer of its devices are free. With both, each topology domain is divided by the values
-of the attribute. Large domains so stay free for large gangs.
+With a topology, the nodes have the same value of a label. A domain is smaller if its nodes have less free room. With an
+attribute, the devices have the same value, or a common one if values are lists, as for ``matchAttribute``. A domain is
+smaller if fewer of its devices are free. With both, each topology domain is divided by the values of the attribute. So
+large domains stay free for large gangs.
 
-Devices of the gang that are allocated already fix the value: those of pods that run, and those of its claims.
+Allocated devices of the gang fix the value: those of its running pods, and those of its claims.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dra_operator.scheduling.state.node import LoadedNode
 from .members import is_open
 
 MOST_DOMAIN_PAIRS: Final = 50_000
-"""Of a value of the label and one of the attribute: more than a cluster of 5,000 nodes has devices."""
+"""Limit on pairs of a label value and an attribute value. A cluster of 5,000 nodes has fewer devices."""
 GROUPS_BETWEEN_PAUSES: Final = 64
 FIXED: Final = "gang-value"
-"""The kind of a refusal: devices that the gang has already allow no value."""
+"""The kind of a refusal because the allocated devices of the gang have no value in common."""
 
 
 class GangDomain(NamedTuple):
-    """``nodes``: those that may be asked; None: all.
+    """A domain. ``nodes`` are its nodes, or None for all nodes.
 
-    ``value``: what all devices have; only ``nodes_with_value`` have such devices.
+    All devices must have ``value``, if there is one. Only ``nodes_with_value`` have such devices.
     """
 
     nodes: Collection[str] | None = None
@@ -44,7 +44,7 @@ class GangDomain(NamedTuple):
     nodes_with_value: Collection[str] | None = None
 
     def nodes_for(self, state: CycleState) -> Collection[str] | None:
-        """The nodes worth asking for a pod; one that needs no devices needs none with the value."""
+        """Return the nodes worth asking for a pod. A pod without devices may go to any node of the domain."""
         needs_devices = any(is_open(claim) and claim.spec.devices.requests for claim in state.resource_claims)
         return self.nodes_with_value if self.value is not None and needs_devices else self.nodes
 
@@ -54,10 +54,10 @@ EVERYWHERE: Final = GangDomain()
 
 @dataclass(frozen=True, slots=True)
 class SameValues:
-    """What the places of a gang have in common: the value of a node label, of a device attribute, or both.
+    """The condition on the places of a gang: one value of a node label, of a device attribute, or both.
 
-    ``label``: the only value of the label that is allowed, because pods of the gang run there. ``running``: the
-    allocations of pods of the gang that run.
+    ``label`` is the only allowed value of the label if pods of the gang run already. ``running`` has the allocations of
+    its running pods.
     """
 
     topology: str = ""
@@ -66,20 +66,20 @@ class SameValues:
     running: tuple[AllocationResult, ...] = ()
 
     def where(self, closest: GangDomain) -> str:
-        """Continues "pods fit together", about a domain."""
+        """Return a clause that continues "pods fit together", about a domain."""
         common = [f"nodes with the same value of {self.topology}"] if self.topology else []
         if closest.value is not None:
             common.append(f"devices with the same value of {self.attribute}, closest with {closest.value.text}")
         return f" on {' and '.join(common)}" if common else ""
 
     def allocated(self, states: Sequence[CycleState]) -> Iterator[DeviceId]:
-        """The devices that fix the value of the attribute."""
+        """Yield the allocated devices of the gang, which fix the value of the attribute."""
         held = (claim.status.allocation for state in states for claim in state.resource_claims)
         for allocation in (*self.running, *held) if self.attribute else ():
             yield from map(DeviceId.of, allocation.results if allocation is not None else ())
 
     def are_given(self, states: Sequence[CycleState]) -> bool:
-        """Whether pods of the gang, or claims of these ones, leave no choice."""
+        """Return whether running pods or allocated claims of the gang fix a value."""
         return self.label is not None or any(True for _ in self.allocated(states))
 
 
@@ -89,7 +89,7 @@ NOTHING_SAME: Final = SameValues()
 def domains_of(
     states: Sequence[CycleState], same: SameValues
 ) -> Generator[Pause, Elapsed, Sequence[GangDomain] | NoPlace]:
-    """The domains in their order, or why there are none."""
+    """Return the domains in the order of the trials, or why there are none."""
     if not same.topology and not same.attribute:
         return [EVERYWHERE]
     groups: list[Collection[str] | None] = [None]
@@ -103,10 +103,11 @@ def domains_of(
     counting = InPieces(allocator.supplies(same.attribute, states[0].usage))
     for _ in counting:
         yield Pause.SEARCHING
+    # A gang that grows or restarts must stay with the devices it has: only values of all of them remain.
     common: Values | None = None
     for device in same.allocated(states):
         values = allocator.values(device, same.attribute)
-        if values is not None:  # a device that is not published says nothing
+        if values is not None:  # None for a device that is not published any more: its value is not known
             common = values if common is None else common & values
             if not common:
                 why = "which has none" if not values else "which has another one than others of the gang"
@@ -138,10 +139,10 @@ def _by_label(nodes: Iterable[LoadedNode], same: SameValues) -> Iterator[Collect
 def _divided(
     groups: Sequence[Collection[str] | None], supplies: Sequence[ValueSupply]
 ) -> Generator[Pause, Elapsed, list[GangDomain]]:
-    """Each group by each value that it has; one more than ``MOST_DOMAIN_PAIRS`` stands for any number beyond.
+    """Return each group divided by its values, at most ``MOST_DOMAIN_PAIRS`` + 1 domains.
 
-    Values are looked up by node: a label with a value for each node, and an attribute with one for each device, have
-    thousands of millions of pairs, of which nearly all are empty.
+    Values are looked up by node. A label with a value per node and an attribute with a value per device have billions
+    of pairs, of which nearly all are empty.
     """
     anywhere = [number for number, supply in enumerate(supplies) if supply.anywhere]
     by_node: defaultdict[str, list[int]] = defaultdict(list)

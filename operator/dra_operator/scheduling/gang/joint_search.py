@@ -1,21 +1,22 @@
-"""A plan for all members of a gang, or none: depth-first over the nodes of each member, on an explicit stack.
+"""Search a joint plan for all members of a gang: depth-first over the nodes of each member, on an explicit stack.
 
-Each member is asked about one node after the other over a ``GangOverlay``: devices, room and rules of the members
-before it count as used. Nothing of it is visible to others. Rules between pods look at all pods on nodes, so the
-members stand among these while the search works, and leave at every pause (``through``).
+A member is tried on one node after the other in a ``GangOverlay``, in which the members before it use their devices and
+node resources. Others do not see the overlay. Rules between pods count all pods on nodes, so the members are entered
+among those while the search works, and removed at every pause (``through``).
 
-Equal members take their nodes in one order only, so a gang of equal pods fills one node after the other. Where
-the devices of a node do not serve one more member, those of all members on that node are chosen anew in one search of
-the allocator: which device a member took first then does not matter.
+Equal members take nodes in one order only, so equal pods fill one node after the other. If the devices of a node do not
+serve one more member, one search of the allocator chooses the devices of all members on that node anew. So the choices
+of earlier members do not matter.
 
-A gang may ask for places that have a value in common. The domains of such values are tried one by one, the smallest
-first (``domains``).
+A gang may require a common value of its places. The domains of these values are tried one by one (``domains``).
 
-When a member fits nowhere, the last member of another kind moves on. Members of the same kind could only make it worse,
-as long as each is on the first node that took it, and rules between pods or devices of several nodes connect no nodes.
-The search asks at most ``MOST_QUESTIONS`` times. Then it has given up, which is not "does not fit". Whether the members
-fit in another order is asked ``REORDERED_QUESTIONS`` times (``members``). A node on which the allocator gives up counts
-as one that does not take members of this kind, as long as there is a plan without it (allocator.md 15).
+When a member fits nowhere, the last member of another kind moves on. To move members of the same kind would not help:
+each is on the first node that takes it, so they would only leave room on nodes that were refused. This argument fails
+if rules between pods, or devices of several nodes, connect nodes; then every member is moved.
+
+The search asks at most ``MOST_QUESTIONS`` times, then gives up, which is not "does not fit". Other orders of the
+members get ``REORDERED_QUESTIONS`` (``members``). A node on which the allocator gives up is left out, as long as there
+is a plan without it (allocator.md 15).
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ T = TypeVar("T")
 
 
 class GangOverlay:
-    """``has_rules``: rules between pods concern members. ``is_empty``: as if no pod ran and no device was in use."""
+    """The cluster with the members placed so far.
+
+    ``has_rules``: a member has rules between pods. ``is_empty``: no pod runs and no device is in use, which answers
+    whether the gang could ever fit.
+    """
 
     def __init__(self, nodes: Nodes, usage: Usage, *, has_rules: bool, is_empty: bool = False) -> None:
         self._nodes, self._has_rules, self._is_empty = nodes, has_rules, is_empty
@@ -54,24 +59,24 @@ class GangOverlay:
         self._loads: dict[str, Amounts] = {}
         self._placed: dict[str, tuple[Pod, str]] = {}
         self.returns = 0
-        """How often the members came back after a pause: what rules have counted before may not count any more."""
+        """Number of pauses. Counts of rules from before a pause are out of date, since other pods were placed."""
 
     def state(self, name: str) -> LoadedNode | None:
-        """A node with the members on it."""
+        """Return the node with the members on it, or None if it is gone."""
         state, load = self._nodes.get(name), self._loads.get(name)
         if state is None or (load is None and not self._is_empty):
             return state
         return state.with_load(add({} if self._is_empty else state.used, load or {}))
 
     def place(self, pod: Pod, plan: Plan) -> None:
-        """The member gets this place and these devices."""
+        """Give the member the node and devices of the plan."""
         self._loads[plan.node] = add(self._loads.get(plan.node, {}), plan.requests_of(pod))
         self.give(plan)
         self._placed[pod.metadata.uid] = (pod, plan.node)
         self._enter(pod, plan.node)
 
     def remove(self, pod: Pod, plan: Plan) -> None:
-        """The reverse of ``place``."""
+        """Undo ``place``."""
         rest = subtract(self._loads[plan.node], plan.requests_of(pod))
         self._loads[plan.node] = rest
         if not rest:
@@ -81,17 +86,17 @@ class GangOverlay:
         self._leave(pod)
 
     def give(self, plan: Plan) -> None:
-        """The devices of a plan are in use."""
+        """Mark the devices of the plan as in use."""
         for allocation in plan.allocations.values():
             self.usage.add(allocation)
 
     def take(self, plan: Plan) -> None:
-        """The reverse of ``give``."""
+        """Undo ``give``."""
         for allocation in plan.allocations.values():
             self.usage.remove(allocation)
 
     def through(self, work: Generator[Pause, Elapsed, T]) -> Generator[Pause, Elapsed, T]:
-        """Do the work, with the members away at its pauses."""
+        """Do the work, and remove the members from the nodes during its pauses."""
         if not self._has_rules:
             return (yield from work)
         pieces = InPieces(work)
@@ -105,7 +110,7 @@ class GangOverlay:
         return pieces.answer
 
     def clear(self) -> None:
-        """Take all members from the nodes."""
+        """Remove all members from the nodes."""
         for pod, _ in self._placed.values():
             self._leave(pod)
 
@@ -119,23 +124,26 @@ class GangOverlay:
 
 
 MOST_QUESTIONS: Final = 20_000
-"""Nodes that are asked for one gang, beside one for each member and node."""
+"""Limit of a search in trials of a member on a node. Each member, and each pair of kind and node, adds one."""
 REORDERED_QUESTIONS: Final = 5_000
-"""Nodes that are asked for one gang in other orders of its members."""
+"""Limit on trials in other orders of the members."""
 RECHOICE_STEPS: Final = 20_000
-"""Steps of the allocator to choose the devices of all members on one node anew."""
+"""Steps of the allocator for choosing the devices of all members on a node anew."""
 Work = Generator[Pause, Elapsed, T]
 Worth = Callable[[Member], Container[str]] | None
 
 
 class JointPlan(tuple[Plan, ...]):
-    """One plan for each member, in the order of the members. ``order``: their numbers, as they can be placed."""
+    """One plan per member, by the number of the member.
+
+    ``order`` has the numbers in the order of the search: placed so, each member fits beside the earlier ones.
+    """
 
     order: Sequence[int] = ()
 
     @classmethod
     def of(cls, frames: Sequence[MemberFrame]) -> JointPlan:
-        """The plan when all members are placed."""
+        """Return the joint plan of frames that all have a place."""
         plans = {frame.member.number: frame.plan for frame in frames if frame.plan is not None}
         made = cls(plans[number] for number in sorted(plans))
         made.order = tuple(plans)
@@ -143,10 +151,10 @@ class JointPlan(tuple[Plan, ...]):
 
 
 class JointSearch:
-    """One search. ``failed`` is the member that found no node with the most others placed before it.
+    """One search. ``failed`` is the member without a node for which most others had a place.
 
-    ``worth`` says which nodes are asked for a member, in the place of the allocator's index. Without ``minds_pods``
-    rules between pods do not count. ``filter_timeout``: seconds that the allocator may take for one node.
+    ``worth`` replaces the allocator's index: it returns the nodes worth asking for a member. Without ``minds_pods``
+    rules between pods are ignored. ``filter_timeout`` limits the allocator's seconds per node.
     """
 
     def __init__(
@@ -166,24 +174,24 @@ class JointSearch:
         self._base = first.usage
         self._overlay = GangOverlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
         self._ranks: dict[Kind, dict[str, int]] = {}
-        """The nodes worth asking for a kind, in their order: a small domain does not go through all of them."""
+        """Ranks of the nodes worth asking, by kind, so that a small domain does not sort all nodes again."""
         self._frames: list[MemberFrame] = []
         self._order = Order(members)
         self._domain = EVERYWHERE
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
         self._steps = 0
         self.is_connected = minds_pods and any(connects_nodes(member.pod) for member in members)
-        """What a member takes on one node may be missing on another one."""
+        """Whether the place of one member can matter to a member on another node."""
         self.has_given_up = self.has_left_orders = False
-        """Whether it has given up, and whether not all orders of the members were tried."""
+        """Whether the search has given up, and whether it has left orders of the members untried."""
         self._undecided: dict[tuple[Kind, str, AttributeValue | None], str] = {}
-        """Nodes on which the allocator gave up for a kind and a value in common, with its words."""
+        """Nodes on which the allocator gave up, by kind and common value, with its message."""
         self.failed: MemberFrame | None = None
         self._placed, self._closest = -1, EVERYWHERE
-        """How many members had a place when ``failed`` found none, and where that was."""
+        """Number of members with a place when ``failed`` found none, and the domain."""
 
     def failure(self, same: SameValues) -> str:
-        """How many members fit together, and where."""
+        """Return a clause with the number of members that fit together, and the domain."""
         return f"only {self._placed} of {len(self.members)} pods fit together{same.where(self._closest)}"
 
     def in_domains(self, domains: Iterable[GangDomain]) -> Work[JointPlan | None]:
@@ -192,6 +200,8 @@ class JointSearch:
         Raises AllocationError, and Aborted if there may be one with a node on which the allocator gave up.
         """
         found = yield from self._in_domains(domains)
+        # A rule kept a member from a node until others are there. So the members may fit in another order. There are
+        # too many orders to try all, so these trials have a limit of their own, and using it up is not "gave up".
         if found is None and self._order.keeps_off and not self.has_given_up:
             self._order.is_free, self._left = True, REORDERED_QUESTIONS
             found = yield from self._in_domains(domains)
@@ -218,12 +228,14 @@ class JointSearch:
         self._order.begin()
         self._frames = [(yield from self._open(self._order.next([])))]
         while self._left > 0:
+            # Forward: the member on top finds a place, and the next one gets its turn.
             frame = self._frames[-1]
             if (yield from self._advance(frame)):
                 if len(self._frames) == len(self.members):
                     return True
                 self._frames.append((yield from self._open(self._order.next(self._frames))))
                 continue
+            # Backward: it has no place. Another kind may have this turn first, else the member below moves on.
             self._give_up(frame)
             if frame.others and frame.needs_others:
                 self._frames.append((yield from self._open(frame.others)))
@@ -238,8 +250,9 @@ class JointSearch:
         return False
 
     def _give_up(self, frame: MemberFrame) -> None:
-        """The member found no node, so it leaves the stack, and with it those whose moving on cannot help."""
+        """Remove the member, which has no place, from the stack, and with it members that need not move on."""
         self._frames.pop()
+        # It had a place before, with later members unplaced: these know better what is missing.
         if frame.has_fitted:
             return
         if len(self._frames) > self._placed:
@@ -248,9 +261,10 @@ class JointSearch:
             self._leave_kind(frame.member.kind)
 
     def _leave_kind(self, kind: Kind) -> None:
-        """The nodes from the last equal member's on have no room for one more, wherever on them that one is.
+        """Remove equal members from the top of the stack whose moving on cannot help.
 
-        So it is for the one before it, unless the last one could have been on an earlier node.
+        No node from the last one's on takes one more of this kind, so moving the last one does not help. The same holds
+        for the one before it, unless the last one has moved: then nodes before its own may take one more.
         """
         while self._frames and self._frames[-1].member.kind == kind:
             last = self._frames.pop()
@@ -260,8 +274,9 @@ class JointSearch:
                 return
 
     def _open(self, choice: Sequence[Member]) -> Work[MemberFrame]:
-        """The turn of the first of these members; the others may have it instead."""
+        """Return the turn of the first of these members. The others may have it instead."""
         member, *others = choice
+        # An earlier member may have allocated a shared claim already: then this one has to go where the devices are.
         found: dict[str, AllocationResult] = {}
         for frame in self._frames if member.shared else ():
             plan = frame.plan
@@ -280,6 +295,7 @@ class JointSearch:
         question, returns = PodFilter(state, self._filter_timeout), self._overlay.returns
         if not self._minds_pods:
             question.rules = self.nodes.rules_without_pods(member.pod, state.volumes)
+        # Equal members take nodes in one order, so this one begins where the last one is.
         before = self._frames[-1] if self._frames else None
         if before is not None and before.member.kind == member.kind:
             return self._order.after(before, member, question, others, returns)
@@ -292,7 +308,10 @@ class JointSearch:
         return MemberFrame(member, question, order, 0, others=others, returns=returns)
 
     def _ordered(self, member: Member, question: PodFilter) -> Work[Sequence[str]]:
-        """The nodes worth asking: those on which a claim may turn out to be faulty first, then by their room."""
+        """Return the nodes worth asking: first those on which a claim may meet an error, then by free room.
+
+        An error of a claim ends the attempt. It has to be met first, or whether it is met would depend on free room.
+        """
         pinned = question.allocations.nodes
         if pinned is not None:
             return sorted(pinned)
@@ -320,6 +339,7 @@ class JointSearch:
         for position in range(frame.position, len(frame.order)):
             if self._order.has_failed(frame, frame.node(position)):
                 continue
+            # The allocator would use its whole budget on this node again.
             if self._undecided and self._about(frame, frame.node(position)) in self._undecided:
                 continue
             state = self._overlay.state(frame.node(position))
@@ -341,7 +361,8 @@ class JointSearch:
         return False
 
     def _bring_up_to_date(self, frame: MemberFrame) -> Work[None]:
-        """Make the rules of the member anew after a pause."""
+        """Make the rules of the member anew after a pause, in which other pods may have been placed."""
+        # Counting pauses as well, so it repeats until no pause came between counting and use.
         while self.has_rules and frame.returns != self._overlay.returns:
             frame.returns = self._overlay.returns
             yield from counted(frame.member.pod, self.nodes)
@@ -352,6 +373,7 @@ class JointSearch:
         frame.position, frame.plan, frame.has_fitted = position, plan, True
         changed = [plan, *(mate.plan for mate, _ in frame.rechosen if mate.plan is not None)]
         found = (allocation for it in changed for allocation in it.allocations.values())
+        # A device of several nodes that is taken here is missing on the others.
         self.is_connected = self.is_connected or not all(map(is_of_one_node, found))
         self._order.place(frame.member, plan.node)
         self._overlay.place(frame.member.pod, plan)
@@ -371,11 +393,12 @@ class JointSearch:
         return frame.member.kind, node, self._domain.value
 
     def _take_back(self, frame: MemberFrame) -> None:
-        """The member leaves its node, and continues with the next one."""
+        """Remove the member from its node. It continues with the next one."""
         if frame.plan is None:
             return
         self._overlay.remove(frame.member.pod, frame.plan)
         self._order.remove(frame.member, frame.plan.node)
+        # Members that got other devices for it get back their own.
         for mate, plan in frame.rechosen:
             if mate.plan is not None:
                 self._overlay.take(mate.plan)
@@ -385,9 +408,9 @@ class JointSearch:
         frame.position += 1
 
     def _rechosen(self, frame: MemberFrame, state: LoadedNode, demand: Demand) -> Work[Fits | None]:
-        """Other devices for all members on the node, so that this one gets some as well.
+        """Choose devices anew for all members on the node, so that this one gets some as well; None if impossible.
 
-        Not while devices may take resources of the node: other devices may take more.
+        With the gate for node-allocatable resources it is not tried: the new devices may take more of the node.
         """
         takes_resources = self._allocator.inventory.features.node_allocatable_resources
         if demand.extended is not None or takes_resources:
@@ -430,7 +453,10 @@ class JointSearch:
 
 
 def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
-    """The plan of a member on the node whose devices may be chosen anew: all that use them are on the node."""
+    """Return the member's plan if it is on the node and its devices can be chosen anew, or None.
+
+    They can be if all users of its claims are on this node.
+    """
     plan = frame.plan
     if plan is None or plan.node != node or not plan.allocations or plan.extended is not None:
         return None
@@ -439,7 +465,7 @@ def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
 
 
 def is_of_one_node(allocation: AllocationResult) -> bool:
-    """Whether no other node can use the devices."""
+    """Return whether no other node can use the devices."""
     selector = allocation.node_selector
     terms = () if selector is None else selector.node_selector_terms or ()
     return bool(terms) and all(term.match_fields for term in terms)

@@ -1,12 +1,11 @@
-"""The members of a gang in a joint plan, their equality, and their order.
+"""The members of a gang in a joint plan: which are equal, and in which order they are placed.
 
-Members that are equal are tried in one order only. A pod may need others to be there before it: by affinity to them, or
-by an even spread, which allows one more in a zone once all other zones have one. Members are placed kind by kind first,
-and where there is such a rule equal members take nodes in turns. If no plan comes of that and a rule of this sort kept
-a member from a node, any other kind may be next.
+Equal members are tried in one order only. Members are placed kind by kind first. But a pod may need others before it:
+by affinity to them, or by an even spread, which allows a second pod in a zone once all zones have one. With such rules
+equal members take nodes in turns. If there is no plan, and such a rule kept a member from a node, any kind may be next.
 
-Members of the same kinds on the same nodes may lead to a plan or not, independent of their order. So a failure is
-recorded by kinds and nodes, and looked up at once.
+Whether the rest fits depends on which kinds are on which nodes, not on the order in which they came. So a failure is
+recorded by kinds and nodes, and not searched again.
 """
 
 from __future__ import annotations
@@ -54,39 +53,39 @@ class Member:
 
 @dataclass(eq=False, slots=True)
 class MemberFrame:
-    """A member's turn in the search: the nodes in its order, and where it is now."""
+    """A member's turn in the search: the nodes in order, and its position among them."""
 
     member: Member
     question: PodFilter
     order: Sequence[str]
     position: int
-    """Of the node that it is on, or of the next one that is asked."""
+    """The position of its node, or of the next node to ask."""
     plan: Plan | None = None
     has_fitted: bool = False
     has_moved: bool = False
-    """Whether it was on a node before that takes it."""
+    """Whether it has left a node that takes it."""
     rechosen: list[tuple[MemberFrame, Plan]] = field(default_factory=list)
-    """Members on the same node that got other devices for this one, with what they had."""
+    """Members on the same node that got other devices for this one, with their earlier plans."""
     answers: list[NodeStatus] = field(default_factory=list)
     others: Sequence[Member] = ()
-    """Members that may have this turn instead."""
+    """Members of other kinds that may have this turn instead."""
     first: int = 0
-    """At which node of the order the turn begins; it ends with the one before it."""
+    """Index in ``order`` of position 0; the turn goes around once."""
     returns: int = 0
-    """When the rules of the question were made: see ``Overlay``."""
+    """``GangOverlay.returns`` when the rules of the question were made."""
     needs_others: bool = False
-    """This member, or one after it, was kept from a node by a rule that others of the gang may fulfil."""
+    """Whether a rule that other members can fulfil kept this member, or one after it, from a node."""
 
     def node(self, position: int) -> str:
-        """The node at a position, counted from the first one."""
+        """Return the node at a position."""
         return self.order[(self.first + position) % len(self.order)]
 
 
 def members_of(states: Sequence[CycleState]) -> list[Member]:
-    """The members in the order of the plan, equal ones beside each other.
+    """Return the members in the order of the search, equal ones beside each other.
 
-    Members with claims of devices come first, and then the largest: small ones, such as the driver of a job, would
-    leave many nodes a little too full for one of its workers.
+    Members with allocated claims come first, because they have the least choice, then the largest ones. Small ones
+    first, such as the driver of a job, would leave many nodes a little too full for a worker.
     """
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))
     made = [_member(number, state, users) for number, state in enumerate(states)]
@@ -99,7 +98,7 @@ def members_of(states: Sequence[CycleState]) -> list[Member]:
 
 
 def _smallness(state: CycleState) -> Size:
-    """What sorts the largest first: whoever wants all devices of a node, then by number of devices, then by cpu."""
+    """Return a key that sorts the largest first: all devices of a node, then number of devices, then cpu."""
     requests = [request for claim in state.resource_claims for request in claim.spec.devices.requests or ()]
     asked = [it for one in requests if (it := one.exactly or next(iter(one.first_available or ()), None)) is not None]
     wants_all = any(it.allocation_mode == "All" for it in asked)
@@ -107,12 +106,12 @@ def _smallness(state: CycleState) -> Size:
 
 
 def is_open(claim: ResourceClaim) -> bool:
-    """Whether the claim has no devices yet."""
+    """Return whether the claim is not allocated."""
     return claim.status.allocation is None
 
 
 def with_devices(state: CycleState, found: dict[str, AllocationResult]) -> CycleState:
-    """The pod, where other members get its shared claims allocated. ``found`` is by claim UID."""
+    """Return the pod's state with the shared claims that other members have allocated. ``found`` is by claim UID."""
     if not found:
         return state
     claims = tuple(PodClaim(entry, _allocated(claim, found)) for entry, claim in state.claims)
@@ -129,12 +128,14 @@ def _allocated(claim: ResourceClaim, found: dict[str, AllocationResult]) -> Reso
 def _member(number: int, state: CycleState, users: Counter[str]) -> Member:
     claims = state.resource_claims
     shared = frozenset(claim.metadata.uid for claim in claims if users[claim.metadata.uid] > 1)
+    # Such a member is equal to no other one: its devices or volumes decide where it can go.
     is_alone = shared or state.volumes != NO_VOLUMES or not all(map(is_open, claims))
     kind: Kind = (number,) if is_alone else _kind(state)
     return Member(number, state, kind, shared)
 
 
 def _kind(state: CycleState) -> Kind:
+    # The names of claims differ from pod to pod; what they ask for is compared instead. Labels matter to rules only.
     spec = structs.replace(state.pod.spec, resource_claims=None)
     labels = tuple(sorted((state.pod.metadata.labels or {}).items()))
     has_rules = bool(state.nodes.rules_between(state.pod))
@@ -142,30 +143,33 @@ def _kind(state: CycleState) -> Kind:
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-"""The label of which each node has a value of its own."""
+"""The label with a different value on each node."""
 
 
 class Order:
-    """``is_free``: any kind may be next."""
+    """Whose turn is next, and which placements are known to fail. ``is_free``: any kind may be next."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
         self._matters = any(_may_need_others(member.pod) for member in members)
         self.is_free = False
         self.keeps_off = False
-        """Whether a member that needs others was kept from a node."""
+        """Whether a rule that other members can fulfil kept a member from a node."""
         self._state = 0
-        """How many members of which kind are on which node: a number of which each digit is for one kind and node."""
+        """The number of members of each kind on each node, as one number with a digit per kind and node.
+
+        To place a member is one addition, and to compare two placements one comparison.
+        """
         self._digits: dict[tuple[Kind, str], int] = {}
         self._failed: dict[int, bool] = {}
-        """The states that lead to no plan, and whether a rule kept a member from a node then that others may fulfil."""
+        """The states without a plan, each with ``needs_others`` of the member that failed."""
 
     def begin(self) -> None:
-        """No member has a place."""
+        """Begin with no member placed."""
         self._state, self._failed = 0, {}
 
     def next(self, frames: Sequence[MemberFrame]) -> Sequence[Member]:
-        """The member whose turn it is, and those that may have it instead."""
+        """Return the member whose turn it is, and those that may have it instead."""
         if not self.is_free:
             return self._members[len(frames) : len(frames) + 1]
         placed, first = {frame.member.number for frame in frames}, dict[Kind, Member]()
@@ -177,27 +181,28 @@ class Order:
     def after(
         self, before: MemberFrame, member: Member, question: PodFilter, others: Sequence[Member], returns: int
     ) -> MemberFrame:
-        """The turn of a member that is equal to the one before it."""
+        """Return the turn of a member that is equal to the one before it."""
         if not self._matters:
             return MemberFrame(member, question, before.order, before.position, returns=returns)
+        # With rules that need others, an earlier node may take it by now: so the turn goes around once.
         first = (before.first + before.position) % len(before.order)
         return MemberFrame(member, question, before.order, 0, others=others, first=first, returns=returns)
 
     def place(self, member: Member, node: str) -> None:
-        """The member is on the node."""
+        """Note that the member is on the node."""
         self._state += self._digit(member, node) if self._matters else 0
 
     def remove(self, member: Member, node: str) -> None:
-        """The reverse of ``place``."""
+        """Undo ``place``."""
         self._state -= self._digit(member, node) if self._matters else 0
 
     def fail(self, frame: MemberFrame) -> None:
-        """With the members that have a place now there is no plan, since this one leads to none."""
+        """Note that there is no plan with the members that have a place now."""
         if self._matters:
             self._failed[self._state] = frame.needs_others
 
     def has_failed(self, frame: MemberFrame, node: str) -> bool:
-        """Whether it is known that there is none with this member on the node either."""
+        """Return whether a plan with this member on the node is known not to exist."""
         known = self._failed.get(self._state + self._digit(frame.member, node)) if self._failed else None
         if known is not None:
             frame.has_fitted = True
@@ -211,13 +216,16 @@ class Order:
         return self._digits[pair]
 
     def refused(self, frame: MemberFrame, answer: NodeStatus) -> None:
-        """A node does not take the member."""
+        """Note that a node does not take the member."""
         if isinstance(answer, Obstructed) and answer.obstacle.reason in (POD_AFFINITY, SPREAD):
             self.keeps_off = frame.needs_others = True
 
 
 def connects_nodes(pod: Pod) -> bool:
-    """Whether it matters to others of the gang on other nodes where the pod is: not if it only wants a node alone."""
+    """Return whether the pod's place can matter to members on other nodes.
+
+    Anti-affinity by host name cannot: it concerns the pod's own node only.
+    """
     return _may_need_others(pod) or any(it.key != HOSTNAME for it in anti_affinity(pod))
 
 

@@ -1,4 +1,4 @@
-"""A plan for all pods of a gang, or why there is none, in the words of the member that found no node."""
+"""Plan all pods of a gang together, or say why that is impossible, with the reasons of the member without a node."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
 from dra_operator.scheduling.state.obstacle import Obstacle
 
 EXPLAINED_GANG_NODES: Final = 16
-"""Nodes without enough devices that are asked why."""
+"""Nodes without enough devices whose reasons are looked up."""
 EXPLAINED_SUSPECT_NODES: Final = 4
-"""Nodes on which an error may be met that are asked for it."""
+"""Nodes with a possible error of a claim that are asked for it."""
 
 
 def _suspects(failed: MemberFrame) -> Iterator[NodeStatus]:
-    """What a few nodes say that the index leaves out, and on which an error may be met."""
+    """Yield the errors of a few nodes that the index has left out although a claim may meet an error there."""
     demands, state_of_pod = failed.question.demands.all(), failed.member.state
     nodes, usage = state_of_pod.nodes, state_of_pod.usage
     known = [state_of_pod.allocator.candidates(demand.program, usage) for demand in demands if demand.claims]
@@ -47,12 +47,13 @@ def _suspects(failed: MemberFrame) -> Iterator[NodeStatus]:
 
 
 def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generator[Pause, Elapsed, NoPlace]:
-    """``failed`` is the member that found no node with the most others before it, ``failure`` how many and where.
+    """Return why there is no joint plan, by the reasons of ``failed``, the member without a node that got furthest.
 
-    ``is_confined``: not all nodes were asked.
+    ``failure`` says how many members fit, and where. ``is_confined``: the domains left nodes out.
     """
     pod = failed.member.pod
     found = f"{failure}; pod {pod.metadata.name} fits on no other node"
+    # If it does not even fit alone, that is the better reason: the gang is not to blame.
     alone = yield from plan(failed.member.state)
     if isinstance(alone, NoPlace):
         return replace(alone, message=f"{found}: {alone.message}", stuck=())
@@ -85,10 +86,10 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
 def joint_plan(
     states: Sequence[CycleState], same: SameValues = NOTHING_SAME, filter_timeout: float = math.inf
 ) -> Work[JointPlan | NoPlace]:
-    """Places and devices for all these pods of one gang, whose claims are in order, or why there are none.
+    """Return places and devices for all these pods of one gang, or why there are none. Their claims are ready.
 
-    ``same``: what the places have in common. Pauses as ``cycle.attempt`` does, and is sent the seconds of search as
-    that: a node that takes the allocator longer than ``filter_timeout`` counts as one that does not fit.
+    ``same`` is the condition on their places. Pauses as ``cycle.attempt`` does, and is sent the seconds of the search
+    like that. A node that takes the allocator longer than ``filter_timeout`` counts as one that does not fit.
     """
     members = members_of(states)
     try:
@@ -101,6 +102,7 @@ def joint_plan(
         if search.failed is None or search.has_given_up:
             return NoPlace(f"gave up: too many ways to place {len(members)} pods together were tried", is_error=True)
         refusal = yield from unplaced(search.failed, search.failure(same), is_confined=domains != [EVERYWHERE])
+        # Running pods fix a value that an empty cluster would not fix, so "never fits" cannot be concluded.
         if same.are_given(states):
             return refusal
         with suppress(Aborted):  # whether they would fit then is not known
@@ -121,10 +123,10 @@ def searched(
     worth: Worth = None,
     filter_timeout: float = math.inf,
 ) -> Work[tuple[JointPlan | None, JointSearch]]:
-    """The plan, and the search that has found it or knows why there is none. Raises AllocationError and Aborted.
+    """Return the plan or None, and the search that found it or knows the reason. Raises AllocationError and Aborted.
 
-    Where rules between pods connect the nodes, it is asked first whether the members fit without them. Mostly a gang
-    waits because they do not. That is soon found out, while there are more ways to keep the rules than can be tried.
+    If rules between pods connect nodes, the members are tried without these rules first. Most pending gangs do not fit
+    even then, which is found out quickly, while the ways to keep the rules are too many to try.
     """
     search = JointSearch(members, is_empty=is_empty, worth=worth, filter_timeout=filter_timeout)
     if search.is_connected:
