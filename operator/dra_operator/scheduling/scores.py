@@ -35,14 +35,14 @@ BEST_SCORE = 100
 
 @dataclass(frozen=True, slots=True)
 class ScoredCluster:
-    """What scores look at, apart from the pod and the node."""
+    """The input of scores beside the pod and the node."""
 
     pods_by_node: PodsByNode
     topologies: Topologies
     nodes: int
-    """How many nodes there are."""
+    """Number of nodes."""
     has_soft_taints: bool
-    """Some nodes have ``PreferNoSchedule`` taints."""
+    """Whether a node has a ``PreferNoSchedule`` taint."""
 
 
 class Score(ABC):
@@ -52,25 +52,25 @@ class Score(ABC):
     """For people: ``kubectl dra why`` shows it beside the score."""
     weight: int
     best: float
-    """The most that a node can have as its raw score: a node that has it ends the search for a better one."""
+    """An upper bound of raw scores. A node that reaches it in all scores ends the search for a better one."""
 
     @classmethod
     @abstractmethod
     def of(cls, pod: Pod, cluster: ScoredCluster) -> Self | None:
-        """The score for the pod; None if the pod prefers no node in this respect."""
+        """Return the score for the pod, or None if the pod prefers no node in this respect."""
 
     @classmethod
     def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
-        """Which pods the score counts when it is made for the pod: they are counted before, in pieces."""
+        """Return the counts that the score needs. They are made before the score, in pieces."""
         return ()
 
     @abstractmethod
     def raw(self, state: LoadedNode) -> float:
-        """How good a node is; more is better."""
+        """Return the raw score of a node; more is better."""
 
     @abstractmethod
     def normalized(self, raws: Sequence[float]) -> list[int]:
-        """The raw scores of all nodes that fit, from 0 to 100."""
+        """Return the scores of all nodes that fit, from 0 to 100, by their raw scores."""
 
 
 class PreferNoScheduleScore(Score):
@@ -87,11 +87,11 @@ class PreferNoScheduleScore(Score):
         return cls(pod.spec.tolerations or ()) if cluster.has_soft_taints else None
 
     def raw(self, state: LoadedNode) -> float:
-        """How many there are, negative."""
+        """Return the number of such taints, negated."""
         return -float(intolerable(state.soft_taints, self._tolerations)) if state.soft_taints else 0.0
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
-        """None is best, the most is worst."""
+        """Return 100 for a node without such taints, 0 for the most."""
         worst = min(raws)
         return [BEST_SCORE - int(BEST_SCORE * raw / worst) if worst else BEST_SCORE for raw in raws]
 
@@ -114,6 +114,8 @@ class PreferredAffinityScore(Score):
             sums = self._by_key.setdefault(counts.topology.key, Counter())
             for domain, count in counts.by_domain.items():
                 sums[domain] += weight * count
+        # A node outside every counted domain gains nothing. So the bound is at least 0, unless every node is in a
+        # domain that has gained or lost something.
         for key, sums in self._by_key.items():
             topology = topologies.get(key)
             gained_by_all = len(sums) == len(topology.size) and len(topology.domain_of) == nodes
@@ -127,6 +129,7 @@ class PreferredAffinityScore(Score):
         others = cluster.pods_by_node.existing_preferences(pod, cluster.topologies.label_keys)
         if pod.spec.affinity is None and not others.by_key:
             return None
+        # Terms that count no pod give every node the same score: then the first node that fits will do.
         score = cls(pod, cluster.pods_by_node, cluster.topologies, cluster.nodes)
         return score if any(map(bool, score._by_key.values())) else None
 
@@ -136,12 +139,12 @@ class PreferredAffinityScore(Score):
         return one_by_one((term for term, _ in preferred(pod)), namespaces)
 
     def raw(self, state: LoadedNode) -> float:
-        """What the node's domains gained."""
+        """Return the sum over the node's domains."""
         labels = state.node.metadata.labels or {}
         return float(sum(sums[labels[key]] for key, sums in self._by_key.items() if key in labels))
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
-        """From the worst node to the best."""
+        """Return 0 for the worst node, 100 for the best, and the others in proportion."""
         least, most = min(raws), max(raws)
         return [int(BEST_SCORE * (raw - least) / (most - least)) if most > least else 0 for raw in raws]
 
@@ -156,7 +159,10 @@ def _counts(pod: Pod, pods_by_node: PodsByNode, topologies: Topologies) -> Itera
 
 
 class PreferredNodeAffinityScore(Score):
-    """A term that cannot be understood counts for no node: a preference is no reason to refuse a pod."""
+    """Preferred node affinity (kube-scheduler's NodeAffinity).
+
+    A malformed term counts for no node: a preference is no reason to refuse a pod.
+    """
 
     name, weight = "node affinity", 2
 
@@ -172,12 +178,12 @@ class PreferredNodeAffinityScore(Score):
         return cls(preferred) if preferred else None
 
     def raw(self, state: LoadedNode) -> float:
-        """The sum on the node."""
+        """Return the sum of the weights of terms that the node matches."""
         labels, fields = state.node.metadata.labels or {}, {"metadata.name": state.name}
         return float(sum(weight for weight, term in self._terms if term.matches(labels, fields)))
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
-        """In proportion to the best node."""
+        """Return the scores in proportion to the best node."""
         most = max(raws)
         return [int(BEST_SCORE * raw / most) if most else 0 for raw in raws]
 
@@ -190,7 +196,10 @@ def _parsed(preferred: PreferredSchedulingTerm) -> node_selectors.NodeTerm | Non
 
 
 class ScheduleAnywayScore(Score):
-    """A node that lacks the label of one of the constraints is as bad as can be."""
+    """Topology spread with ``ScheduleAnyway`` (kube-scheduler's PodTopologySpread): fewer pods in a domain are better.
+
+    A node that lacks the label of a constraint scores 0.
+    """
 
     name, weight = "topology spread", 2
 
@@ -214,7 +223,7 @@ class ScheduleAnywayScore(Score):
         return (query for _, query in queries_of_constraints(pod, SCHEDULE_ANYWAY))
 
     def raw(self, state: LoadedNode) -> float:
-        """The pods that count, weighed and summed, negative."""
+        """Return the weighted number of counted pods, negated."""
         labels = state.node.metadata.labels or {}
         if not all(it.key in labels for it in self._constraints):
             return -math.inf
@@ -222,7 +231,7 @@ class ScheduleAnywayScore(Score):
         return -_rounded(self._cost(*each) for each in counts)
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
-        """The node with the fewest is best; without any that count, all are."""
+        """Return 100 for the node with the fewest pods, and for all nodes if no pod counts."""
         costs = [-raw for raw in raws if raw != -math.inf]
         most, fewest = max(costs, default=0.0), min(costs, default=0.0)
         if not most:
@@ -238,6 +247,7 @@ class ScheduleAnywayScore(Score):
 
 
 def _rounded(costs: Iterable[float]) -> float:
+    # Half away from zero for the positive sums here, as Go rounds; Python's round() goes to the even number.
     return float(math.floor(sum(costs) + 0.5))
 
 
@@ -247,11 +257,11 @@ SCORES: Final[tuple[type[Score], ...]] = (*OF_NODES_SCORES, ScheduleAnywayScore,
 Raw = tuple[float, ...]
 """The raw scores of one node."""
 WeightedScores = tuple[tuple[str, int], ...]
-"""What each score gave a node, normalized and weighted."""
+"""The name and weighted score of each score for one node."""
 
 
 class PodScores:
-    """The scores that one pod uses; false if there are none."""
+    """The scores of one pod; false if it prefers no node."""
 
     def __init__(self, pod: Pod, cluster: ScoredCluster, scores: Sequence[type[Score]] = SCORES) -> None:
         self._scores = tuple(score for kind in scores if (score := kind.of(pod, cluster)) is not None)
@@ -261,15 +271,15 @@ class PodScores:
         return bool(self._scores)
 
     def raw(self, state: LoadedNode) -> Raw:
-        """How good a node is in each respect."""
+        """Return the raw scores of a node."""
         return tuple(it.raw(state) for it in self._scores)
 
     def is_ideal(self, raw: Raw) -> bool:
-        """Whether no node can be better."""
+        """Return whether no node can be better."""
         return all(value >= best for value, best in zip(raw, self._best, strict=True))
 
     def weighted(self, raws: Sequence[Raw]) -> list[WeightedScores]:
-        """The weighted scores of all nodes that fit."""
+        """Return the weighted scores of all nodes that fit, in their order."""
         columns = [it.normalized([raw[number] for raw in raws]) for number, it in enumerate(self._scores)]
         rows = zip(*columns, strict=True) if columns else ((),) * len(raws)
         return [

@@ -15,22 +15,22 @@ from dra_operator.allocator import WEIGHT_OF_ALL, Mix, Totals, wasted_with
 
 
 class Candidate(NamedTuple):
-    """A node with the devices that a pod would take there. Devices count in thousandths."""
+    """A node with the devices that a pod would get there. Devices count in thousandths."""
 
     mix: Mix
-    """What pods usually ask for."""
+    """The usual requests of pods."""
     before: Totals
-    """The devices of the node as they are."""
+    """The devices of the node now."""
     after: Totals
-    """As they would be."""
+    """The devices of the node with the pod."""
     milli_cpu: int
-    """What the node has left of cpu, before the pod."""
+    """Free cpu of the node now."""
     pod_milli_cpu: int = 0
-    """What the pod asks for of it."""
+    """The cpu request of the pod."""
 
     @property
     def milli_cpu_after(self) -> int:
-        """What is left then."""
+        """Free cpu of the node with the pod."""
         return max(0, self.milli_cpu - self.pod_milli_cpu)
 
 
@@ -39,18 +39,18 @@ class Strategy(Protocol):
 
     name: ClassVar[str]
     device_order: ClassVar[str]
-    """The order of devices within a node that goes with it, unless a setting names another."""
+    """Its order of devices within a node, unless a setting names another one."""
     uses_mix: ClassVar[bool]
-    """It looks at what pods usually ask for, of devices and of cpu."""
+    """Whether it looks at the usual requests of pods, for devices and cpu."""
     ranks_all_pods: ClassVar[bool]
-    """It also places pods without claims: where their cpu is not missed."""
+    """Whether it also ranks nodes for pods without claims, by the cpu that pods with devices would miss there."""
 
     def score(self, candidate: Candidate) -> int:
-        """How good the node is."""
+        """Return the score of the node; the highest is best."""
 
 
 class EmptiestStrategy(Strategy):
-    """The node whose devices have most left: load is spread, and so are failures."""
+    """Prefers the node with most free devices: load is spread, and so are failures."""
 
     name = "emptiest"
     device_order = "reference"
@@ -58,16 +58,16 @@ class EmptiestStrategy(Strategy):
     ranks_all_pods = False
 
     def score(self, candidate: Candidate) -> int:
-        """What is left afterwards."""
+        """Return the free devices afterwards."""
         return candidate.after.idle
 
 
 CORES_PER_DEVICE: Final = 16
-"""A device weighs as much as so many cores: 8 and 128 of the largest nodes in the study of the trace openb."""
+"""The weight of a device in cores: the largest nodes of the trace openb have 8 devices and 128 cores."""
 
 
 class BestFitStrategy(Strategy):
-    """The node that has least left of devices and cpu: full nodes become full first."""
+    """Prefers the node with least free devices and cpu: nodes that are nearly full become full first."""
 
     name = "best-fit"
     device_order = "best-fit"
@@ -75,19 +75,19 @@ class BestFitStrategy(Strategy):
     ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
-        """What is left, negative. The pod's own cpu is the same on every node, and left out."""
+        """Return the free devices and cpu, negated. The pod's own cpu is equal on all nodes and left out."""
         return -(candidate.after.idle * CORES_PER_DEVICE + candidate.milli_cpu)
 
 
 SHARED_SCORE, IN_USE_SCORE, WHOLE_SCORE = 100, 50, 33
-"""The most that a node gets where nothing free is begun, where it is in use, and where all of it is free."""
+"""The highest scores of a node whose shared devices suffice, of a node in use, and of an empty node."""
 HALF_SCORE: Final = 50
 
 
 class PackingStrategy(Strategy):
-    """Devices that are shared already first, then free ones of nodes in use, whole nodes last: whole nodes stay whole.
+    """Prefers shared devices, then free devices of nodes in use, then empty nodes, so that empty nodes stay empty.
 
-    As GpuPacking of the study "Beware of Fragmentation" has it.
+    This is GpuPacking of the study "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
     """
 
     name = "packing"
@@ -96,7 +96,7 @@ class PackingStrategy(Strategy):
     ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
-        """By what the pod begins."""
+        """Return the score by the number of devices that the pod is the first to use."""
         before, after = candidate.before, candidate.after
         begun = before.whole - after.whole
         if not before.units:  # only pods without claims fit there
@@ -110,20 +110,19 @@ class PackingStrategy(Strategy):
 
 
 _UNIT: Final = 1000 * WEIGHT_OF_ALL
-"""One device, lost to the whole mix."""
+"""One device that no request of the mix can use."""
 _STEPS: Final = tuple(math.ceil(_UNIT * math.log(score / (100 - score))) for score in range(1, 100))
-"""The least decrease that gives each score from 1 to 99."""
+"""The smallest decrease for each score from 1 to 99. Whole numbers, so that scores are compared exactly."""
 
 
 class FgdStrategy(Strategy):
-    """Fragmentation gradient descent: the node where least becomes useless to the pods that usually come.
+    """Fragmentation gradient descent: prefers the node on which least becomes useless to usual pods.
 
     A node's fragmentation is the idle part of devices that cannot serve a request, averaged over the mix. The score is
-    ``100 * sigmoid(decrease of the fragmentation, in devices)`` without its fraction, as in the study "Beware of
-    Fragmentation" (Weng et al., USENIX ATC 2023). To leave the fraction out matters: nodes that are nearly equal follow
-    each other by name then, and fill one after the other. It is computed in whole numbers, from a table of decreases at
-    which the score grows. Devices are also lost where a request lacks cpu; the cpu of a request is the mean of its
-    class, where the study has a kind of pods for each amount.
+    the whole part of ``100 * sigmoid(decrease of the fragmentation, in devices)``, as in the study "Beware of
+    Fragmentation" (Weng et al., USENIX ATC 2023). Dropping the fraction matters: nearly equal nodes are then ordered by
+    name, and fill one after the other. Devices are also useless if the node lacks the cpu of a request. The cpu of a
+    request is the mean of its class; the study has a kind of pods for each amount.
     """
 
     name = "fgd"
@@ -132,7 +131,7 @@ class FgdStrategy(Strategy):
     ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
-        """From 0 to 99; 50 where nothing changes."""
+        """Return the score, from 0 to 99; 50 if the fragmentation stays the same."""
         mix = candidate.mix
         before = wasted_with(mix, candidate.before, candidate.milli_cpu, lost=1, unused=0)
         after = wasted_with(mix, candidate.after, candidate.milli_cpu_after, lost=1, unused=0)
@@ -142,16 +141,15 @@ class FgdStrategy(Strategy):
 LOST_WEIGHT: Final = 4
 UNUSED_WEIGHT: Final = 6
 IDLE_DIVISOR: Final = 50
-"""What is idle beside a pod without devices counts so many times less than what is in vain to all."""
+"""For a pod without devices, an idle device counts a fiftieth of a wasted one."""
 
 
 class FragStrategy(Strategy):
-    """The node where least is wasted afterwards: lost to requests that fit no device, or more than requests could use.
+    """Prefers the node on which least is wasted afterwards.
 
-    Six parts of ten are the amounts that requests of one class alone could not use, however they were placed, with the
-    cpu that their pods need; four are the fragmentation of ``fgd``. A pod that takes no devices goes where few are
-    idle: its cpu is worth most to pods with devices where these are. The score is exact: nodes differ where their
-    numbers differ.
+    With weight 6, an amount is wasted that requests of one class alone could not use, in any placement, with the cpu of
+    their pods. With weight 4, it is the fragmentation of ``fgd``. A pod without devices goes where few devices are
+    idle, because idle devices need cpu beside them. The score is not rounded.
     """
 
     name = "frag"
@@ -160,7 +158,7 @@ class FragStrategy(Strategy):
     ranks_all_pods = True
 
     def score(self, candidate: Candidate) -> int:
-        """How much less is in vain."""
+        """Return the decrease of the waste; for a pod without devices also less for idle devices."""
         before, after = candidate.before, candidate.after
         less = _in_vain(candidate, before, candidate.milli_cpu) - _in_vain(candidate, after, candidate.milli_cpu_after)
         if after.idle != before.idle:
@@ -173,7 +171,7 @@ def _in_vain(candidate: Candidate, totals: Totals, milli_cpu: int) -> int:
 
 
 FIRST_FIT: Final = "first-fit"
-"""No strategy: the first node that fits, in the order of the room on the nodes."""
+"""No strategy: the first node that fits, by the free room of nodes."""
 _ALL: Final[tuple[Strategy, ...]] = (
     EmptiestStrategy(),
     BestFitStrategy(),
@@ -184,4 +182,4 @@ _ALL: Final[tuple[Strategy, ...]] = (
 BY_NAME: Final = {it.name: it for it in _ALL}
 PLACEMENT_STRATEGIES: Final = (FIRST_FIT, *BY_NAME)
 ANNOTATION: Final = "dra.kopf.dev/placement-strategy"
-"""Of a DeviceClass: the strategy for pods whose first request names the class."""
+"""Annotation of a DeviceClass: the strategy for pods whose first request names the class."""

@@ -1,6 +1,6 @@
-"""All rules, and what they say together of a pod.
+"""All rules, and the rules of one pod together.
 
-The order is from cheap to costly, and the first obstacle is the one reported.
+They are in the order of their cost. The first obstacle is reported, as kube-scheduler reports its first failed filter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RULES: Final = (*OF_NODES, *BETWEEN_PODS)
 
 
 class PodRules:
-    """What one pod asks of any node, worked out once; false if it asks nothing."""
+    """The rules of one pod, made once per attempt; false if there are none."""
 
     def __init__(self, pod: Pod, around: RuleSurroundings, rules: Sequence[type[NodeRule]] = RULES) -> None:
         self._rules = [rule for kind in rules if (rule := kind.of(pod, around)) is not None]
@@ -51,7 +51,7 @@ class PodRules:
         return bool(self._rules)
 
     def obstacle(self, state: LoadedNode, served: Collection[str] = ()) -> Obstacle | None:
-        """The first obstacle on the node; None if the pod can run there. See ``NodeRule.obstacle``."""
+        """Return the first obstacle on the node, or None if the pod can run there. See ``NodeRule.obstacle``."""
         for rule in self._rules:
             obstacle = rule.obstacle(state, served)
             if obstacle is not None:
@@ -59,17 +59,17 @@ class PodRules:
         return None
 
     def obstacles(self, state: LoadedNode, served: Collection[str] = ()) -> list[Obstacle]:
-        """Return the obstacles of all rules, for people: the first decides."""
+        """Return the obstacles of all rules, for people. The first one decides."""
         return [it for rule in self._rules for it in rule.obstacles(state, served)]
 
     def hints(self, reasons: Collection[Reason] | None = None) -> frozenset[Hint]:
-        """Which changes of other pods can remove obstacles with these reasons, with any if None."""
+        """Return the changes that can remove obstacles with these reasons, or with any reason if None."""
         return few(hint for rule in self._rules for hint in rule.hints(reasons))
 
     def may_end_with_pods(self, obstacle: Obstacle) -> bool:
-        """Whether the obstacle may pass when other pods end, on this node or elsewhere."""
+        """Return whether deleting other pods, on this node or elsewhere, can remove the obstacle."""
         return obstacle.reason.ends_with_any_pod or any(map(is_of_fewer_pods, self.hints({obstacle.reason})))
 
     def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
-        """The pods that an obstacle is about, by topology domain; None if it is about no pods."""
+        """Return the number of pods behind the obstacle by topology domain, or None if it is not about pods."""
         return next((found for rule in self._rules if (found := rule.counts(obstacle)) is not None), None)

@@ -76,11 +76,12 @@ class Affinity(NodeRule):
         return [DomainQuery(selection, key) for key in dict.fromkeys(term.key for term in terms)]
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """A topology key in whose domain no such pod is, or which the node lacks."""
+        """Return a topology key in whose domain no such pod is, or which the node lacks; or None."""
         labels = state.node.metadata.labels or {}
         missing = next((key for key in self._counts if key not in labels), None)
         if missing is None:
             missing = next((key for key, counts in self._counts.items() if labels[key] not in counts), None)
+            # The first pod of a group with affinity to itself would wait for itself for ever (NR-05).
             if missing is not None and self._is_of_group and not any(self._counts.values()):
                 return None
         return Obstacle(POD_AFFINITY, missing) if missing is not None else None
@@ -90,6 +91,7 @@ class Affinity(NodeRule):
         if reasons is not None and POD_AFFINITY not in reasons:
             return set()
         found = {PodsChange(self._selection, Direction.MORE), *_of_namespaces(self._terms)}
+        # It can also become the first of its group: when the last other one leaves, or the node with it.
         if self._is_of_group:
             found |= {PodsChange(self._selection, Direction.NONE_LEFT), ClusterEvent.NODE_GONE}
         return found
@@ -120,7 +122,7 @@ class AntiAffinity(NodeRule):
         return one_by_one(anti_affinity(pod), namespaces)
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """The first topology key whose domain excludes the node."""
+        """Return the first topology key whose domain excludes the node, or None."""
         key = _hit(self._counts, state.node.metadata.labels or {})
         return Obstacle(POD_ANTI_AFFINITY, key) if key is not None else None
 
@@ -153,7 +155,7 @@ class ExistingAntiAffinity(NodeRule):
         return cls(pod, found, around.topologies) if found.by_key else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """The first topology key whose domain excludes the node."""
+        """Return the first topology key whose domain excludes the node, or None."""
         key = _hit(self._counts, state.node.metadata.labels or {})
         return Obstacle(REPELLED, key) if key is not None else None
 
@@ -162,6 +164,7 @@ class ExistingAntiAffinity(NodeRule):
         if reasons is not None and REPELLED not in reasons:
             return set()
         namespaces = {ClusterEvent.NAMESPACE} if self._minds_namespaces else set()
+        # A domain can lose its repellers with a node as well: their pods are deleted only later.
         return {RepellerGone.of(self._pod), ClusterEvent.NODE_GONE, *namespaces}
 
     def counts(self, obstacle: Obstacle) -> Counts | None:

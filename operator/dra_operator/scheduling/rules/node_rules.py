@@ -67,8 +67,10 @@ class TaintToleration(NodeRule):
         return cls(tolerations_of(pod), is_placeholder=is_placeholder(pod))
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """The first taint that is not tolerated."""
+        """Return the first taint that is not tolerated."""
         taints = state.taints
+        # The pod that will use an immediate claim is not known yet, and may tolerate any taint for workloads. It cannot
+        # run on a node that is not ready, and devices behind another scheduler's taint are not ours to give.
         if taints and self._is_placeholder:
             taints = tuple(it for it in taints if it.key.startswith(NODE_CONDITION) or scheduler_of(it) is not None)
         if not taints or (taint := untolerated(taints, self._tolerations)) is None:
@@ -96,13 +98,14 @@ class NodeAffinity(NodeRule):
         return cls(labels, required) if labels or required is not None else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """The node is not selected. Raises NodeSelectionError."""
+        """Return NODE_SELECTOR if the node is not selected. Raises NodeSelectionError."""
         labels = state.node.metadata.labels or {}
         if any(labels.get(key) != value for key, value in self._labels):
             return Obstacle(NODE_SELECTOR)
         if self._required is None:
             return None
-        if self._terms is None:  # looked up once, since that takes as long as the selector is large
+        # Parsed for the first node only: a tenant may write a selector of thousands of terms.
+        if self._terms is None:
             self._terms = node_selectors.parse(self._required)
         return Obstacle(NODE_SELECTOR) if node_selectors.first_match(self._terms, state.node) is None else None
 
@@ -129,6 +132,7 @@ class PodOS(NodeRule):
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """Another system."""
+        # The kubelet sets the label. A node without it, as in simulations, is given the benefit of the doubt.
         its = (state.node.metadata.labels or {}).get(_LABEL, self._name)
         return Obstacle(OTHER_OS, self._name) if its != self._name else None
 
@@ -156,6 +160,7 @@ class NodeDeclaredFeatures(NodeRule):
 
 
 def _needed_features(pod: Pod) -> Iterator[str]:
+    # kube-scheduler derives the features from these fields.
     containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
     rules = (rule for container in containers for rule in container.restart_policy_rules or ())
     if any(rule.action == "RestartAllContainers" for rule in rules):
@@ -207,15 +212,17 @@ class NodeResources(NodeRule):
 
     @classmethod
     def of(cls, pod: Pod, _: RuleSurroundings) -> NodeResources | None:
-        """Every pod takes a slot at least."""
+        """Return the rule; a pod without requests still takes a slot. None for a placeholder pod."""
         return None if is_placeholder(pod) else cls(tuple(sorted(pod_requests(pod).items())))
 
     def obstacle(self, state: LoadedNode, served: Collection[str]) -> Obstacle | None:
         """The first resource of which the node has too little."""
         offered, used = state.offered, state.used
         for name, requested in self._requested:
+            # A claim allocates devices for a served resource, so the node need not offer it.
             if name in served or (name == POD_SLOTS and name not in offered):
                 continue
+            # Freeing room would not help: only a class or a device plugin can bring this resource.
             if name not in offered and may_be_devices(name):
                 return Obstacle(NOT_OFFERED, name)
             if requested > offered.get(name, 0) - used.get(name, 0):
@@ -223,7 +230,8 @@ class NodeResources(NodeRule):
         return None
 
     def obstacles(self, state: LoadedNode, served: Collection[str]) -> list[Obstacle]:
-        """Each resource of which the node has too little."""
+        """Return an obstacle for each resource of which the node has too little."""
+        # ``obstacle`` stops at the first one, so each request is asked alone.
         return [it for one in self._requested if (it := NodeResources([one]).obstacle(state, served)) is not None]
 
 

@@ -1,9 +1,9 @@
-"""Obstacles of a pod on every node: fields that placement does not support, of the pod and of its PodGroup.
+"""Obstacles of a pod on every node: unsupported fields of the pod and of its PodGroup.
 
-A pod placed in spite of such a field might break a rule that its author relies on, unnoticed: it waits, and its
-condition names the field. kube-scheduler enforces them as VolumeBinding, VolumeZone, VolumeRestrictions,
-NodeVolumeLimits, and GangScheduling while the gate GenericWorkload is off. Preferences are no rules, and volumes that
-any node can mount need none. A pod with very many rules waits as well (``state.topology``).
+A pod placed despite such a field could silently break a rule that its author relies on. So it stays pending, and its
+condition names the field. kube-scheduler enforces these rules by VolumeBinding, VolumeZone, VolumeRestrictions,
+NodeVolumeLimits, and by GangScheduling while the gate GenericWorkload is off. Preferences are no obstacles, nor are
+volumes that any node can mount. A pod with too many rules stays pending as well (``state.topology``).
 
 The PodGroup must exist, since claims are reserved for it.
 
@@ -54,12 +54,13 @@ _DEFAULT_POLICY: Final = "PreemptLowerPriority"
 
 
 def group_obstacle(pod: Pod, group: PodGroup | None, features: Features) -> Obstacle | None:
-    """Why the pod is not tried with its group; None if it is, or if it is in no group."""
+    """Return why the pod cannot be scheduled with its group, or None. A pod without a group has no such obstacle."""
     name = group_name(pod)
     if name is None:
         return None
     if group is None:
         return Obstacle(GROUP_MISSING, name)
+    # Another scheduler binds a gated pod, and enforces the policy of the group. Here it only gets devices.
     if pod.spec.scheduling_gates:
         return None
     found = chain(_unsupported(group, features), _differing(pod, group, features))
@@ -77,6 +78,7 @@ def _unsupported(group: PodGroup, features: Features) -> Iterator[tuple[Reason, 
 
 
 def _differing(pod: Pod, group: PodGroup, features: Features) -> Iterator[tuple[Reason, str]]:
+    # Before 1.37 the scheduler does not read the priority of a group.
     if not features.generic_workload or features.release < Release.V1_37:
         return
     of_pod, of_group = pod.spec.priority or 0, group.spec.priority or 0
@@ -94,7 +96,7 @@ _TIED: Final = {it.name: it.encode_name for it in structs.fields(Volume) if it.n
 
 
 def unsupported(pod: Pod) -> Obstacle | None:
-    """The first such field, with a remedy; None if there is none."""
+    """Return the first unsupported field of the pod with a remedy, or None."""
     gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
     other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
     way_out = gated if pod.spec.scheduling_gates else other

@@ -1,8 +1,8 @@
 """Topology spread with ``whenUnsatisfiable: DoNotSchedule`` (kube-scheduler's PodTopologySpread; NR-11 to NR-14).
 
-A constraint counts the placed pods that it selects in each domain of its topology key, and compares them with the
-domain that has the fewest. With ``maxSkew: 1`` and 2, 1 and 1 such pods in three zones, a fourth pod may go to the
-second or the third zone: there it makes 2, which is one more than the fewest.
+A constraint counts the selected pods in each domain of its topology key, and compares each domain with the one that has
+the fewest. With ``maxSkew: 1`` and 2, 1 and 1 pods in three zones, a fifth pod may go to the second or third zone:
+there it makes 2, one more than the fewest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class SpreadConstraint:
     counts: DomainCounts
 
     def is_kept(self, domain: str) -> bool:
-        """Whether the pod may be in the domain."""
+        """Return whether the pod may be in the domain."""
+        # With fewer domains than minDomains the missing ones count as empty, so that an autoscaler adds some.
         fewest = self.counts.fewest if len(self.counts.topology.size) >= self.min_domains else 0
         return self.counts.by_domain.get(domain, 0) + self.itself - fewest <= self.max_skew
 
@@ -76,7 +77,7 @@ class PodTopologySpread(NodeRule):
         return (query for _, query in queries_of_constraints(pod, DO_NOT_SCHEDULE))
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
-        """The first constraint that the node does not meet, or whose label it lacks."""
+        """Return the first constraint that the node does not meet, or whose label it lacks; or None."""
         labels = state.node.metadata.labels or {}
         for it in self._constraints:
             if it.key not in labels:
@@ -120,6 +121,8 @@ def queries_of_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpread
     keys = frozenset(it.topology_key for it in listed)
     for it in listed:
         selector = _selector(it, pod)
+        # An empty selector selects no pod here, as in kube-scheduler, though it matches all labels. Terminating pods
+        # are not counted: they are about to leave the domain.
         counted = NOTHING if selector.is_empty else selector
         selection = Selection((PodSet(counted, frozenset((pod.metadata.namespace,))),), leaving=False)
         yield it, DomainQuery(selection, it.topology_key, _nodes(it, pod, keys))
@@ -130,7 +133,11 @@ def _selector(it: TopologySpreadConstraint, pod: Pod) -> Selector:
 
 
 def _nodes(it: TopologySpreadConstraint, pod: Pod, keys: frozenset[str]) -> NodeScope:
-    """The nodes whose pods and domains count."""
+    """Return the nodes whose pods and domains count.
+
+    By default only nodes that the pod selects count. Otherwise domains without a suitable node would stay at zero pods,
+    and the skew would forbid all others.
+    """
     spec = pod.spec
     tolerations = tolerations_of(pod) if it.node_taints_policy == "Honor" else None
     if it.node_affinity_policy == "Ignore":

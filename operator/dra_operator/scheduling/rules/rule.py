@@ -34,7 +34,7 @@ class Direction(Enum):
 
 
 class ClusterEvent(Enum):
-    """Changes that matter to rules between pods but are not changes of pods."""
+    """Changes of other objects that matter to rules between pods."""
 
     NAMESPACE = auto()
     """The labels of a namespace changed, or it is new or gone."""
@@ -55,7 +55,7 @@ class PodsChange:
         return self.selection.anchor
 
     def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
-        """Whether a pod on a node helps that was ``before`` and is ``after`` now; None: it is on no node."""
+        """Return whether the change of a pod helps. ``before`` and ``after`` are None while it is on no node."""
         had = before is not None and self.selection.matches(before)
         has = after is not None and self.selection.matches(after)
         if had == has:
@@ -113,16 +113,17 @@ MOST_HINTS: Final = 8
 
 
 def is_of_fewer_pods(hint: Hint) -> bool:
-    """Whether the end of a pod may be the change."""
+    """Return whether the deletion of a pod can be the change."""
     if isinstance(hint, PodsChange):
         return hint.turn is not Direction.MORE
     return not isinstance(hint, ClusterEvent)
 
 
 def few(hints: Iterable[Hint]) -> frozenset[Hint]:
-    """The hints, or fewer that cover them: each change of any pod is compared with all that anybody waits for.
+    """Return the hints, or fewer ones that cover them.
 
-    A pod with very many rules is looked at more often instead, which is charged to its namespace.
+    Every change of a pod is compared with the hints of all pending pods. So a pod with more than ``MOST_HINTS``
+    selectors is retried at any change of a pod instead, and its namespace pays for the attempts.
     """
     found = frozenset(hints)
     of_pods = [hint for hint in found if isinstance(hint, PodsChange)]
@@ -132,7 +133,7 @@ def few(hints: Iterable[Hint]) -> frozenset[Hint]:
 
 @dataclass(frozen=True, slots=True)
 class RuleSurroundings:
-    """What rules look at, apart from the pod and the node. ``volumes`` are those of the pod."""
+    """The input of rules beside the pod and the node. ``volumes`` are those of the pod."""
 
     pods_by_node: PodsByNode
     topologies: Topologies
@@ -140,35 +141,35 @@ class RuleSurroundings:
 
 
 class NodeRule(ABC):
-    """What one pod asks of any node in one respect."""
+    """A filter for nodes in one respect, made for one pod."""
 
     @classmethod
     @abstractmethod
     def of(cls, pod: Pod, around: RuleSurroundings) -> Self | None:
-        """The rule for the pod; None if it asks nothing in this respect."""
+        """Return the rule for the pod, or None if the pod has no requirement in this respect."""
 
     @classmethod
     def queries(cls, pod: Pod, namespaces: Namespaces) -> Iterable[DomainQuery]:
-        """Which pods the rule counts when it is made for the pod: they are counted before, in pieces."""
+        """Return the counts that the rule needs. They are made before the rule, in pieces."""
         return ()
 
     @abstractmethod
     def obstacle(self, state: LoadedNode, served: Collection[str]) -> Obstacle | None:
-        """Why the pod cannot run on the node; None if it can.
+        """Return why the pod cannot run on the node, or None.
 
-        ``served``: resources that devices serve on this node, so that it does not have to offer them itself.
-        Raises NodeSelectionError when the pod's affinity cannot be understood.
+        ``served``: extended resources that devices provide on this node, so that the node need not offer them.
+        Raises NodeSelectionError for a malformed affinity of the pod.
         """
 
     def obstacles(self, state: LoadedNode, served: Collection[str]) -> Iterable[Obstacle]:
-        """All that the rule has against the node, for people: a node may lack several resources."""
+        """Return all obstacles on the node, for people: a node may lack several resources."""
         found = self.obstacle(state, served)
         return () if found is None else (found,)
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """Which changes of other pods can remove obstacles with these reasons, with any if None."""
+        """Return the changes that can remove obstacles with these reasons, or with any reason if None."""
         return ()
 
     def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
-        """The pods that the obstacle is about, by topology domain; None if it is about no pods."""
+        """Return the number of pods behind the obstacle by topology domain, or None if it is not about pods."""
         return None

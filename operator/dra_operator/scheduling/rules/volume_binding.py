@@ -1,11 +1,11 @@
 """Claims of volumes that are bound when their first consumer has a node (kube-scheduler's VolumeBinding).
 
-The class of such a claim says ``WaitForFirstConsumer``. For a node there is either a volume that exists already, or the
-class can have one made there; the PV controller and the provisioner of the class do the binding. Each claim gets the
-smallest volume that suffices, smallest claims first, so that a volume that only a big claim needs is left to it.
+The class of such a claim says ``WaitForFirstConsumer``. A node can be used if a free volume fits, or if the class can
+provision one there. The PV controller and the provisioner of the class do the binding. Each claim gets the smallest
+volume that suffices, smallest claims first, so that large volumes are left for large claims.
 
-Once a node was selected for a claim (annotation), or a volume reserved for it, no other node or volume will do: another
-pod, or an earlier attempt for this one, has begun the binding.
+Once a node was selected for a claim (annotation), or a volume reserved for it, the claim is tied to them: another pod,
+or an earlier attempt for this one, has begun the binding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_VOLUME: Final = Obstacle(VOLUME_BINDING)
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """How the unbound claims of a pod get volumes on one node: volumes that exist, each with its claim, or new ones."""
+    """Volumes for a pod's unbound claims on one node: existing ones, each with its claim, and claims to provision."""
 
     reserve: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
     provision: tuple[PersistentVolumeClaim, ...] = ()
@@ -63,7 +63,7 @@ class UnboundClaim:
 
     @property
     def selected_node(self) -> str | None:
-        """Where its volume is being made, if that has begun."""
+        """The node for which its volume is being provisioned, or None."""
         return (self.claim.metadata.annotations or {}).get(SELECTED_NODE)
 
     @property
@@ -73,17 +73,17 @@ class UnboundClaim:
 
     @cached_property
     def size(self) -> int:
-        """How much it asks for, in billionths of a byte."""
+        """The requested storage, in billionths of a byte."""
         return _storage(self.claim.spec.resources.requests)
 
     @cached_property
     def reserved(self) -> PersistentVolume | None:
-        """A volume that is for this claim and no other."""
+        """The volume that is reserved for this claim, or None."""
         return next((it for it in self._fitting if it.spec.claim_ref is not None), None)
 
     @cached_property
     def free(self) -> tuple[PersistentVolume, ...]:
-        """Volumes that it may get, the smallest first."""
+        """The free volumes that fit, the smallest first."""
         selector = self.claim.spec.selector
         selects = Selector.of(selector).matches if selector is not None else lambda _: True
         modes = set(self.claim.spec.access_modes or ())
@@ -105,7 +105,7 @@ class UnboundClaim:
         )
 
     def after(self, taken: Mapping[str, ClaimReference], nodes: Mapping[str, str]) -> UnboundClaim:
-        """The same, where volumes, by name, are reserved, and nodes selected for claims, by key."""
+        """Return the claim after reservations of volumes, by name, and selections of nodes, by key of the claim."""
         node = nodes.get(self.claim.key)
         claim = self.claim if node is None else with_node(self.claim, node)
         named = ((it, taken.get(it.metadata.name)) for it in self.volumes)
@@ -113,51 +113,53 @@ class UnboundClaim:
         return UnboundClaim(claim, self.storage_class, volumes, self.capacities)
 
     def volume_on(self, node: Node, taken: Iterable[str]) -> PersistentVolume | None:
-        """The volume that it gets on the node, if one exists that is not among ``taken``."""
+        """Return an existing volume for the node that is not among ``taken``, or None."""
         if self.reserved is not None:
             return self.reserved if allows(self.reserved, node) else None
         return next((it for it in self.free if it.metadata.name not in taken and allows(it, node)), None)
 
     def may_be_made_on(self, node: Node) -> bool:
-        """Whether the class can have a new volume made for the node."""
+        """Return whether the class can provision a volume for the node."""
         topologies = self.storage_class.allowed_topologies
         return self.storage_class.provisioner not in _NO_PROVISIONER and (
             not topologies or any(_is_met(term, node) for term in topologies)
         )
 
     def has_room_on(self, node: Node) -> bool:
-        """Whether the driver has room for a new volume there. One that does not tell is asked by trying."""
+        """Return whether the driver has capacity for the volume there. A driver that publishes none is assumed to."""
         if self.capacities is None or not self.size:
             return True
         return any(_room(it) >= self.size and _reaches(it, node) for it in self.capacities)
 
 
 def with_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-    """The claim, once this node is selected for it, unless one is."""
+    """Return the claim with the node selected for it, unless it has one."""
     annotations = {SELECTED_NODE: node, **(claim.metadata.annotations or {})}
     return replace(claim, metadata=replace(claim.metadata, annotations=annotations))
 
 
 def with_claim(volume: PersistentVolume, claim: ClaimReference) -> PersistentVolume:
-    """The volume, once it is reserved for the claim, unless it is for one."""
+    """Return the volume reserved for the claim, unless it is reserved."""
     if volume.spec.claim_ref is not None:
         return volume
     return replace(volume, spec=replace(volume.spec, claim_ref=claim))
 
 
 def reference(claim: PersistentVolumeClaim) -> ClaimReference:
-    """How a volume names its claim."""
+    """Return the reference to the claim, as volumes have it."""
     return ClaimReference(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
 
 def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstacle:
-    """What the claims get on the node; ``claims`` are in order of size."""
+    """Return the volumes of the claims on the node, or an obstacle. ``claims`` are sorted by size."""
     reserve: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
     provision: list[PersistentVolumeClaim] = []
     taken: set[str] = set()
     for it in claims:
+        # Its provisioner is at work for another node, and only the provisioner may take the annotation back.
         if it.selected_node is not None and it.selected_node != node.metadata.name:
             return _NO_VOLUME
+        # With a selected node an existing volume must not be taken as well, or the claim might get two.
         volume = it.volume_on(node, taken) if it.selected_node is None else None
         if volume is not None:
             taken.add(volume.metadata.name)
@@ -172,7 +174,7 @@ def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstac
 
 
 def allows(volume: PersistentVolume, node: Node) -> bool:
-    """Whether the volume can be used on the node. An affinity that cannot be understood allows no node."""
+    """Return whether the volume can be used on the node. A malformed affinity allows no node."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return True
@@ -189,7 +191,7 @@ def _storage(amounts: Mapping[str, Quantity] | None) -> int:
 
 
 def _room(capacity: CSIStorageCapacity) -> int:
-    """The biggest volume for which there is room, by the more precise of two figures; nothing if there is none."""
+    """Return the size of the largest possible volume: maximumVolumeSize, or else capacity; -1 without both."""
     room = capacity.maximum_volume_size or capacity.capacity
     return room.nanos if room is not None else -1
 
@@ -199,6 +201,6 @@ def _reaches(capacity: CSIStorageCapacity, node: Node) -> bool:
 
 
 def _is_met(term: TopologyTerm, node: Node) -> bool:
-    """A term without expressions is met by no node."""
+    """Return whether the node meets the term. No node meets a term without expressions."""
     wanted, labels = term.match_label_expressions, node.metadata.labels or {}
     return bool(wanted) and all(labels.get(it.key) in (it.values or ()) for it in wanted or ())

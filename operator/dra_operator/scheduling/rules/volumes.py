@@ -1,8 +1,8 @@
 """Volumes that tie a pod to nodes: kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits.
 
-What a pod's claims of volumes lead to is worked out once per attempt (``volumes_of``). It is an obstacle of the pod (a
-claim is missing, lost, about to go, not its own, in use, or waits for the PV controller), or its volumes, which
-say of each node whether the pod can use them there.
+The PersistentVolumeClaims of a pod are looked up once per attempt (``volumes_of``). The result is an obstacle of the
+pod (a claim is missing, lost, terminating, not its own, in use, or not bound yet), or its ``PodVolumes``. These say of
+each node whether the pod can use its volumes there.
 """
 
 from __future__ import annotations
@@ -103,21 +103,21 @@ class Storage(AttachedVolumes, Protocol):
         ...
 
     def capacities(self, storage_class: StorageClass) -> Sequence[CSIStorageCapacity] | None:
-        """What room there is for new volumes of the class; None if its driver does not tell."""
+        """Return the free capacity for new volumes of the class, or None if its driver does not publish any."""
         ...
 
     def wait_of(self, pod_uid: str) -> VolumeWait | None:
-        """Set when the pod has its node, and waits for its claims to be bound there."""
+        """Return the wait of a pod that has its node, and whose claims are being bound there; or None."""
         ...
 
     def users(self, key: str) -> Iterable[str]:
-        """UIDs of the pods with a node, or on their way to one, that use the claim."""
+        """Return UIDs of the bound and binding pods that use the claim."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeWait:
-    """The pod is to go to this node; its claims have until ``deadline``."""
+    """The pod's claims are being bound for this node, until ``deadline``."""
 
     node: str
     deadline: datetime
@@ -125,14 +125,14 @@ class VolumeWait:
 
 @dataclass(frozen=True, slots=True)
 class BoundVolume:
-    """A claim that has its volume. ``zoned``: zone labels count, which those of ephemeral volumes do not."""
+    """A bound claim. ``zoned``: zone labels of the volume count, as they do except for ephemeral volumes."""
 
     claim: PersistentVolumeClaim
     volume: PersistentVolume | None
     zoned: bool
 
     def obstacle(self, node: Node) -> Obstacle | None:
-        """Why it cannot be used on the node."""
+        """Return why it cannot be used on the node, or None."""
         if self.volume is None:
             return Obstacle(VOLUME_MISSING, self.claim.key, self.claim.spec.volume_name)
         if not allows(self.volume, node):
@@ -144,14 +144,14 @@ class BoundVolume:
 
 @dataclass(frozen=True, slots=True)
 class PodVolumes:
-    """The volumes of a pod whose claims are in order; ``volume_binding`` ones by size, the smallest first."""
+    """The volumes of a pod. ``unbound`` claims are sorted by size, the smallest first (``volume_binding``)."""
 
     bound: tuple[BoundVolume, ...] = ()
     unbound: tuple[UnboundClaim, ...] = ()
     limits: AttachLimits | None = None
 
     def obstacle(self, node: Node, used: Mapping[str, int]) -> Obstacle | None:
-        """Why the pod cannot use its volumes on the node; None if it can. ``used``: what pods there take of it."""
+        """Return why the pod cannot use its volumes on the node, or None. ``used``: amounts that pods there use."""
         exceeded = self.limits.obstacle(node.metadata.name, used) if self.limits is not None else None
         if exceeded is not None:
             return exceeded
@@ -159,14 +159,14 @@ class PodVolumes:
         return found if isinstance(found, Obstacle) else None
 
     def bindings(self, node: Node) -> Bindings | Obstacle:
-        """How the claims get volumes on the node."""
+        """Return how the claims get volumes on the node, or why they cannot."""
         for volume in self.bound:
             if (obstacle := volume.obstacle(node)) is not None:
                 return obstacle
         return bindings_on(node, self.unbound) if self.unbound else NO_BINDINGS
 
     def after(self, others: Sequence[tuple[str, Bindings]]) -> PodVolumes:
-        """The same, where other pods get these volumes, each on its node."""
+        """Return the volumes as they are after these bindings of other pods, each on its node."""
         taken = {volume.metadata.name: reference(claim) for _, it in others for claim, volume in it.reserve}
         nodes = {claim.key: node for node, it in others for claim in it.provision}
         if not self.unbound or not (taken or nodes):
@@ -178,10 +178,11 @@ NO_VOLUMES: Final = PodVolumes()
 
 
 def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
-    """What the pod's claims of volumes lead to."""
+    """Return the volumes of the pod, or why no node can have them."""
     uses = list(volume_uses(pod))
     if not uses:
         return NO_VOLUMES
+    # A claim that cannot be listed looks like a missing one, and the advice for that would be wrong.
     unseen = ", ".join(storage.unseen)
     if unseen:
         return Obstacle(VOLUMES_UNSEEN, unseen)
@@ -199,6 +200,8 @@ def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
             unbound[use.key] = waiting
         else:
             return Obstacle(VOLUME_CLAIM_UNBOUND, use.name)
+    # Each claim takes the smallest volume that suffices, the smallest claim first. In another order a small claim could
+    # take the only volume that is large enough for a large one.
     in_order = tuple(sorted(unbound.values(), key=lambda it: it.size))
     return PodVolumes(tuple(bound), in_order, AttachLimits.of(pod, storage))
 
@@ -220,7 +223,7 @@ def _is_used_by_others(pod: Pod, use: VolumeUse, storage: Storage) -> bool:
 
 
 def _unbound(claim: PersistentVolumeClaim, storage: Storage) -> UnboundClaim | None:
-    """The claim, if it is to be bound when its first consumer has a node."""
+    """Return the claim if it is bound when its first consumer has a node, or None if the PV controller binds it."""
     found = storage.storage_class(claim.storage_class)
     if found is None or found.volume_binding_mode != WAIT_FOR_FIRST_CONSUMER or claim.spec.volume_name:
         return None
@@ -229,7 +232,7 @@ def _unbound(claim: PersistentVolumeClaim, storage: Storage) -> UnboundClaim | N
 
 
 def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
-    """Nodes without any of the labels are in every zone, as in a cluster of one zone."""
+    """Return whether the node is in the zones of the volume. A node without zone labels is in every zone."""
     labels = node.metadata.labels or {}
     if labels.keys().isdisjoint(_NEWER):
         return True
@@ -238,7 +241,7 @@ def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
 
 
 def _zones(value: str | None) -> frozenset[str]:
-    """The values of a zone label; none for a label that is missing or cannot be read."""
+    """Return the values of a zone label; none for a missing or malformed label."""
     zones = frozenset(part.strip() for part in (value or "").split(_SEVERAL))
     return frozenset() if "" in zones else zones
 
@@ -261,17 +264,19 @@ class AttachLimits:
 
     @classmethod
     def of(cls, pod: Pod, storage: AttachedVolumes) -> AttachLimits:
-        """The pod's volumes that drivers attach."""
+        """Return the limits for the pod's volumes that CSI drivers attach."""
         return cls(frozenset(attachable((use.key for use in volume_uses(pod)), storage)), storage)
 
     def obstacle(self, node: str, used: Mapping[str, int]) -> Obstacle | None:
-        """A driver that would have to attach too many volumes to the node. ``used``: see ``volume_amounts``."""
+        """Return a driver that would have to attach too many volumes, or None. ``used``: see ``volume_amounts``."""
         drivers = {it.driver for it in self.wanted}
         limits = {name: most for name, most in self.storage.attach_limits(node).items() if name in drivers}
         claims = claims_in(used)
         attachments = frozenset(self.storage.attachments(node)) if limits else frozenset()
+        # Look-ups of every claim on the node are costly. Most nodes are far below their limits, even if all claims were
+        # of one driver.
         if len(claims) + len(attachments) + len(self.wanted) <= min(limits.values(), default=math.inf):
-            return None  # whatever the claims are
+            return None
         in_use = frozenset(attachable(claims, self.storage))
         attached = in_use | attachments
         new = self.wanted - in_use
