@@ -172,6 +172,9 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/taints.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
     ("docs/taints.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
     ("docs/taints.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
+    ("docs/ui.md", "cd headlamp"): "needs npm; .github/workflows/headlamp.yaml builds and tests the plugin",
+    ("docs/ui.md", "mkdir -p"): "installs into a Headlamp of the machine",
+    ("docs/ui.md", "kubectl dra ui"): "tests/kubectl/test_ui.py serves a page of another origin",
     ("docs/why.md", "kubectl "): "tests/operator/test_why.py asks about pods that wait",
     ("docs/observing.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }

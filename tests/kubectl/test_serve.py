@@ -183,7 +183,7 @@ async def test_an_old_view_is_read_again_first_and_not_used_if_that_fails(
     http: ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
-    monkeypatch.setattr(clerk, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(newest, "OLDEST_SECONDS", 0.0)
     kubeconfig = tmp_path / "kubeconfig"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
     async with AsyncExitStack() as stack:

@@ -327,3 +327,50 @@ async def test_a_question_that_takes_long_holds_up_neither_facts_nor_reads(
         await until("the view has the new node", is_read)
         may_end.set()
         assert (await asking)[0] == 200
+
+
+async def test_who_asks_nothing_but_why_is_answered_from_a_new_read(
+    http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the plugin of Headlamp does, beside which no page is open."""
+    monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(newest, "OLDEST_SECONDS", 0.0)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(DevApiServer())
+        kubeconfig = server.write_kubeconfig(server.ca_file.with_name("kubeconfig"))
+        api = await stack.enter_async_context(Api(connection(str(kubeconfig))))
+        address = await stack.enter_async_context(running(options("--kubeconfig", str(kubeconfig))))
+        why = f"{address}api/why?kind=pod&key=default/web"
+        assert (await asked(http, why))[0] == 404
+        await api.create(
+            PODS, {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}, "default"
+        )
+
+        async def is_known() -> bool:
+            return (await asked(http, why))[0] == 200
+
+        await until("the pod is known", is_known)
+
+
+async def test_the_answer_has_all_that_the_plugin_of_headlamp_reads(http: ClientSession) -> None:
+    source = (Path(__file__).parents[2] / "headlamp/src/why.ts").read_text()
+    declared = re.search(r"export interface Answer \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)
+    assert declared is not None
+    fields = dict(re.findall(r"^  (\w+): (.+);$", declared[1], re.MULTILINE))
+    asks = re.search(r"\$\{address\}(api/why)\?", source)
+    assert asks is not None
+    async with running(options("--from", str(CAUSES))) as address:
+        _, answer = await asked(http, f"{address}{asks[1]}?kind=pod&key=ml/typo-in-value")
+        pattern = re.search(r"/(\^http.*?\$)/\.test", source)
+        assert pattern is not None
+        assert re.fullmatch(pattern[1].replace("\\/", "/"), address), "the plugin takes the address that is printed"
+    of_types = {
+        "boolean": bool,
+        "number": int,
+        "string": str,
+        "string[]": list,
+        "{ node: string; text: string }[]": list,
+    }
+    assert {name: type(answer[name]) for name in fields} == {name: of_types[kind] for name, kind in fields.items()}
+    assert answer["fixes"]
+    assert all(isinstance(fix[name], str) for fix in answer["fixes"] for name in ("node", "text"))

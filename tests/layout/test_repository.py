@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 WORKFLOW = ROOT / ".github/workflows/ci.yaml"
+HEADLAMP = WORKFLOW.with_name("headlamp.yaml")
 
 
 def load(path: Path) -> Any:
@@ -32,6 +34,17 @@ def test_the_workflow_runs_what_ci_runs_on_the_pythons_that_it_asks_for() -> Non
     assert [version for version in pythons if f".ci/python {version}" not in script] == []
     assert script.count(".ci/python ") == len(pythons)
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+
+
+def test_the_plugin_for_headlamp_is_built_from_its_lock_and_without_scripts_of_others() -> None:
+    commands = [step["run"] for step in load(HEADLAMP)["jobs"]["build"]["steps"] if "run" in step]
+    assert commands[0].startswith("npm ci --ignore-scripts")
+    package = json.loads((ROOT / "headlamp/package.json").read_text())
+    lock = json.loads((ROOT / "headlamp/package-lock.json").read_text())["packages"]
+    assert {command.split()[-1] for command in commands[1:]} == package["scripts"].keys()
+    assert lock[""]["devDependencies"] == package["devDependencies"]
+    assert [name for name, one in lock.items() if name and not one.get("integrity", "").startswith("sha512-")] == []
+    assert all(version[0].isdigit() for version in package["devDependencies"].values())
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)

@@ -56,6 +56,8 @@ R = TypeVar("R")
 READ_SECONDS: Final = 2.0
 """Between two reads at least; three times as long as the last read took, if that is more."""
 MOST_IN_LINE_QUESTIONS: Final = 64
+OLDEST_SECONDS: Final = 10.0
+"""Age of the view from which on a question waits for the next read."""
 
 
 class Crowded(Exception):
@@ -170,6 +172,18 @@ class NewestView(Generic[V]):
             return None
         self._reading = asyncio.create_task(self._read())
         return self._reading
+
+    async def fresh(self) -> Problem | None:
+        """Begin the next read if it is time, and wait for it if the view is old.
+
+        Return why the view stays old, if it does.
+        """
+        reading = self.renew()
+        if self.age_seconds <= OLDEST_SECONDS:
+            return None
+        if reading is not None:
+            await asyncio.shield(reading)
+        return self.problem
 
     async def ask(
         self,

@@ -7,7 +7,6 @@ or quotas gets an overlay of its own, and so does each where the operator learns
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -156,8 +155,6 @@ MOST_QUESTION_BYTES: Final = 1 << 20
 MOST_WAITING_QUESTIONS: Final = 64
 IDLE_SECONDS: Final = 30.0
 """For which a connection may be silent between two questions."""
-OLDEST_SECONDS: Final = 10.0
-"""Age of the view from which on a question waits for the next read."""
 
 
 class Busy(Exception):
@@ -175,12 +172,8 @@ class Clerk:
 
         Raises Problem, TookTooLong, Crowded, and Busy if the cluster could not be read.
         """
-        reading = self._newest.renew()
-        if self._newest.age_seconds > OLDEST_SECONDS:
-            if reading is not None:
-                await asyncio.shield(reading)
-            if (problem := self._newest.problem) is not None:
-                raise Busy(f"the cluster could not be read: {problem}")
+        if (problem := await self._newest.fresh()) is not None:
+            raise Busy(f"the cluster could not be read: {problem}")
         return await self._newest.ask(
             lambda desk, is_gone: desk.asked_by(is_gone).answer(question), client, question.size, MOST_WAITING_QUESTIONS
         )

@@ -19,7 +19,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -160,8 +160,12 @@ class Feed:
     async def ask(self, question: Callable[[View], JSON | None], size: int = 1) -> bytes:
         """Return an answer that needs the scheduler. One question runs at a time; the smallest ``size`` goes first.
 
-        After ``PAGE_ANSWER_SECONDS`` the answer has the results so far. Raises Crowded or HTTPNotFound.
+        After ``PAGE_ANSWER_SECONDS`` the answer has the results so far. If the view is old, the question waits for the
+        next one: a plugin of another program asks nothing else. Raises Crowded or HTTPNotFound.
         """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PAGE_ANSWER_SECONDS):
+                await self._newest.fresh()
 
         def within_limit(view: View, is_gone: Callable[[], bool]) -> bytes:
             with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
