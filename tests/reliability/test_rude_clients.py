@@ -26,6 +26,8 @@ import yaml
 from aiohttp import ClientSession, TCPConnector
 from authority import Authority
 from dra_devcluster.agent import NodeAgent
+from dra_devcluster.agent.errors import NetworkError
+from dra_devcluster.agent.network.pod_network import MOST_RELAYED_CONNECTIONS, PodNetwork
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, Connection, connection
 from dra_kubeletplugin import ParametersWebhook, serve_webhook
@@ -266,6 +268,41 @@ async def parameters_webhook() -> AsyncIterator[Port]:
             await asyncio.gather(task, return_exceptions=True)
 
 
+@asynccontextmanager
+async def pod_network() -> AsyncIterator[Port]:
+    """A program in the network of a pod, whose connections are relayed; probes reach it beside the relay."""
+    try:
+        network = await PodNetwork.open("127.0.0.1", 6443)
+    except NetworkError as error:
+        pytest.skip(f"no network namespaces on this machine: {error}")
+    listener = network.socket()
+    listener.bind(("127.0.0.1", 8081))
+
+    async def probe() -> None:
+        reader, writer = await network.connect(8081)
+        try:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert b" 200 OK\r\n" in await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async with await asyncio.start_server(_ok, sock=listener), network.forwarded(8081) as port:
+        yield Port(
+            "127.0.0.1", port, probe, descriptors=3 * MOST_RELAYED_CONNECTIONS + 40
+        )  # two of each relay, one of the server
+        await network.close()
+
+
+async def _ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the first request within 5 s."""
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(5):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+            await writer.drain()
+    writer.close()
+
+
 async def _answers(ask: Callable[[], Awaitable[None]]) -> bool:
     with suppress(OSError):
         await ask()
@@ -285,6 +322,7 @@ PORTS: dict[str, Callable[[], AbstractAsyncContextManager[Port]]] = {
         development_server,
         node_agent,
         parameters_webhook,
+        pod_network,
     )
 }
 

@@ -10,6 +10,10 @@ A pause process keeps the network, and gives away sockets of it. Sockets stay in
 so this process listens there for connections to the API server, which it passes on, and connects to the pod's ports.
 The pod reaches nothing else. If the pause process is killed, containers that run keep their network, but no other can
 start in it.
+
+A container may open connections without end, and read none of the answers. A network relays at most
+``MOST_RELAYED_CONNECTIONS`` at a time, each with little memory; a newcomer ends the one in which nothing has moved for
+longest. So a leak of a container costs its own pod, and not the descriptors of the agent, which all pods need.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Self
+from typing import Final, Self
 
 from dra_devcluster.agent.errors import NetworkError
 from dra_devcluster.agent.processes.process import command_line
@@ -32,8 +36,14 @@ from dra_devcluster.agent.processes.sandbox import with_own_network
 from . import pause_process
 
 LOOPBACK = "127.0.0.1"
-_RELAYED_BYTES = 64 * 1024
+MOST_RELAYED_CONNECTIONS: Final = 256
+"""Connections that one network relays. A client has one to the API server, or a few."""
+_RELAYED_BYTES: Final = 16 * 1024
+"""The limit of asyncio's buffers. A direction keeps about five times as many when its reader stops."""
 _PAUSE_PROCESS = [sys.executable, "-I", "-S", str(pause_process.__file__)]
+_BACKLOG_CONNECTIONS: Final = 128
+_SCARCE_SECONDS: Final = 0.05
+Socket = socket.socket  # a network has a method of that name
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -54,7 +64,7 @@ class Network:
         try:
             connection.setblocking(False)
             await asyncio.get_running_loop().sock_connect(connection, (LOOPBACK, port))
-            return await asyncio.open_connection(sock=connection)
+            return await asyncio.open_connection(sock=connection, limit=_RELAYED_BYTES)
         except BaseException:
             connection.close()
             raise
@@ -76,8 +86,8 @@ class PodNetwork(Network):
         self._pause_process = process
         self._control = control
         self._api = server
-        self._relays: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._relays: dict[asyncio.Task[None], None] = {}  # that in which something moved last is the last one
+        self._accepting: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, host: str, port: int) -> Self:
@@ -106,18 +116,19 @@ class PodNetwork(Network):
 
     @asynccontextmanager
     async def forwarded(self, port: int) -> AsyncIterator[int]:
-        server = await asyncio.start_server(partial(self._take, lambda: self.connect(port)), LOOPBACK, 0)
+        listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG_CONNECTIONS)
+        accepting = self._accept_on(listener, lambda: self.connect(port))
         try:
-            yield server.sockets[0].getsockname()[1]
+            yield listener.getsockname()[1]
         finally:
-            server.close()
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
 
     async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        for relay in self._relays:
-            relay.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        tasks = [*self._relays, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._control.close()
         self._pause_process.kill()
         await asyncio.to_thread(self._pause_process.wait)
@@ -134,25 +145,54 @@ class PodNetwork(Network):
             raise NetworkError(problem.decode(errors="replace").strip()) from None
         try:
             listener.bind(self._api)
-            reach = partial(asyncio.open_connection, *self._api)
-            self._listener = await asyncio.start_server(partial(self._take, reach), sock=listener)
+            listener.listen(_BACKLOG_CONNECTIONS)
         except OSError as error:
             listener.close()
             raise NetworkError(str(error)) from error
+        reach = partial(asyncio.open_connection, *self._api, limit=_RELAYED_BYTES)
+        self._accepting = self._accept_on(listener, reach)
 
-    async def _take(
-        self, reach: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def _accept_on(self, listener: Socket, reach: Callable[[], Awaitable[Streams]]) -> asyncio.Task[None]:
+        """Relay the connections to a listener, which is closed with the task."""
+        task = asyncio.create_task(self._accept(listener, reach))
+        task.add_done_callback(lambda _: listener.close())
+        return task
+
+    async def _accept(self, listener: Socket, reach: Callable[[], Awaitable[Streams]]) -> None:
+        """Relay each connection. Where there are too many, the one that was still for longest ends first."""
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError:  # for want of descriptors, for example
+                await asyncio.sleep(_SCARCE_SECONDS)
+                continue
+            while len(self._relays) >= MOST_RELAYED_CONNECTIONS:
+                stillest = next(iter(self._relays))
+                stillest.cancel()
+                await asyncio.wait([stillest])
+            streams = await asyncio.open_connection(sock=connection, limit=_RELAYED_BYTES)
+            task = asyncio.create_task(self._take(streams, reach))
+            self._relays[task] = None
+            task.add_done_callback(partial(self._ended, streams[1].transport))
+
+    def _ended(self, transport: asyncio.WriteTransport, relay: asyncio.Task[None]) -> None:
+        transport.abort()  # it may have been cancelled before it began
+        del self._relays[relay]
+
+    async def _take(self, streams: Streams, reach: Callable[[], Awaitable[Streams]]) -> None:
         """Join a connection with another one to where it wants to."""
         task = asyncio.current_task()
         assert task is not None
-        self._relays.add(task)
+
+        def moved() -> None:
+            del self._relays[task]
+            self._relays[task] = None
+
         try:
-            await _relay((reader, writer), await reach())
+            await _relay(streams, await reach(), moved)
         except OSError:
-            await _closed(writer)  # nothing listens there now
-        finally:
-            self._relays.discard(task)
+            await _closed(streams[1])  # nothing listens there now
 
 
 def _start_pause_process(control: socket.socket) -> subprocess.Popen[bytes]:
@@ -190,7 +230,7 @@ def _close_unused(made: Future[socket.socket]) -> None:
         made.result().close()
 
 
-async def _relay(one: Streams, other: Streams) -> None:
+async def _relay(one: Streams, other: Streams, moved: Callable[[], None] = lambda: None) -> None:
     """Join two connections until both directions have ended, or one of them fails; both are closed then.
 
     Who cancels does not wait for a peer that reads no more: what it has not read is dropped.
@@ -199,8 +239,8 @@ async def _relay(one: Streams, other: Streams) -> None:
     try:
         try:
             async with asyncio.TaskGroup() as directions:
-                directions.create_task(_copy(one[0], other[1]))
-                directions.create_task(_copy(other[0], one[1]))
+                directions.create_task(_copy(one[0], other[1], moved))
+                directions.create_task(_copy(other[0], one[1], moved))
         except* OSError:
             pass  # a connection that breaks ends the other as well
         await _closed(*writers)
@@ -219,8 +259,10 @@ async def _closed(*writers: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: Callable[[], None]) -> None:
+    writer.transport.set_write_buffer_limits(_RELAYED_BYTES)
     while chunk := await reader.read(_RELAYED_BYTES):
+        moved()
         writer.write(chunk)
         await writer.drain()
     if writer.can_write_eof():

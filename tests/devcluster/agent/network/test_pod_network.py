@@ -9,13 +9,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_devcluster.agent.containers import runtime
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.network.pod_network import Network, PodNetwork, _relay, can_be_relayed
+from dra_devcluster.agent.network.pod_network import (
+    MOST_RELAYED_CONNECTIONS,
+    Network,
+    PodNetwork,
+    _relay,
+    can_be_relayed,
+)
 from node_exec import execute
 from one_node import OneNode
 from waiting import becomes, until
@@ -213,3 +220,46 @@ async def test_a_network_that_is_given_up_while_it_opens_leaves_no_socket() -> N
     theirs.close()
     go.set()
     await becomes(lambda: made.fileno() == -1)
+
+
+@needs_networks
+async def test_a_container_that_leaks_connections_loses_its_own_and_not_the_agents() -> None:
+    """Each asks for much and reads nothing. A newcomer is served, and so is one that talks beside them."""
+    closed = asyncio.Queue[None]()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while said := await reader.readline():
+                writer.write(said if said == b"hello\n" else bytes(100_000))
+                await writer.drain()
+        writer.transport.abort()
+        closed.put_nowait(None)
+
+    async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        network = await PodNetwork.open(*address)
+        before = len(os.listdir("/proc/self/fd"))
+        streams = []
+
+        async def reach() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            connection = network.socket()
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, address)
+            streams.append(await asyncio.open_connection(sock=connection))
+            return streams[-1]
+
+        async def talks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+            writer.write(b"hello\n")
+            return await reader.readline() == b"hello\n"
+
+        friend = await reach()
+        for _ in range(MOST_RELAYED_CONNECTIONS + 50):
+            (await reach())[1].write(b"much\n" * 20)
+            assert await talks(*friend)
+        for _ in range(51):
+            await closed.get()
+        assert await talks(*await reach())
+        for _, writer in streams:
+            writer.transport.abort()
+        await network.close()
+        await becomes(lambda: len(os.listdir("/proc/self/fd")) <= before)
