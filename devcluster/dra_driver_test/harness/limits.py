@@ -22,8 +22,8 @@ class Limits:
     published: float = 60.0
     # Slices that others deleted or changed. The Go library waits up to 60 s before it watches again (30 s, which jitter
     # doubles) if several watches have failed within two minutes, 30 s after it saw the deletion, and up to 60 s more
-    # until its cache of own writes forgets the slice: 150 s on a machine that does nothing else.
-    restored: float = 180.0
+    # until its cache of own writes forgets the slice: 150 s on an idle machine; more than 180 s were seen.
+    restored: float = 300.0
     stopped: float = 30.0  # the grace period of a pod
     answer: float = 5.0  # what should come at once
     quiet: float = 3.0  # so long nothing may happen
