@@ -134,12 +134,17 @@ class CountersInUse(ClaimError):
 class HostPartInUse(ClaimError):
     """Another claim was given a part of the host that a device owns, and its containers may run.
 
-    If the other device has ``moved``, that claim has another part of the host now.
+    If the other device has ``moved``, that claim has another part of the host now. With ``record`` that of the claim is
+    damaged.
     """
 
-    def __init__(self, device: str, part: str, holder: str, *, moved: bool = False) -> None:
+    def __init__(self, device: str, part: str, holder: str, *, moved: bool = False, record: Path | None = None) -> None:
         given = f"device {device} is at {part}, which was given to claim {holder}, whose containers may still use it"
-        if moved:
+        if record:
+            super().__init__(
+                f"{given}: delete the pods of that claim, or if none is left on this node, remove {record}"
+            )
+        elif moved:
             super().__init__(f"{given}, although its device is elsewhere now: delete the pods of that claim")
         else:
             super().__init__(f"{given}: delete the pods of that claim, or bring its device back")

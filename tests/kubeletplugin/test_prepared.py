@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -427,6 +428,29 @@ async def test_a_device_is_in_doubt_when_nothing_tells_what_a_damaged_record_hol
     await prepared(node, allocated("b", "p/gpu-3"))
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_other_shares_of_a_device_are_given_beside_a_damaged_record(node: NodeWorld, restarts: bool) -> None:
+    """All shares own the same part of the host; what another device owned is refused."""
+
+    def owning(prepared: Prepared) -> list[PreparedDevice]:
+        return [replace(each, owns=(f"/dev/{each.device}",)) for each in prepared]
+
+    node.driver.answer = owning
+    await prepared(node, allocated("a", "p/gpu-0", shareID="s1"))
+    (node.root / "claims" / "uid-of-a.json").write_bytes(b"{")
+    if restarts:
+        node.start()
+        node.driver.answer = owning
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0", shareID="s1")), DeviceInUse)
+    await prepared(node, allocated("c", "p/gpu-0", shareID="s2"))
+
+    assert await node.prepared.unprepare(ref("c")) is None
+    node.driver.answer = lambda given: [replace(each, owns=("/dev/gpu-0",)) for each in given]
+    error = str(await refused(node, allocated("d", "p/gpu-3")))
+    assert "device gpu-3 is at /dev/gpu-0, which was given to claim uid-of-a (its record is damaged), whose" in error
+    assert error.endswith(f"or if none is left on this node, remove {node.root}/claims/uid-of-a.json")
+
+
 async def test_a_process_remembers_what_a_record_held_before_it_was_damaged(node: NodeWorld) -> None:
     await prepared(node, allocated("a", "p/gpu-0"))
     await prepared(node, allocated("b", "p/gpu-1"))
@@ -829,14 +853,14 @@ async def test_a_claim_that_finds_room_for_its_first_device_only_leaves_no_cdi_f
     node: NodeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Containers would start with one of their devices."""
-    replace, moved = os.replace, []
+    rename, moved = os.replace, []
 
     def fill(source: str, target: Path) -> None:
         if target.suffix == ".json" and target.parent.name == "cdi":
             moved.append(target)
             if len(moved) == 2:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
-        replace(source, target)
+        rename(source, target)
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", fill)

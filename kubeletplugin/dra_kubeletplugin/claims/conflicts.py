@@ -183,8 +183,11 @@ class Conflicts:
 
         for uid, rest in self._unreadable(wanted):
             for mine in () if wanted.given else wanted.exclusive():
-                for part in (part for part in mine.owns if part in rest.owned):
-                    raise HostPartInUse(mine.device, part, f"{uid} (its record is damaged)")
+                for part in mine.owns:
+                    if part in rest.had or rest.owned.get(part, (mine.pool, mine.device)) != (mine.pool, mine.device):
+                        raise HostPartInUse(
+                            mine.device, part, f"{uid} (its record is damaged)", record=self._records.path(uid)
+                        )
 
     def _unreadable(self, wanted: ClaimRecord) -> Iterator[tuple[str, Remainder]]:
         """Yield what is known of records of this boot that cannot be read, with their uids."""

@@ -129,18 +129,24 @@ class ClaimRecord(_Part, frozen=True):
 
 
 class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device."""
+    """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device.
+
+    ``owned`` are the parts of the host that its devices own, with the pool and the name of the device: another share of
+    that device owns them as well. ``had`` is what they owned before.
+    """
 
     boot_id: str = ""
     holds: tuple[HeldDevice, ...] | None = None
-    owned: tuple[str, ...] = ()
+    owned: dict[str, tuple[str, str]] = {}  # msgspec copies defaults
+    had: tuple[str, ...] = ()
     newer: bool = False
     node: str = ""
 
     @classmethod
     def of(cls, record: ClaimRecord) -> Remainder:
         """Return what others have to know of a claim."""
-        return cls(record.boot_id, record.holds, tuple(sorted({*record.owned(), *record.had})), node=record.node)
+        owned = {part: (device.pool, device.device) for device in record.exclusive() for part in device.owns}
+        return cls(record.boot_id, record.holds, owned, tuple(sorted(record.had)), node=record.node)
 
 
 class _NewerFile(msgspec.Struct, frozen=True):

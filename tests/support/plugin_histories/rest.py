@@ -43,9 +43,10 @@ def why_not(stage: Stage, claim: Claim) -> str:
             others = set() if claim.is_admin or other.is_admin else set(other.devices) - {device}
             if not stage.hardware.is_fixed and any(node in stage.hardware.had[each] for each in others):
                 return f"{other.uid} may have had {node}"
-        for other in torn:  # it does not tell what it was given by this device from what others gave it before
-            if device in other.devices and not (claim.is_admin or other.is_admin):
-                return f"the damaged record of {other.uid} has a share of {device}"
+        for other in torn:  # it does not follow a device that moves, perhaps to where the claim had another one before
+            moved = len(stage.hardware.had[device]) > 1
+            if moved and device in other.devices and not (claim.is_admin or other.is_admin):
+                return f"the damaged record of {other.uid} has a share of {device}, which has moved"
     return ""
 
 
