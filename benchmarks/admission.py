@@ -10,7 +10,6 @@ start. Nodes have eight devices. The quota is the number of devices. The operato
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 from statistics import median
 
@@ -26,8 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     results = [
-        asyncio.run(Run(options.jobs, options.nodes, options.seed, is_checked=is_checked).play())
-        for is_checked in (False, True)
+        Run(options.jobs, options.nodes, options.seed, is_checked=is_checked).play() for is_checked in (False, True)
     ]
     print("| | by quota alone | with the check |\n|---|---|---|")
     for title, text in (
@@ -37,7 +35,7 @@ def main() -> None:
         ("the same, percent of the use", lambda it: f"{100 * it.in_vain / it.used:.2f}"),
         ("until all jobs have ended, hours", lambda it: f"{it.seconds / 3600:.2f}"),
         ("retries", lambda it: str(it.retries)),
-        ("from a job's end to an admission that waited for it, p50 and longest, s", _delays),
+        ("from freed devices to the admission of a job that waited for them, p50 and longest, s", _delays),
     ):
         print(f"| {title} | {' | '.join(map(text, results))} |", flush=True)
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from admission_run import Run
+import pytest
+from admission_run import NoEnd, Run
 
 
-async def test_with_the_check_no_job_is_admitted_that_cannot_start() -> None:
-    alone = await Run(24, 8, seed=1, is_checked=False).play()
-    checked = await Run(24, 8, seed=1, is_checked=True).play()
+def test_with_the_check_no_job_is_admitted_that_cannot_start() -> None:
+    alone = Run(24, 8, seed=1, is_checked=False).play()
+    checked = Run(24, 8, seed=1, is_checked=True).play()
     assert (len(checked.blocked), checked.timeouts) == (0, 0)
     assert alone.blocked, "quota alone would do: the jobs show nothing"
     assert checked.in_vain < alone.in_vain
+
+
+def test_devices_that_a_promise_leaves_over_end_a_back_off() -> None:
+    """The pods of a job go to other nodes than promised, and what it leaves there is enough for one that waits."""
+    assert max(Run(12, 2, seed=6, is_checked=True).play().delays) < 20, "nobody looked before its back-off was over"
+
+
+def test_a_run_without_an_end_says_which_jobs_wait() -> None:
+    run = Run(2, 1, seed=1, is_checked=True)  # the second job asks for more than the quota
+    run.jobs["job-0001"].pods = 100
+    with pytest.raises(NoEnd, match=r"these wait: job-0001 \(100 pods of"):
+        run.play()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 from admission_world import VIEW, AdmissionWorld
@@ -17,7 +17,9 @@ from dra_api.core import Pod
 from dra_api.kueue import Workload
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
+from dra_operator.admission import planner as planner_module
 from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, PromisedWorkload, SeenChange
+from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
 from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
@@ -64,9 +66,9 @@ def held(name: str) -> Obj:
     return {**Make.claim(name, count=4), "status": status}
 
 
-def made(name: str, pods: int = 1, **fields: Any) -> Workload:
-    obj = workload(name, pods, **fields)
-    obj["metadata"]["uid"] = name
+def made(name: str, pods: int = 1, namespace: str = "ns") -> Workload:
+    obj = workload(name, pods)
+    obj["metadata"] |= {"uid": name, "namespace": namespace}
     return convert(Workload, obj)
 
 
@@ -179,3 +181,31 @@ async def test_each_promise_is_asked_only_for_pods_that_may_be_its_own(
     answers = answering.answer(question(world, promised=jobs))
     assert answers.started == {it.metadata.uid for it in jobs}
     assert len(asked) == 3 * len(jobs)
+
+
+async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Placing.place_together
+
+    def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        if pods[0].metadata.namespace == "hard":
+            time.sleep(0.6)
+        return place(placing, pods)
+
+    monkeypatch.setattr(Placing, "place_together", slow)
+    monkeypatch.setattr(planner_module, "ROUND_SECONDS", 0.1)
+    hard = [made(f"hard-{number}", namespace="hard") for number in range(4)]
+    answering, late = planner(world), made("late")
+    first = answering.answer(question(world, candidates=hard))
+    assert (list(first.candidates), first.looked, first.left) == (["hard-0"], ["hard-0"], 3)
+    second = answering.answer(question(world, candidates=[*hard[1:], late]))
+    assert list(second.candidates) == ["late", "hard-1"]
+    assert second.candidates["late"].fits
+    assert second.left == 2
+
+
+async def test_among_cheap_workloads_priority_and_age_alone_decide(world: AdmissionWorld) -> None:
+    jobs = [made(f"job-{number}", namespace="ab"[number % 2]) for number in range(6)]
+    answers = planner(world).answer(question(world, candidates=jobs))
+    assert list(answers.candidates) == [it.metadata.uid for it in jobs]

@@ -1,37 +1,64 @@
 """Random jobs behind the model of Kueue, with the admission check or by quota alone, and what that costs.
 
-The clock jumps to the next end of a job whenever nobody has anything to do. In between it is the machine's, so that the
-time of decisions and writes counts, and jobs may take minutes. A job that has no node for all of its pods after five
-minutes is evicted, as by Kueue's ``waitForPodsReady``.
+The clock jumps to the next timer whenever nobody has anything to do, so jobs may take minutes. The machine's time of
+decisions and writes counts besides. A job that has no node for all of its pods after five minutes is evicted, as by
+Kueue's ``waitForPodsReady``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from math import inf
+from typing import Final
 
 from admission_world import EPOCH, AdmissionWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
+from fake_api import Call
+from history_kit.clock import VirtualLoop
 from kueue_model import KueueModel, condition, finish, is_true, workload
 from objects import Make, Obj
 
-DEVICES = 8
+DEVICES: Final = 8
 """Of each node, all of one of two models."""
-SIZES = (1, 2, 4, 8)
-MODELS = ("any", "any", "a", "b")
-PODS_READY_SECONDS = 300.0
-QUIET_SECONDS = 0.03
-"""Seconds without anything to do after which the clock jumps."""
+SIZES: Final = (1, 2, 4, 8)
+ANY: Final = "any"
+MODELS: Final = (ANY, ANY, "a", "b")
+PODS_READY_SECONDS: Final = 300.0
+WATCH_SECONDS: Final = 0.005
+"""Seconds from a change until those who watch know it."""
+MOST_IDLE_SECONDS: Final = 4 * 3600.0
+"""Seconds of the run without an end of a job, after which there is none any more: a job takes ten minutes."""
+
+
+class NoEnd(AssertionError):
+    """Jobs wait, and none of them ever ends."""
+
+
+class MachineLoop(VirtualLoop):
+    """A clock of which waiting takes no time, and working as much as on the machine's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looked = time.monotonic()
+        self.thread_seconds = lambda: 0.0
+
+    def _run_once(self) -> None:
+        before, self._looked = self._looked, time.monotonic()
+        self._now += self._looked - before
+        super()._run_once()
 
 
 @dataclass
 class Result:
     """``blocked``: jobs of which a pod found no node after the admission. ``in_vain``: device seconds of quota that was
-    held while a pod had no node. ``delays``: seconds from the end of a job to an admission that waited for it."""
+    held while a pod had no node. ``delays``: for each job that waited for devices, seconds from the end of the job that
+    left enough of them free until its admission."""
 
     jobs: int
     blocked: set[str] = field(default_factory=set)
@@ -45,120 +72,168 @@ class Result:
 
 @dataclass
 class Job:
-    devices: int
+    """``pods``, each with ``size`` devices of a ``model``."""
+
+    pods: int
+    size: int
+    model: str
     duration: float
+    nodes: list[str] = field(default_factory=list)
+    """Of its pods, as far as they have one."""
     quota_since: float | None = None
+    fits_since: float | None = None
+    """When another job ended and left it enough devices, which are free since."""
+    is_admitted: bool = False
     ends_at: float | None = None
     is_done: bool = False
-    requeue_at: float = 0.0
-    is_early: bool = False
-    """It got quota before its wait was over: devices came free."""
+
+    @property
+    def devices(self) -> int:
+        return self.pods * self.size
+
+    def fits(self, free: dict[str, int]) -> bool:
+        """Return whether nodes with so many free devices have room for all pods."""
+        its = (number for node, number in free.items() if self.model in (ANY, model_of(node)))
+        return sum(number // self.size for number in its) >= self.pods
+
+
+def model_of(node: str) -> str:
+    """Return the model of a node's devices."""
+    return "ab"[int(node.rpartition("-")[2]) % 2]
+
+
+class _World(AdmissionWorld):
+    """The server has the loop's clock."""
+
+    @property
+    def now(self) -> str:
+        self.api.now = format_time(EPOCH + timedelta(seconds=asyncio.get_running_loop().time()))
+        return self.api.now
+
+    @now.setter
+    def now(self, moment: str) -> None:
+        raise AttributeError("the loop says what time it is")
 
 
 class Run:
     """``play`` it once."""
 
     def __init__(self, jobs: int, nodes: int, seed: int, *, is_checked: bool) -> None:
-        self._offset = -time.monotonic()
         self.result = Result(jobs)
-        self.world = AdmissionWorld(has_admission=is_checked)
+        self.world = _World(has_admission=is_checked)
         self.world.is_real_time = False
-        self._jobs: dict[str, Job] = {}
+        self.jobs: dict[str, Job] = {}
         check = "devices" if is_checked else None
-        self._kueue = KueueModel(DEVICES * nodes, check=check, cost=lambda obj: self._jobs[_name(obj)].devices)
+        self._kueue = KueueModel(DEVICES * nodes, check=check, cost=lambda obj: self.jobs[_name(obj)].devices)
         self.world.others[:] = [self._kueue]
-        self._freed_at = 0.0
-        self._furnish(nodes)
+        self._nodes = [f"node-{number}" for number in range(nodes)]
+        self._furnish()
         self._submit(jobs, random.Random(seed))
+        self._wakes = asyncio.Event()
+        self.world.api.after = self._heard
+        self._ended_at = 0.0
 
-    def _furnish(self, nodes: int) -> None:
+    def _heard(self, _: Call) -> None:
+        self._wakes.set()
+
+    def _furnish(self) -> None:
         api = self.world.api
         api.add(DEVICE_CLASSES, Make.device_class())
-        for number in range(nodes):
-            node = Make.node(f"node-{number}")
+        for name in self._nodes:
+            node = Make.node(name)
             node["status"]["allocatable"] = {"cpu": "64", "memory": "512Gi", "pods": "110"}
             api.add(NODES, node)
-            api.add(RESOURCE_SLICES, Make.slice(f"node-{number}", DEVICES, model="ab"[number % 2]))
+            api.add(RESOURCE_SLICES, Make.slice(name, DEVICES, model=model_of(name)))
         for size in SIZES:
             for model in MODELS[1:]:
                 text = f'device.attributes["gpu.example.com"].model == "{model}"'
                 template = Make.template(f"{size}-{model}")
-                template["spec"]["spec"] = Make.claim_spec(size, "gpu", *([] if model == "any" else [text]))
+                template["spec"]["spec"] = Make.claim_spec(size, "gpu", *([] if model == ANY else [text]))
                 api.add(RESOURCE_CLAIM_TEMPLATES, template)
 
     def _submit(self, jobs: int, pick: random.Random) -> None:
+        """Jobs that fit an empty cluster. Others would be rejected, and by quota alone be evicted for ever."""
+        empty = dict.fromkeys(self._nodes, DEVICES)
         for number in range(jobs):
-            name, size, pods = f"job-{number:04}", pick.choice(SIZES), pick.choice((1, 1, 2, 2, 4))
+            while True:
+                size, pods = pick.choice(SIZES), pick.choice((1, 1, 2, 2, 4))
+                job = Job(pods, size, pick.choice(MODELS), pick.uniform(60, 600))
+                if job.fits(empty):
+                    break
+            name = f"job-{number:04}"
             created = format_time(EPOCH + timedelta(seconds=number))
-            self.world.api.add(
-                WORKLOADS, workload(name, pods, template=f"{size}-{pick.choice(MODELS)}", created=created)
-            )
-            self._jobs[name] = Job(size * pods, pick.uniform(60, 600))
+            self.world.api.add(WORKLOADS, workload(name, pods, template=f"{size}-{job.model}", created=created))
+            self.jobs[name] = job
 
     @property
     def now(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() + self._offset
+        return asyncio.get_running_loop().time()
 
-    async def play(self) -> Result:
-        """Let all jobs run to their end."""
-        world, result, left = self.world, self.result, len(self._jobs)
-        world.now = format_time(EPOCH + timedelta(seconds=self.now))
+    def play(self) -> Result:
+        """Let all jobs run to their end. Raises NoEnd."""
+        with asyncio.Runner(loop_factory=MachineLoop) as runner:
+            return runner.run(self._play())
+
+    async def _play(self) -> Result:
+        world, left = self.world, len(self.jobs)
+        _ = world.now
         world.start()
         async with world.running():
-            quiet_since = time.monotonic()
             while left:
-                world.now = format_time(EPOCH + timedelta(seconds=self.now))
+                self._wakes.clear()
+                _ = world.now
                 world.bring_events()
-                await world.tick()
                 left -= self._look()
-                is_busy = world.api.events or not all(it.is_idle for it in world.control.queues.all().values())
-                if is_busy or (world.has_admission and not world.admission.is_idle):
-                    quiet_since = time.monotonic()
-                elif time.monotonic() - quiet_since > QUIET_SECONDS:
-                    self._jump()
-                    quiet_since = time.monotonic()
-        result.retries, result.seconds = self._kueue.decided["Retry"], self.now
-        return result
+                await asyncio.sleep(WATCH_SECONDS)
+                if not world.api.events:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._next() - self.now):
+                            await self._wakes.wait()
+        self.result.retries, self.result.seconds = self._kueue.decided["Retry"], self.now
+        return self.result
 
     def _look(self) -> int:
         """Note what became of each job; return how many have ended."""
-        ended, nodes = 0, dict[str, list[bool]]()
+        nodes = dict[str, list[str]]()
         for pod in self.world.api.of(PODS):
             owner = pod["metadata"]["ownerReferences"][0]["name"]
-            nodes.setdefault(owner, []).append(bool(pod["spec"].get("nodeName")))
+            nodes.setdefault(owner, []).append(pod["spec"].get("nodeName", ""))
             said = condition(pod, "PodScheduled")
             if said is not None and said["status"] == "False" and said.get("reason") == "Unschedulable":
                 self.result.blocked.add(owner)
+        ended = 0
         for obj in self.world.api.of(WORKLOADS):
             name = _name(obj)
-            job = self._jobs[name]
-            if not job.is_done:
-                ended += self._follow(name, job, obj, nodes.get(name, []))
+            self.jobs[name].nodes = nodes.get(name, [])
+            ended += self._follow(name, self.jobs[name], obj)
+        self._note_free(is_new=bool(ended))
         return ended
 
-    def _follow(self, name: str, job: Job, obj: Obj, nodes: list[bool]) -> int:
+    def _follow(self, name: str, job: Job, obj: Obj) -> int:
         now = self.now
         if job.ends_at is not None:
             if now < job.ends_at:
                 return 0
             finish(self.world.api, f"ns/{name}")
-            self._freed_at, job.is_done = now, True
+            self.world.api.drop(WORKLOADS, f"ns/{name}")
+            self._ended_at, job.is_done, job.nodes = now, True, []
             return 1
-        has_quota = is_true(obj, "QuotaReserved")
-        if not has_quota:
+        if obj["spec"].get("active") is False:
+            raise AssertionError(f"{name} was rejected, and fits an empty cluster: {obj['status']}")
+        is_admitted = is_true(obj, "Admitted")
+        if is_admitted and not job.is_admitted and job.fits_since is not None:
+            self.result.delays.append(now - job.fits_since)
+        job.is_admitted = is_admitted
+        if not is_true(obj, "QuotaReserved"):
             self._give_up(job, now)
-            due = obj.get("status", {}).get("requeueState", {}).get("requeueAt")
-            job.requeue_at = (datetime.fromisoformat(due) - EPOCH).total_seconds() if due else job.requeue_at
         elif job.quota_since is None:
-            job.quota_since, job.is_early = now, now < job.requeue_at - 1
-        elif nodes and all(nodes) and is_true(obj, "Admitted"):
-            if job.is_early:
-                self.result.delays.append(now - self._freed_at)
+            job.quota_since = now
+        elif is_admitted and job.nodes and all(job.nodes):
             self._give_up(job, now)
             job.ends_at = now + job.duration
             self.result.used += job.devices * job.duration
-        elif is_true(obj, "Admitted") and now - job.quota_since > PODS_READY_SECONDS:
+        elif is_admitted and now - job.quota_since > PODS_READY_SECONDS:
             self.result.timeouts += 1
             self._kueue.evict(self.world.api, f"ns/{name}", "PodsReadyTimeout", wait=60)
         return 0
@@ -168,18 +243,37 @@ class Run:
             self.result.in_vain += job.devices * (now - job.quota_since)
             job.quota_since = None
 
-    def _jump(self) -> None:
-        """To the next thing that happens by itself."""
-        due = [job.ends_at for job in self._jobs.values() if job.ends_at is not None and not job.is_done]
-        due += [it.quota_since + PODS_READY_SECONDS for it in self._jobs.values() if it.quota_since is not None]
+    def _note_free(self, *, is_new: bool) -> None:
+        """Note which jobs that wait would fit now; ``is_new`` says that devices have come free."""
+        waiting = [job for job in self.jobs.values() if not job.is_done and not job.is_admitted]
+        running = [job for job in self.jobs.values() if not job.is_done and job.is_admitted]
+        taken = Counter[str]()
+        for job in running:
+            for node in job.nodes:
+                taken[node] += job.size
+        free = {node: DEVICES - taken[node] for node in self._nodes}
+        if any(len(job.nodes) < job.pods or not all(job.nodes) for job in running):
+            return  # devices that they will hold look free
+        fits: dict[tuple[int, int, str], bool] = {}
+        for job in waiting:
+            shape = (job.pods, job.size, job.model)
+            if not fits.setdefault(shape, job.fits(free)):
+                job.fits_since = None
+            elif is_new and job.fits_since is None:
+                job.fits_since = self._ended_at
+
+    def _next(self) -> float:
+        """When something happens by itself. Raises NoEnd."""
+        due = [job.ends_at for job in self.jobs.values() if job.ends_at is not None and not job.is_done]
+        due += [it.quota_since + PODS_READY_SECONDS for it in self.jobs.values() if it.quota_since is not None]
         requeues = (
             obj.get("status", {}).get("requeueState", {}).get("requeueAt") for obj in self.world.api.of(WORKLOADS)
         )
         due += [(datetime.fromisoformat(it) - EPOCH).total_seconds() for it in requeues if it]
-        now = self.now
-        to = min((it for it in due if it > now), default=inf)
-        if to < inf:
-            self._offset += to - now + 0.001
+        if self.now > self._ended_at + MOST_IDLE_SECONDS:
+            left = [f"{name} ({it.pods} pods of {it.size})" for name, it in self.jobs.items() if not it.is_done]
+            raise NoEnd(f"no job has ended for {MOST_IDLE_SECONDS:g} s, and these wait: {', '.join(left)}")
+        return min((it for it in due if it > self.now), default=self.now + MOST_IDLE_SECONDS) + 0.001
 
 
 def _name(obj: Obj) -> str:

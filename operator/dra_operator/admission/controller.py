@@ -412,9 +412,16 @@ class AdmissionController:
     def _is_taken(self, seats: Iterable[Nomination]) -> bool:
         """Return whether a claim got one of the whole devices since the view was made."""
         usage = self._cluster.allocated_devices.usage
-        results = (result for seat in seats for allocation in seat.allocations for result in allocation.results)
-        whole = (DeviceId.of(it) for it in results if not it.admin_access and it.share_id is None)
-        return any(not usage.is_free(device) for device in whole)
+        return any(not usage.is_free(device) for device in _whole_devices(seats))
+
+    def _is_left_over(self, before: Sequence[Nomination], now: Sequence[Nomination]) -> bool:
+        """Return whether a promise that changes leaves something free: its pods got other devices, or other nodes."""
+        usage, kept, known = self._cluster.allocated_devices.usage, _whole_devices(now), set[DeviceId]()
+        for seat in before:
+            known |= (devices := _whole_devices((seat,)))
+            if not devices and seat not in now:
+                return True  # nobody keeps account of what it had
+        return any(usage.is_free(device) for device in known - kept)
 
     async def _requeue(self, workload: Workload, limit: asyncio.Semaphore) -> None:
         """End the back-off: the Workload may get its quota again at once."""
@@ -494,6 +501,9 @@ class AdmissionController:
             self._seats[uid] = seats
         else:
             self._seats.pop(uid, None)
+        if before and self._is_left_over(before, seats):
+            self._freed += 1
+            self._news.set()
         kept = {seat.pod.metadata.uid for seat in seats}
         for seat in seats:
             if known.get(seat.pod.metadata.uid) != seat:
@@ -506,6 +516,12 @@ class AdmissionController:
         for uid in self._seats.keys() - promised:
             self._promise(uid, ())
             self._freed += 1
+
+
+def _whole_devices(seats: Iterable[Nomination]) -> set[DeviceId]:
+    """Return the devices that are promised to one pod alone."""
+    results = (result for seat in seats for allocation in seat.allocations for result in allocation.results)
+    return {DeviceId.of(it) for it in results if not it.admin_access and it.share_id is None}
 
 
 def _frees(before: Object | None, now: Object | None) -> bool:
