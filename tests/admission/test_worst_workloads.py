@@ -66,8 +66,8 @@ def held(name: str) -> Obj:
     return {**Make.claim(name, count=4), "status": status}
 
 
-def made(name: str, pods: int = 1, namespace: str = "ns") -> Workload:
-    obj = workload(name, pods)
+def made(name: str, pods: int = 1, namespace: str = "ns", priority: int = 0) -> Workload:
+    obj = workload(name, pods, priority=priority)
     obj["metadata"] |= {"uid": name, "namespace": namespace}
     return convert(Workload, obj)
 
@@ -190,11 +190,12 @@ async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
 
     def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
         if pods[0].metadata.namespace == "hard":
-            time.sleep(0.6)
+            time.sleep(0.2)
         return place(placing, pods)
 
     monkeypatch.setattr(Placing, "place_together", slow)
     monkeypatch.setattr(planner_module, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(planner_module, "NAMESPACE_SECONDS", 0.1)
     hard = [made(f"hard-{number}", namespace="hard") for number in range(4)]
     answering, late = planner(world), made("late")
     first = answering.answer(question(world, candidates=hard))
@@ -203,6 +204,15 @@ async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
     assert list(second.candidates) == ["late", "hard-1"]
     assert second.candidates["late"].fits
     assert second.left == 2
+
+
+async def test_a_tenant_with_hard_workloads_is_behind_nobody_of_lower_priority(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "NAMESPACE_SECONDS", 0.0)
+    jobs = [made("high-0", priority=1), made("high-1", priority=1), made("low", namespace="other")]
+    answers = planner(world).answer(question(world, candidates=jobs))
+    assert list(answers.candidates) == ["high-0", "high-1", "low"]
 
 
 async def test_among_cheap_workloads_priority_and_age_alone_decide(world: AdmissionWorld) -> None:

@@ -247,8 +247,8 @@ class AdmissionController:
             raise
         self._metrics.round_seconds.observe(self._clock() - began)
         self._is_cut = bool(answers.left)
-        for workload in (*question.candidates, *question.backing_off)[: answers.looked]:
-            self._memory.setdefault(workload.metadata.uid, Memory()).looked = freed
+        for uid in answers.looked:
+            self._memory.setdefault(uid, Memory()).looked = freed
         await self._carry_out(answers, names)
 
     def _forget_view(self) -> None:

@@ -4,6 +4,10 @@ A round takes in what has changed, keeps every promise in its order, and then pl
 all before it. What fits stays in the view until the end of the round; then all of it is taken back. Nothing is written,
 and the view is in the hands of one thread, which gives the other threads half of the time.
 
+The Workloads that wait come by priority, then by age. Where a round does not reach all of them, namespaces that have
+taken more than ``NAMESPACE_SECONDS`` let the others of that priority go first. Otherwise a few dozen Workloads of one
+tenant, each too hard to plan in 5 s, would take all rounds.
+
 A promise is kept on the nodes that it had before, as long as these take it. So promises do not move around, and the
 pods of one find their room when they come.
 """
@@ -13,12 +17,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import count
+from itertools import count, groupby
 from typing import Final, NamedTuple
 
 from dra_api import kueue
@@ -46,6 +50,8 @@ SEARCH_SECONDS: Final = 5.0
 """Seconds for one Workload."""
 ROUND_SECONDS: Final = 5.0
 """Seconds of a round after which the Workloads that it has not reached are left to the next one."""
+NAMESPACE_SECONDS: Final = 1.0
+"""Seconds after which the Workloads of a namespace let those of others go first."""
 STRETCH_SECONDS: Final = 0.005
 """Seconds after which other threads have their turn."""
 THREAD_REST_SECONDS: Final = 0.02
@@ -127,13 +133,16 @@ class Outcome:
 
 @dataclass(slots=True)
 class CheckAnswers:
-    """By UID. ``started`` have no pod left to place. ``looked``: how many of the Workloads that wait were reached."""
+    """By UID. ``started`` have no pod left to place. ``looked``: those of the Workloads that wait that were reached.
+
+    ``left``: how many were not.
+    """
 
     promised: dict[str, Outcome] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     candidates: dict[str, Outcome] = field(default_factory=dict)
     backing_off: dict[str, Outcome] = field(default_factory=dict)
-    looked: int = 0
+    looked: list[str] = field(default_factory=list)
     left: int = 0
 
 
@@ -173,6 +182,8 @@ class Planner:
         self._due, self._resumed = 0.0, 0.0
         self._flying: list[str] = []
         self._assumed: list[Pod] = []
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds by namespace since a round reached all Workloads."""
 
     def stop(self) -> None:
         """End the answer under way, which raises Stopped."""
@@ -188,24 +199,47 @@ class Planner:
             pods = self._pods_by_owner({wanted.workload.metadata.namespace for wanted in question.promised})
             for wanted in question.promised:
                 self._keep(wanted, pods, question.flavors, answers)
-            failed: set[bytes] = set()
-            began = time.monotonic()
-            for number, workload in enumerate((*question.candidates, *question.backing_off)):
-                if time.monotonic() - began > ROUND_SECONDS:
-                    answers.left = len(question.candidates) + len(question.backing_off) - number
-                    break
-                answers.looked = number + 1
-                if number < len(question.candidates):
-                    answers.candidates[workload.metadata.uid] = self._judged(workload, question.flavors)
-                elif (shape := _shape(workload)) not in failed:
-                    # Of equal Workloads the first one has failed: nothing has come free since.
-                    found = self._judged(workload, question.flavors)
-                    answers.backing_off[workload.metadata.uid] = found
-                    if not found.fits:
-                        failed.add(shape)
+            self._decide(question, answers)
         finally:
             self._take_back()
         return answers
+
+    def _decide(self, question: CheckRound, answers: CheckAnswers) -> None:
+        """Answer the Workloads that wait, until the time of the round is over."""
+        began, failed = time.monotonic(), set[bytes]()
+        answers.left = len(question.candidates) + len(question.backing_off)
+        for waiting, has_quota in ((question.candidates, True), (question.backing_off, False)):
+            for workload in self._in_turn(waiting):
+                uid, now = workload.metadata.uid, time.monotonic()
+                if now - began > ROUND_SECONDS:
+                    return
+                answers.looked.append(uid)
+                answers.left -= 1
+                if has_quota:
+                    answers.candidates[uid] = self._judged(workload, question.flavors)
+                elif (shape := _shape(workload)) not in failed:
+                    # Of equal Workloads the first one has failed: nothing has come free since.
+                    found = self._judged(workload, question.flavors)
+                    answers.backing_off[uid] = found
+                    if not found.fits:
+                        failed.add(shape)
+                self._spent[workload.metadata.namespace] += time.monotonic() - now
+        self._spent.clear()  # nobody is kept waiting
+
+    def _in_turn(self, waiting: Iterable[Workload]) -> Iterator[Workload]:
+        """Yield each Workload of a list that is in order, except that costly namespaces are last of their priority."""
+        for _, equals in groupby(waiting, lambda it: it.spec.priority or 0):
+            late: defaultdict[str, deque[Workload]] = defaultdict(deque)
+            for workload in equals:
+                if self._spent[workload.metadata.namespace] > NAMESPACE_SECONDS:
+                    late[workload.metadata.namespace].append(workload)
+                else:
+                    yield workload
+            while late:
+                namespace = min(late, key=self._spent.__getitem__)
+                yield late[namespace].popleft()
+                if not late[namespace]:
+                    del late[namespace]
 
     # --- the view ---
 
