@@ -37,7 +37,7 @@ from dra_operator.quality.workload import read_seeds, workload
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.cycle.attempt import Attempt
-from dra_operator.scheduling.cycle.result import Plan
+from dra_operator.scheduling.cycle.filter import Plan
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 

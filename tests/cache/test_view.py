@@ -25,7 +25,7 @@ from dra_operator.cache import (
     check,
     hints,
 )
-from dra_operator.cache.duplicates import Duplicates, duplicates
+from dra_operator.cache.index import Duplicates, duplicates
 from dra_operator.scheduling.state import Nomination
 from hinted import keys_of
 from hypothesis import given

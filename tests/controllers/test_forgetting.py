@@ -27,8 +27,8 @@ from dra_ledger.basics import Journal
 from dra_operator.allocator import Allocator, Features
 from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings
+from dra_operator.controllers.context import Announced, GrowingPauses
 from dra_operator.controllers.fairness import SPARE_ENTRIES
-from dra_operator.controllers.memory import Announced, GrowingPauses
 from dra_operator.controllers.scheduling import gangs
 from dra_operator.kube import EventRecorder
 from dra_operator.kube.client import Fresh

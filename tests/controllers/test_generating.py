@@ -22,8 +22,7 @@ from dra_kube import (
 )
 from dra_operator.cache import ClaimTemplate
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.claims.generate import claim_from_template
-from dra_operator.controllers.claims.names import generated_name_base
+from dra_operator.controllers.claims.generate import claim_from_template, generated_name_base
 from fake_api import Call
 from objects import Make, Obj
 

@@ -11,7 +11,7 @@ from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
-from dra_operator.controllers.memory import CALM_SECONDS, REMEMBERED_THINGS, GrowingPauses
+from dra_operator.controllers.context import CALM_SECONDS, REMEMBERED_THINGS, GrowingPauses
 from dra_operator.controllers.settings import BackoffSettings
 from fake_api import Call, FakeApi
 from history_kit.clock import VirtualLoop

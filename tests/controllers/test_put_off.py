@@ -34,7 +34,7 @@ from dra_operator import controllers
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers, TimeSettings
 from dra_operator.controllers.claims import delayed_deletion
-from dra_operator.controllers.memory import GrowingPauses
+from dra_operator.controllers.context import GrowingPauses
 from dra_operator.controllers.scheduling import binding, gangs, report
 from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.scheduling import Pause
@@ -61,9 +61,9 @@ claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the ga
 claims/generate.py ClaimGenerator.handle add_after  said: claim-refused
 claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
 claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
-claims/names.py NamesBeingWritten.over wait  warned: names-unanswered
-claims/parked_claims.py ParkedClaims.handle _later  said: parked-claim
-claims/parked_claims.py ParkedClaims._give_back sleep  below 5 s: the grace
+claims/generate.py NamesBeingWritten.over wait  warned: names-unanswered
+claims/release.py ParkedClaims.handle _later  said: parked-claim
+claims/release.py ParkedClaims._give_back sleep  below 5 s: the grace
 claims/release.py ClaimReleaser._protect puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
 context.py ControllerContext.add_after add_after  below 5 s: those who call it have lines
@@ -75,7 +75,7 @@ control.py Control.started wait  no pod: the process starts, which readiness say
 control.py Control._after call_later  no pod: invariants are checked
 pools.py PoolReporter.handle add_after  no pod: a question about pools is answered
 pools.py PoolReporter._answer add_after  no pod: a question about pools is answered
-scheduling/context.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
+scheduling/planning.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
 scheduling/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
 scheduling/gang_binding.py GangBinding._come_back look_again  said: gang-refused
 scheduling/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
@@ -144,8 +144,8 @@ workers.py Dispatcher.run acquire  warned: no-slot
 workers.py Dispatcher._next postpone  said: slow-plan
 workers.py Dispatcher._pause sleep  below 5 s: one turn
 workers.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
-memory.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
-alarms.py LateWork.run sleep  below 5 s: a look each second
+context.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
+metrics.py LateWork.run sleep  below 5 s: a look each second
 queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
 fairness.py Fairness.pop _stand_aside  warned: no-share
 queue.py WorkQueue.done _hold  said: refused

@@ -18,9 +18,9 @@ from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source
 from dra_operator.cache.invariants import check
 from dra_operator.controllers import BackoffSettings
-from dra_operator.controllers.claims import parked_claims
+from dra_operator.controllers.claims import release
 from dra_operator.controllers.scheduling import binding
-from dra_operator.sources import last_look
+from dra_operator.sources import audit
 from fake_api import ERRORS, Call
 from fake_store import copied
 from objects import Make, Obj
@@ -71,7 +71,7 @@ async def until_allocated(world: World) -> None:
 def _in_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A contest of theirs that is over is over soon."""
     for name in ("PARKED_QUIET_SECONDS", "PARKED_LOOK_SECONDS"):
-        monkeypatch.setattr(parked_claims, name, 0.05)
+        monkeypatch.setattr(release, name, 0.05)
 
 
 async def while_it_is_parked(world: World) -> None:
@@ -425,7 +425,7 @@ async def test_a_device_of_theirs_that_comes_while_a_pod_reserves_a_claim_that_o
 async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
     kind: str, failures: int, world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(audit, "LIST_PAUSE_SECONDS", 0.01)
     world.furnish(devices=2)
     add_theirs(world, make)
     is_immediate = kind == "an immediate claim"
@@ -457,8 +457,8 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
 async def test_a_look_at_the_claims_that_does_not_come_is_said_by_the_pods_that_wait_for_it(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(last_look, "LIST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(last_look, "LATE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(audit, "LIST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(audit, "LATE_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(binding, "UNSEEN_LOOK_SECONDS", 0.05)
     world.furnish(devices=2)
     add_theirs(world, make)

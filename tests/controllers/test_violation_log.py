@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from dra_operator.controllers.alarms import ViolationLog
+from dra_operator.controllers.metrics import ViolationLog
 from dra_operator.controllers.settings import ROUNDING_SECONDS
 from prometheus_client import CollectorRegistry
 

@@ -16,7 +16,7 @@ from dra_ledger import node_selectors
 from dra_ledger import predicates as kept_verdicts
 from dra_operator.allocator import claim_program
 from dra_operator.allocator.pruning import aggregate_bounds
-from dra_operator.controllers import memory
+from dra_operator.controllers import context
 from dra_operator.kube import client, events
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ BYTES = {
     "operator/dra_operator/allocator/pruning/aggregate_bounds.py": aggregate_bounds.KEPT_SUM_BYTES,
     "operator/dra_operator/kube/client.py": 2 * client.KEPT_OBJECT_BYTES,  # pods and claims
     "operator/dra_operator/kube/events.py": events.KEPT_MESSAGE_BYTES,
-    "operator/dra_operator/controllers/memory.py": memory.KEPT_EVENT_BYTES,  # and 20,000 UIDs
+    "operator/dra_operator/controllers/context.py": context.KEPT_EVENT_BYTES,  # and 20,000 UIDs
 }
 OTHERWISE = {
     "proto/dra_api/cache.py": "the concept itself",

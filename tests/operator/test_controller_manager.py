@@ -14,7 +14,7 @@ from dra_api.core import Pod
 from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
 from dra_operator.app.control_plane import AGREED_SECONDS, CommonRelease, ControllerManager
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.claims.names import generated_name
+from dra_operator.controllers.claims.generate import generated_name
 
 Lease = dict[str, Any]
 

@@ -8,7 +8,7 @@ from dra_api.codec import convert
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import Refusal, RefusedClaim, Rule
 from dra_operator.scheduling import NoPlace
-from dra_operator.scheduling.cycle.result import LONGEST_DIAGNOSIS_CHARACTERS, Reasons
+from dra_operator.scheduling.cycle.filter import LONGEST_DIAGNOSIS_CHARACTERS, Reasons
 from placement_lab import allocator, claim, decide, node, pod, wants
 
 

@@ -10,7 +10,7 @@ from dra_api.core import Pod
 from dra_api.releases.release import Release
 from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features
-from dra_operator.scheduling.rules.pod_obstacles import group_obstacle
+from dra_operator.scheduling.rules.node_rules import group_obstacle
 from dra_operator.scheduling.state import Gang, Obstacle, gang_key, gang_of
 from objects import Make, Obj
 

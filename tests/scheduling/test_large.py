@@ -10,7 +10,7 @@ import pytest
 from dra_api.codec import convert, decode_list
 from dra_api.core import Pod
 from dra_operator.cache import without_bulk
-from dra_operator.scheduling.rules.pod_obstacles import unsupported
+from dra_operator.scheduling.rules.node_rules import unsupported
 from dra_operator.scheduling.state import pod_requests, pod_without_bulk
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["absent"]}]}

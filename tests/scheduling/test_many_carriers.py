@@ -12,8 +12,7 @@ from dra_operator.scheduling import Nodes, counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP
 from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.state.pods_by_node import KEPT_ANSWERS, KEPT_ANSWERS_OF_NAMESPACE
-from dra_operator.scheduling.state.selection import AffinityTerm
-from dra_operator.scheduling.state.topology import DomainsByNode
+from dra_operator.scheduling.state.topology import AffinityTerm, DomainsByNode
 from neighbour_lab import HOST, PREFERRED, away, expression, pod, term, three_nodes
 from placement_lab import node
 

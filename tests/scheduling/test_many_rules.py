@@ -13,8 +13,8 @@ from dra_api.meta import LabelSelector
 from dra_api.selectors import Requirement, Selector
 from dra_operator.scheduling import counted
 from dra_operator.scheduling.cycle.filter import LABELS_PER_STEP, counting
+from dra_operator.scheduling.nodes import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.pieces import PAUSE_STEPS
-from dra_operator.scheduling.rules.every_rule import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.rules.node_rules import NodeName
 from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, NodeRule, RuleSurroundings
 from dra_operator.scheduling.state.node import LoadedNode
@@ -24,8 +24,7 @@ from dra_operator.scheduling.state.pods_by_node import (
     DomainQuery,
     PodsByNode,
 )
-from dra_operator.scheduling.state.selection import PodSet, Selection
-from dra_operator.scheduling.state.topology import Topologies
+from dra_operator.scheduling.state.topology import PodSet, Selection, Topologies
 from neighbour_lab import HOST, PREFERRED, away, expression, near, pod, spread, term, three_nodes
 
 

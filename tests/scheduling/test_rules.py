@@ -10,7 +10,7 @@ from types import ModuleType
 import dra_operator.scheduling
 import pytest
 from dra_operator.scheduling import Nodes
-from dra_operator.scheduling.rules.every_rule import RULES
+from dra_operator.scheduling.nodes import RULES
 from dra_operator.scheduling.rules.node_rules import OTHER_OS
 from dra_operator.scheduling.rules.rule import NodeRule
 from dra_operator.scheduling.scores import SCORES, Score

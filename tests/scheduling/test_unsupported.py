@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_operator.scheduling.rules.pod_obstacles import UNSUPPORTED, unsupported
+from dra_operator.scheduling.rules.node_rules import UNSUPPORTED, unsupported
 from placement_lab import pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -24,8 +24,8 @@ from dra_operator.controllers import (
     TimeSlices,
 )
 from dra_operator.controllers.workers import Postponed
+from dra_operator.sources.audit import LastLook
 from dra_operator.sources.kinds import WATCHED
-from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from fake_api import FakeApi
 from objects import Make

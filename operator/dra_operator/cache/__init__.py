@@ -5,21 +5,10 @@ from dra_ledger.pools import newest_slices
 
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
-from .duplicates import by_entry, counting_claim, duplicates, is_in_use
 from .hints import is_unprotected
+from .index import by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
-from .key import NOTHING, Controller, Hint, Key, Keys, Source, Weak, Wide
-from .pools import incomplete_pools, pool_answer
-from .storage import StorageView
-from .store import (
-    ClaimTemplate,
-    ObjectChange,
-    Store,
-    UidMemory,
-    revision,
-    without_bulk,
-)
-from .waiting import (
+from .key import (
     ANOTHER_WRITE,
     BEING_BOUND,
     EVERYTHING,
@@ -27,10 +16,28 @@ from .waiting import (
     GETTING_READY,
     LEFTOVERS,
     NONE,
+    NOTHING,
     VOLUMES_PENDING,
     WITH_GANG,
+    Controller,
+    Hint,
+    Key,
+    Keys,
+    Source,
     TimesFreed,
     WakeConditions,
+    Weak,
+    Wide,
+)
+from .loads import StorageView
+from .pools import incomplete_pools, pool_answer
+from .store import (
+    ClaimTemplate,
+    ObjectChange,
+    Store,
+    UidMemory,
+    revision,
+    without_bulk,
 )
 
 __all__ = [

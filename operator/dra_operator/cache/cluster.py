@@ -36,8 +36,8 @@ from dra_api.storage import (
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId, Inventory, LeftAlone
+from dra_operator.cache.key import EVERYTHING, UNMADE, WakeConditions
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
-from dra_operator.cache.waiting import EVERYTHING, UNMADE, WakeConditions
 from dra_operator.scheduling import STRATEGIES
 from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import (

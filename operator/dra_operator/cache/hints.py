@@ -50,12 +50,10 @@ from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.allocated import AssumedAllocation
 
 from dra_operator.cache.devices import drivers_in
-from dra_operator.cache.duplicates import duplicates
-from dra_operator.cache.index import owner_id
-from dra_operator.cache.key import NOTHING, Hint, Key, Keys, Weak, place, place_users, place_widely
+from dra_operator.cache.index import duplicates, owner_id
+from dra_operator.cache.key import NOTHING, WITH_GANG, Hint, Key, Keys, Weak, place, place_users, place_widely
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ClaimTemplate, ObjectChange
-from dra_operator.cache.waiting import WITH_GANG
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
 from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key

@@ -1,4 +1,4 @@
-"""The pods on each node with the sum of their requests, and the nodes that have gained room since.
+"""What pods hold of nodes and of storage: requests by node, nodes that have gained room since, and volumes.
 
 A pod counts from the moment its node is decided, which is before the binding is written; a finished pod counts no more.
 Pods are known by UID: a pod and its successor of the same name overlap whenever the new one's first event comes before
@@ -7,16 +7,35 @@ the old one's last.
 If a thousand pods lack cpu, the cpu of a pod that finishes may help any of them, and it is gone when the first one has
 been tried. So ``FreedNodes`` remembers where room came free, and the others are first asked whether they would fit on
 one of these nodes as it is now.
+
+``StorageView`` has volumes, the claims to them and their classes. A plan takes volumes and selects nodes for claims
+before it is written, so that the next plan sees them as taken: until its write is over, ``volume`` and ``claim`` show
+objects as they will be. That saves conflicts and no more. What is written is decided by the API server: a volume has
+room for one claim, and a claim for one node.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from dra_api.core import Pod
+from dra_api.storage import (
+    ClaimReference,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 
-from dra_operator.scheduling.state import PodsByNode, add, subtract
+from dra_operator.cache.index import Index
+from dra_operator.cache.store import ObjectChange, Store
+from dra_operator.scheduling.rules import Bindings, VolumeWait, reference, with_claim, with_node
+from dra_operator.scheduling.state import Attachable, PodsByNode, add, subtract
 
 _NONE: dict[str, int] = {}
 
@@ -153,3 +172,126 @@ class FreedNodes:
             if freed_at <= number:
                 return
             yield node
+
+
+class Assumed(NamedTuple):
+    """What one plan will write: the claims by the volumes that they get; other claims get a new one on ``node``."""
+
+    node: str
+    reserved: Mapping[str, ClaimReference]
+
+
+class StorageView:
+    """``users`` gives the UIDs of the pods that use a claim on a node, or are on their way to one."""
+
+    def __init__(self, users: Callable[[str], Iterable[str]]) -> None:
+        self.claims: Store[PersistentVolumeClaim] = Store()
+        self.volumes: Store[PersistentVolume] = Store()
+        self.classes: Store[StorageClass] = Store()
+        self.csi_nodes: Store[CSINode] = Store()
+        self.csi_drivers: Store[CSIDriver] = Store()
+        self.csi_capacities: Store[CSIStorageCapacity] = Store()
+        self.csi_attachments: Store[VolumeAttachment] = Store()
+        self.unseen: Iterable[str] = ()
+        """The kinds among these that the API server does not serve, or not to us."""
+        self.users = users
+        self._volumes_by_class: Index[str] = Index()
+        self._attachments_by_node: Index[str] = Index()
+        self._assumed: dict[str, Assumed] = {}
+        self._assumed_by_object: Index[str] = Index()
+        """The plans, by pod, that take a volume (by name) or a claim (by key)."""
+        self._waits: dict[str, VolumeWait] = {}
+
+    # --- look-ups ---
+
+    def claim(self, key: str) -> PersistentVolumeClaim | None:
+        """By ``namespace/name``."""
+        found = self.claims.get(key)
+        plan = self._plan_with(key)
+        if found is None or plan is None:
+            return found
+        return with_node(found, plan.node)
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        """By name."""
+        found = self.volumes.get(name)
+        plan = self._plan_with(name)
+        return found if found is None or plan is None else with_claim(found, plan.reserved[name])
+
+    def volumes_of_class(self, name: str) -> Iterator[PersistentVolume]:
+        """The volumes of a class."""
+        found = map(self.volume, self._volumes_by_class.keys(name))
+        return (volume for volume in found if volume is not None)
+
+    def storage_class(self, name: str) -> StorageClass | None:
+        """By name."""
+        return self.classes.get(name)
+
+    def attach_limits(self, node: str) -> dict[str, int]:
+        """How many volumes each driver attaches to the node; none for drivers without limit."""
+        found = self.csi_nodes.get(node)
+        drivers = (found.spec.drivers if found is not None else None) or ()
+        return {it.name: it.allocatable.count for it in drivers if it.allocatable.count is not None}
+
+    def attachments(self, node: str) -> Iterator[Attachable]:
+        """The volumes that are attached to the node, or are being attached or detached."""
+        for key in self._attachments_by_node.keys(node):
+            found = self.csi_attachments.get(key)
+            volume = self.volumes.get(found.spec.source.persistent_volume_name or "") if found is not None else None
+            if found is not None and volume is not None and volume.spec.csi is not None:
+                yield Attachable(found.spec.attacher, volume.spec.csi.volume_handle)
+
+    def capacities(self, storage_class: StorageClass) -> tuple[CSIStorageCapacity, ...] | None:
+        """What room there is for new volumes of the class; None if its driver does not tell."""
+        driver = self.csi_drivers.get(storage_class.provisioner)
+        if driver is None or not driver.spec.storage_capacity:
+            return None
+        return tuple(it for it in self.csi_capacities if it.storage_class_name == storage_class.metadata.name)
+
+    def wait_of(self, pod_uid: str) -> VolumeWait | None:
+        """For what volumes a pod waits that has its node already."""
+        return self._waits.get(pod_uid)
+
+    def _plan_with(self, key: str) -> Assumed | None:
+        """The plan that takes a volume or a claim; of several, which share a claim, the first."""
+        pods = self._assumed_by_object.keys(key)
+        return self._assumed[pods[0]] if pods else None
+
+    # --- changes ---
+
+    def file_volume(self, change: ObjectChange[PersistentVolume]) -> None:
+        """A volume came, went, or changed."""
+        for volume in change:
+            if volume is not None:
+                classes = (volume.storage_class,) if volume is change.new else ()
+                self._volumes_by_class.file(volume.key, classes)
+
+    def file_attachment(self, change: ObjectChange[VolumeAttachment]) -> None:
+        """An attachment came or went; it never moves."""
+        for attachment in change:
+            if attachment is not None:
+                nodes = (attachment.spec.node_name,) if attachment is change.new else ()
+                self._attachments_by_node.file(attachment.key, nodes)
+
+    def assume(self, pod_uid: str, node: str, bindings: Bindings) -> None:
+        """A plan for the pod will be written; ``written`` ends this."""
+        reserved = {volume.metadata.name: reference(claim) for claim, volume in bindings.reserve}
+        if reserved or bindings.provision:
+            self._assumed[pod_uid] = Assumed(node, reserved)
+            self._assumed_by_object.file(pod_uid, (*reserved, *(claim.key for claim in bindings.provision)))
+
+    def written(self, pod_uid: str) -> None:
+        """The write is over: from now on the objects show what became of it."""
+        self._assumed.pop(pod_uid, None)
+        self._assumed_by_object.file(pod_uid, ())
+
+    def wait(self, pod_uid: str, wait: VolumeWait) -> VolumeWait:
+        """The pod waits for its volumes; the first deadline for a node holds."""
+        known = self._waits.get(pod_uid)
+        if known is None or known.node != wait.node:
+            self._waits[pod_uid] = wait
+        return self._waits[pod_uid]
+
+    def wait_no_more(self, pod_uid: str) -> None:
+        """The pod has its volumes, has to be placed anew, or is gone."""
+        self._waits.pop(pod_uid, None)

@@ -37,10 +37,9 @@ from dra_ledger.allocated import AllocatedDevices
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, SharedDrivers
 from dra_operator.cache.index import Index, PodGroupView, owner_id
-from dra_operator.cache.loads import FreedNodes, NodeLoads
-from dra_operator.cache.storage import StorageView
+from dra_operator.cache.key import Hinted, TimesFreed, WakeConditions
+from dra_operator.cache.loads import FreedNodes, NodeLoads, StorageView
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
-from dra_operator.cache.waiting import Hinted, TimesFreed, WakeConditions
 from dra_operator.eviction import DeviceTaints
 from dra_operator.scheduling import Nodes, Snapshot
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS

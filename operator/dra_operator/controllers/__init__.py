@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dra_api.lazy_face import lazy
 
 if TYPE_CHECKING:
-    from .claims.names import records_claim_of_others
+    from .claims.generate import records_claim_of_others
     from .control import Control, ControlOptions
     from .errors import (
         BindingFailed,

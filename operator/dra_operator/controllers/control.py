@@ -23,33 +23,32 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cache import Cluster, Controller, Key, Source, evictions, violations
-from dra_operator.controllers.alarms import LateWork, ViolationLog
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
-from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker
+from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker, NamesBeingWritten
 from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions
-from dra_operator.controllers.claims.names import NamesBeingWritten
 from dra_operator.controllers.claims.release import ClaimReleaser
-from dra_operator.controllers.context import ControllerContext
+from dra_operator.controllers.context import ControllerContext, GrowingPauses
 from dra_operator.controllers.fairness import Rank
-from dra_operator.controllers.memory import GrowingPauses
 from dra_operator.controllers.metrics import (
     CacheChanges,
     ClaimCollector,
     ClaimMetrics,
     DeviceGauges,
     EvictionMetrics,
+    LateWork,
     PlacementMetrics,
     PoolRequestMetrics,
     PreemptionMetrics,
     QueueGauges,
+    ViolationLog,
     WaitingGauges,
 )
 from dra_operator.controllers.pools import PoolReporter
 from dra_operator.controllers.queue import KeyBackoff, WorkQueue, WorkQueues
-from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference, DriverMemory
+from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import Preemption
 from dra_operator.controllers.scheduling.report import shows_reason
 from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings

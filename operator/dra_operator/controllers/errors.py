@@ -30,7 +30,7 @@ class ReleaseFailed(ControllerError):
 class PlacementFailed(ControllerError):
     """Whether the pod fits cannot be decided until the input is corrected or time passes.
 
-    ``pause`` is the minimum of seconds until the next attempt (``memory.GrowingPauses``).
+    ``pause`` is the minimum of seconds until the next attempt (``context.GrowingPauses``).
     """
 
     def __init__(self, text: str, pause: float = 0.0) -> None:

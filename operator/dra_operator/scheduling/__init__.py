@@ -4,9 +4,21 @@ This is the face of a scheduling cycle. Rooms that are used for themselves have 
 nodes before anything is asked of them), ``rules`` (reasons, hints, volumes), ``claims``, ``gang`` and ``preemption``.
 """
 
-from .claims.readiness import VolumesFailed, VolumesPending
+from .claims.usable import VolumesFailed, VolumesPending
 from .cycle.attempt import Planning, PostFilter, Unschedulable, plan
-from .cycle.filter import PodFilter, counted
+from .cycle.filter import (
+    Faulty,
+    Fits,
+    Lacking,
+    NodeStatus,
+    NoPlace,
+    Obstructed,
+    Plan,
+    PodFilter,
+    PostFilterResult,
+    Undecided,
+    counted,
+)
 from .cycle.pre_filter import (
     ANY_DRIVER,
     ConflictCheckDue,
@@ -21,17 +33,6 @@ from .cycle.pre_filter import (
     WriteUnderWay,
     is_alone,
     pre_filter,
-)
-from .cycle.result import (
-    Faulty,
-    Fits,
-    Lacking,
-    NodeStatus,
-    NoPlace,
-    Obstructed,
-    Plan,
-    PostFilterResult,
-    Undecided,
 )
 from .cycle.select_host import Placement, total
 from .nodes import STRATEGIES, Nodes

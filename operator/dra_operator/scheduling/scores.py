@@ -26,8 +26,7 @@ from dra_operator.scheduling.rules.pod_topology_spread import (
 from dra_operator.scheduling.state.node import LoadedNode, intolerable
 from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode, one_by_one
-from dra_operator.scheduling.state.selection import Namespaces, preferred
-from dra_operator.scheduling.state.topology import DomainCounts, Topologies
+from dra_operator.scheduling.state.topology import DomainCounts, Namespaces, Topologies, preferred
 
 BEST_SCORE = 100
 """The normalized score of the best node."""

@@ -33,9 +33,8 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, ControlOptions, TimeSettings
 from dra_operator.controllers.settings import PreemptionSettings
-from dra_operator.sources.audit import Audit
+from dra_operator.sources.audit import Audit, LastLook
 from dra_operator.sources.intake import Loader
-from dra_operator.sources.last_look import LastLook
 from dra_operator.sources.malformed import MalformedObjects
 from objects import Obj
 

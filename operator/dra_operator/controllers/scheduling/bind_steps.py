@@ -32,7 +32,7 @@ from dra_kube import Conflict, NotFound
 from dra_kube.spans import span
 
 from dra_operator.cache import Cluster
-from dra_operator.controllers.claims.names import check_recorded
+from dra_operator.controllers.claims.generate import check_recorded
 from dra_operator.controllers.errors import BindingFailed, BoundElsewhere, PodVanished
 from dra_operator.controllers.logbook import tell
 from dra_operator.kube import EventReason, PodChanged, PodWriter

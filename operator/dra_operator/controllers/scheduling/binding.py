@@ -54,14 +54,13 @@ from dra_kube import ApiError, Conflict, Gone, KubeError, NotFound, TooManyReque
 from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
-from dra_operator.controllers.claims.generate import claim_for_extended_resources, without_chance
+from dra_operator.controllers.claims.generate import check_recorded, claim_for_extended_resources, without_chance
 from dra_operator.controllers.claims.group import releasing
-from dra_operator.controllers.claims.names import check_recorded
 from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import BindingFailed, BindingRefused, PodVanished
 from dra_operator.controllers.logbook import devices_in, tell
 from dra_operator.controllers.scheduling.bind_steps import BindStep
-from dra_operator.controllers.scheduling.context import SchedulingContext
+from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.workers import AttemptResult
 from dra_operator.kube import (

@@ -44,12 +44,11 @@ from dra_operator.controllers.errors import BoundElsewhere, ControllerError, Pla
 from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
-from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.gang_binding import GangBinding
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
-from dra_operator.controllers.scheduling.planning import PlanInProgress
+from dra_operator.controllers.scheduling.planning import PlanInProgress, SchedulingContext
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import (
     AGAIN,

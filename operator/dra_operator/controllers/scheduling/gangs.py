@@ -24,7 +24,6 @@ from dra_api.core import Pod
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
 from dra_operator.controllers.errors import PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.context import SchedulingContext
 from dra_operator.controllers.scheduling.gang import (
     AwaitedClaims,
     GangAttempt,
@@ -36,6 +35,7 @@ from dra_operator.controllers.scheduling.gang import (
     fingerprint,
 )
 from dra_operator.controllers.scheduling.gang_binding import GangBinding, MemberBinding
+from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.same_places import same_values

@@ -20,7 +20,7 @@ again. A minute without a contest halves them. A pod that waits for so long says
 scheduler decided before it saw ours is written within a ``grace`` after the watch has brought ours back; by then it has
 seen ours, and decides no more on the device. So a list of the claims that is asked for after the grace has everything
 that matters. Only a list can say that: a watch may be broken, or late, without a sign. The pod is bound when such a
-list is in the cache and no device is held twice (``sources.last_look`` lists, when a pod ``asked`` for it). The watch
+list is in the cache and no device is held twice (``sources.audit`` lists, when a pod ``asked`` for it). The watch
 may be faster than the answer to our write, so what it brought last of each claim is remembered. What was allocated
 before this process began counts as seen when it began.
 

@@ -38,7 +38,7 @@ from dra_kube import NotFound
 
 from dra_operator.controllers.fairness import may_have_another
 from dra_operator.controllers.metrics import PreemptionMetrics
-from dra_operator.controllers.scheduling.context import SchedulingContext
+from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.victims import PreemptionTurns, UnderWay, VictimEvictor
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.kube import EventReason

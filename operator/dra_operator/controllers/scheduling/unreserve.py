@@ -36,8 +36,7 @@ from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediat
 from dra_operator.wording import counted
 
 from .bind_steps import BindStep
-from .context import SchedulingContext
-from .planning import InProgress
+from .planning import InProgress, SchedulingContext
 from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport, shows_reason
 
 logger = logging.getLogger(__name__)

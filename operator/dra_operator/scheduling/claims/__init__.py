@@ -2,14 +2,19 @@
 
 from .demand import Demand, ExtendedClaim, ExtendedResources
 from .node_allocatable import shortage
-from .readiness import (
+from .usable import (
     BINDING_TIMEOUT_SECONDS,
+    CLAIM_DELETED,
+    CLAIM_MISSING,
+    CLAIM_PARKED,
+    CLAIM_UNMADE,
+    CLASS_MISSING,
     ClaimReadiness,
+    PodClaim,
     Readiness,
     age_of_allocation,
     claim_readiness,
 )
-from .usable import CLAIM_DELETED, CLAIM_MISSING, CLAIM_PARKED, CLAIM_UNMADE, CLASS_MISSING, PodClaim
 
 __all__ = [
     "BINDING_TIMEOUT_SECONDS",

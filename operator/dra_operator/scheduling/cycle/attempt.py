@@ -34,9 +34,8 @@ from dra_ledger.errors import shortened
 from dra_operator.allocator import AllocationError, Candidates
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.claims.usable import CLAIM_ELSEWHERE, PodClaim
-from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS, PodFilter
-from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import (
+from dra_operator.scheduling.cycle.filter import (
+    EXPLANATION_STEPS,
     TOO_FEW_DEVICES,
     Faulty,
     Fits,
@@ -45,10 +44,12 @@ from dra_operator.scheduling.cycle.result import (
     NoPlace,
     Obstructed,
     Plan,
+    PodFilter,
     PostFilterResult,
     Reasons,
     Undecided,
 )
+from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.cycle.select_host import ChosenStrategy, Fit, Placement, best, enough, ideal
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.scores import Raw

@@ -37,29 +37,27 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Features, Usage
 from dra_operator.scheduling.claims.demand import ExtendedResources
-from dra_operator.scheduling.claims.readiness import (
+from dra_operator.scheduling.claims.usable import (
     BINDING_TIMEOUT_SECONDS,
+    CLAIM_PARKED,
+    CLAIM_UNMADE,
     ClaimReadiness,
+    NotReady,
+    PodClaim,
     Readiness,
     VolumesFailed,
     VolumesPending,
     claim_readiness,
-    unready,
-    wait_for_volumes,
-)
-from dra_operator.scheduling.claims.usable import (
-    CLAIM_PARKED,
-    CLAIM_UNMADE,
-    NotReady,
-    PodClaim,
     crowded,
     extended_claims,
     ready_claims,
     too_large,
+    unready,
     unservable,
+    wait_for_volumes,
 )
 from dra_operator.scheduling.nodes import Nodes
-from dra_operator.scheduling.rules.pod_obstacles import group_obstacle, unsupported
+from dra_operator.scheduling.rules.node_rules import group_obstacle, unsupported
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, Storage, volumes_of
 from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_of
 from dra_operator.scheduling.state.node import NO_NOMINATIONS, Nominations

@@ -22,8 +22,8 @@ from dra_api.resource import DeviceClass
 
 from dra_operator.allocator import DEVICE_ORDERS, AllocationError, ClaimProgram, CompiledRequests
 from dra_operator.scheduling.claims.demand import Demand
+from dra_operator.scheduling.cycle.filter import Plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import Plan
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.scores import BEST_SCORE, PodScores, Raw, WeightedScores
 from dra_operator.scheduling.state.requests import MILLI_BILLIONTHS, milli_cpu_of

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import AttributeValue, DeviceId, Values, ValueSupply
+from dra_operator.scheduling.cycle.filter import NoPlace
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.node import LoadedNode
 

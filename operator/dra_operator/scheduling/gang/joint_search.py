@@ -32,8 +32,7 @@ from dra_api.resource import AllocationResult
 from dra_operator.allocator import Allocated, AttributeValue, GaveUp, Usage
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
-from dra_operator.scheduling.cycle.filter import PodFilter, counted
-from dra_operator.scheduling.cycle.result import Faulty, Fits, Lacking, NodeStatus, Plan, Undecided
+from dra_operator.scheduling.cycle.filter import Faulty, Fits, Lacking, NodeStatus, Plan, PodFilter, Undecided, counted
 from dra_operator.scheduling.gang.domains import EVERYWHERE, GangDomain, SameValues
 from dra_operator.scheduling.gang.members import Kind, Member, MemberFrame, Order, connects_nodes, with_devices
 from dra_operator.scheduling.nodes import Nodes

@@ -21,13 +21,12 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from msgspec import structs
 
 from dra_operator.scheduling.claims.usable import PodClaim
-from dra_operator.scheduling.cycle.filter import PodFilter
+from dra_operator.scheduling.cycle.filter import NodeStatus, Obstructed, Plan, PodFilter
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import NodeStatus, Obstructed, Plan
 from dra_operator.scheduling.rules import DO_NOT_SCHEDULE, POD_AFFINITY, SPREAD
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.state.requests import pod_requests
-from dra_operator.scheduling.state.selection import affinity, anti_affinity
+from dra_operator.scheduling.state.topology import affinity, anti_affinity
 
 Kind = tuple[object, ...]
 Size = tuple[bool, int, int]

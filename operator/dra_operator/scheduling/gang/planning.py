@@ -11,9 +11,8 @@ from typing import Final
 
 from dra_operator.allocator import AllocationError
 from dra_operator.scheduling.cycle.attempt import Aborted, plan
-from dra_operator.scheduling.cycle.filter import EXPLANATION_STEPS
-from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import (
+from dra_operator.scheduling.cycle.filter import (
+    EXPLANATION_STEPS,
     TOO_FEW_DEVICES,
     Faulty,
     Lacking,
@@ -22,6 +21,7 @@ from dra_operator.scheduling.cycle.result import (
     Obstructed,
     Reasons,
 )
+from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.gang.domains import EVERYWHERE, NOTHING_SAME, GangDomain, SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, JointSearch, Work, Worth
 from dra_operator.scheduling.gang.members import Member, MemberFrame, members_of

@@ -32,8 +32,8 @@ from dra_operator.allocator import AllocationError, DeviceId, PoolId, Usage
 from dra_operator.scheduling.claims.demand import Demands
 from dra_operator.scheduling.claims.node_allocatable import shortage
 from dra_operator.scheduling.cycle.attempt import Aborted
+from dra_operator.scheduling.cycle.filter import NoPlace
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.cycle.result import NoPlace
 from dra_operator.scheduling.gang.domains import SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node
 from dra_operator.scheduling.gang.members import Kind, Member, members_of

@@ -30,7 +30,7 @@ from dra_api.core import Pod
 
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling.cycle.attempt import Unschedulable
-from dra_operator.scheduling.cycle.result import PostFilterResult
+from dra_operator.scheduling.cycle.filter import PostFilterResult
 from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.placeholder import is_placeholder

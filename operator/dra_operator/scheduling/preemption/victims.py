@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeVar
 from dra_api.core import Pod
 
 from dra_operator.scheduling.cycle.attempt import Unschedulable
-from dra_operator.scheduling.cycle.result import Fits, Plan
+from dra_operator.scheduling.cycle.filter import Fits, Plan
 from dra_operator.scheduling.pieces import Elapsed, Pause
 from dra_operator.scheduling.preemption.bundles import Bundle
 from dra_operator.scheduling.preemption.terms import BudgetsOfPods, Meter, Weight, born

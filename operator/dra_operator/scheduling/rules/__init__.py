@@ -4,8 +4,19 @@ Others import reasons for which they know a remedy, what changes can help a pod,
 """
 
 from .inter_pod_affinity import POD_AFFINITY, POD_ANTI_AFFINITY
-from .node_rules import CORDONED, NODE_SELECTOR, NOT_OFFERED, PORT, RESOURCE, TAINT, TOO_MANY_PODS, NodeResources
-from .pod_obstacles import GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED
+from .node_rules import (
+    CORDONED,
+    GROUP_GATED,
+    GROUP_MISSING,
+    GROUP_UNSUPPORTED,
+    NODE_SELECTOR,
+    NOT_OFFERED,
+    PORT,
+    RESOURCE,
+    TAINT,
+    TOO_MANY_PODS,
+    NodeResources,
+)
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .rule import ANY_CHANGE, ClusterEvent, Hint
 from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node

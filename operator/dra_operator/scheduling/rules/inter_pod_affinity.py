@@ -19,13 +19,13 @@ from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.pods_by_node import Carried, DomainQuery, PodsByNode, one_by_one, together
-from dra_operator.scheduling.state.selection import (
+from dra_operator.scheduling.state.topology import (
     AffinityTerm,
     Namespaces,
+    Topologies,
     affinity,
     anti_affinity,
 )
-from dra_operator.scheduling.state.topology import Topologies
 
 from .rule import (
     ClusterEvent,

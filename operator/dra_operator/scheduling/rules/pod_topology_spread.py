@@ -18,8 +18,15 @@ from dra_operator.scheduling.state.node import LoadedNode, tolerations_of
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
-from dra_operator.scheduling.state.selection import Namespaces, PodSet, Selection, equal_labels
-from dra_operator.scheduling.state.topology import DomainCounts, NodeScope, Topologies
+from dra_operator.scheduling.state.topology import (
+    DomainCounts,
+    Namespaces,
+    NodeScope,
+    PodSet,
+    Selection,
+    Topologies,
+    equal_labels,
+)
 
 from .rule import (
     ClusterEvent,

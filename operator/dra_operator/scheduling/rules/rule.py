@@ -1,7 +1,7 @@
 """A rule: a filter for nodes, with its reasons, their words, and its queueing hints.
 
 A rule is made once per attempt, and asked about one node after the other. A new one is a class in ``node_rules`` (about
-the node alone) or in a file of its own (about other pods), and a line in ``every_rule``. A queueing hint says which
+the node alone) or in a file of its own (about other pods), and a line in ``nodes``. A queueing hint says which
 change of pods, namespaces or nodes can help a pod that the rule keeps waiting. It is a value: pods of one workload have
 the same ones, so a change is compared with each hint once (NR-07).
 """
@@ -20,8 +20,7 @@ from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode
-from dra_operator.scheduling.state.selection import Anchor, Namespaces, Selection, anti_affinity
-from dra_operator.scheduling.state.topology import Topologies
+from dra_operator.scheduling.state.topology import Anchor, Namespaces, Selection, Topologies, anti_affinity
 
 
 class Direction(Enum):

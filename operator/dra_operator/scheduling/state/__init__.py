@@ -66,7 +66,7 @@ from .requests import (
 )
 from .requests import host_ports as ports_held
 from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
-from .selection import Anchors, Place
+from .topology import Anchors, Place
 
 __all__ = [
     "ANNOTATION",

@@ -23,25 +23,23 @@ from dra_api.core import Pod
 from dra_api.selectors import Labels
 
 from dra_operator.scheduling.pieces import decided
-from dra_operator.scheduling.state.selection import (
-    AffinityTerm,
-    Anchors,
-    Labelled,
-    Namespaces,
-    Place,
-    Selection,
-    affinity,
-    anti_affinity,
-    preferred,
-)
 from dra_operator.scheduling.state.topology import (
     ANY_NODE,
+    AffinityTerm,
+    Anchors,
     DomainCounts,
     DomainsByNode,
+    Labelled,
+    Namespaces,
     NodeScope,
+    Place,
     Population,
+    Selection,
     Topologies,
+    affinity,
+    anti_affinity,
     has_too_many_rules,
+    preferred,
 )
 
 KEPT_ANSWERS: Final = 64
