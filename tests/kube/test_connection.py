@@ -388,13 +388,21 @@ def test_credentials_that_the_server_refuses_are_loaded_anew(
     assert "cannot renew the credentials" in caplog.text
 
 
-@pytest.mark.parametrize("command", ["false", "/no/such/plugin"])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["false"], "exec: process returned 1"),
+        (["/no/such/plugin"], "No such file or directory"),
+        (["sh", "-c", "echo session has expired >&2; exit 3"], "session has expired"),
+    ],
+)
 def test_a_plugin_that_gives_no_credentials_is_an_error_and_nothing_is_asked_without(
-    tmp_path: Path, command: str
+    tmp_path: Path, command: list[str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command}
-    with pytest.raises(ConnectionSettingsError, match=f"the exec plugin {command} gave no credentials"):
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command[0], "args": command[1:]}
+    with pytest.raises(ConnectionSettingsError, match=f"the exec plugin {command[0]} gave no credentials: .*{said}"):
         connection(write(tmp_path, exec=plugin))
+    assert caplog.messages == [], "the error says it"
 
 
 @pytest.mark.parametrize(
@@ -435,6 +443,7 @@ def two_of_each(folder: Path) -> str:
         (None, Overrides(user="b"), "http://a", "Bearer token-b"),
         ("b", Overrides(cluster="a", user="a"), "http://a", "Bearer token-a"),
         (None, Overrides(server="http://other:1"), "http://other:1", "Bearer token-a"),
+        (None, Overrides(server="other:1"), "http://other:1", "Bearer token-a"),
         (None, Overrides(token="mine"), "http://a", "Bearer mine"),
         (None, Overrides(server="http://other", token="mine", user="b"), "http://other", "Bearer mine"),
     ],
@@ -450,6 +459,16 @@ def test_a_command_line_says_what_is_different(
 def test_a_name_that_is_not_there_is_an_error(tmp_path: Path, overrides: Overrides) -> None:
     with pytest.raises(ConnectionSettingsError, match=r"it has no (cluster|user) none"):
         connection(two_of_each(tmp_path), None, overrides)
+
+
+def test_an_address_without_a_scheme_is_asked_by_tls_if_the_cluster_says_how(tmp_path: Path) -> None:
+    file = write(tmp_path, "127.0.0.1:6443")
+    assert connection(file).host == "http://127.0.0.1:6443"
+    config = yaml.safe_load(file.read_text())
+    config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+    file.write_text(yaml.safe_dump(config))
+    assert connection(file).host == "https://127.0.0.1:6443"
+    assert connection(file, None, Overrides(server="other")).host == "https://other"
 
 
 def test_an_address_alone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -20,6 +21,8 @@ from typing import Any
 
 import pytest
 import yaml
+from dra_kube import NoAnswerInTime
+from dra_operator.kubectl import live
 from dra_operator.kubectl.cli import main, parser
 from dra_operator.kubectl.commands import COMMANDS
 
@@ -149,6 +152,40 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert main([]) == 0
     said = capsys.readouterr().out
     assert all(f"\n    {name}" in said for name in COMMANDS)
+
+
+@pytest.mark.parametrize(("words", "shows"), [(["help"], "COMMAND"), (["help", "why"], "usage: kubectl dra why")])
+def test_help_is_a_command_as_well(words: list[str], shows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    assert shows in capsys.readouterr().out
+
+
+def test_a_node_that_does_not_exist_is_no_node_without_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = output(capsys, "top", "nodes", "-o", "name").split()
+    name = nodes[0].removeprefix("node/")
+    assert main(["devices", "--node", f"{name}x", *FROM]) == 1
+    assert f"there is no node {name}x; similar: {name}" in capsys.readouterr().err
+    assert main(["devices", "--node", f"node/{name}", *FROM]) == 0
+
+
+async def test_a_server_that_never_answers_is_told_without_a_limit_of_the_person(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "VERSION_SECONDS", 0.2)
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    gone = asyncio.Event()
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        where = live.where(parser().parse_args(["top", "-s", f"http://127.0.0.1:{port}", "--token", "t"]))
+        with pytest.raises(NoAnswerInTime, match=r"no answer within 0.2 s"):
+            await live.observe(where, live.NO_LIMIT_SECONDS, "default")
+        gone.set()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
 from dra_operator.cli import main as operator
 from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.lint.answer import findings
+from dra_operator.kubectl.lint.manifest import Manifest
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.settings import Settings
 
 JSON = dict[str, Any]
 V1 = "resource.k8s.io/v1"
@@ -421,3 +429,30 @@ def test_a_null_is_taken_as_the_server_takes_it_by_simulate_as_well(
     file.write_text(yaml.safe_dump_all([*CLUSTER, made]))
     assert operator(["simulate", "-f", str(file)]) in (0, 1)
     assert "expected" not in capsys.readouterr().err
+
+
+def test_what_the_viewer_may_not_read_is_not_said_to_be_absent() -> None:
+    """Of another namespace, too, nothing is known to somebody who reads his own."""
+    names = ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
+    forbidden = {f"{name}.resource.k8s.io": "forbidden" for name in names} | {"nodes": "forbidden"}
+    of_others = Manifest("f", "Pod web/p", convert(Pod, {**pod(), "metadata": {"name": "p", "namespace": "web"}}))
+    own = Manifest("f", "Pod ml/p", convert(Pod, pod()))
+    claims = Manifest("f", "ResourceClaim ml/c", convert(ResourceClaim, claim()))
+    extended = Manifest("f", "Pod ml/p", convert(Pod, asking(**{"example.com/gpus": "1"})))
+    cases: tuple[tuple[dict[str, str], Manifest, bool], ...] = (
+        ({}, own, True),
+        (forbidden, own, False),
+        (dict.fromkeys(forbidden, "read only in namespace ml"), own, True),
+        (dict.fromkeys(forbidden, "read only in namespace ml"), of_others, False),
+        ({}, claims, True),
+        (forbidden, claims, False),
+        ({}, extended, True),
+        (forbidden, extended, False),
+    )
+    for unseen, manifest, is_told in cases:
+        seen = Observed([], datetime.now(UTC), namespace="ml", unseen=unseen)
+        found = findings(seen, [manifest], Settings(), has_cluster=True)
+        assert any("does not exist" in one.message or "offers" in one.message for one in found) is is_told, (
+            unseen,
+            found,
+        )

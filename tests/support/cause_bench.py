@@ -336,8 +336,9 @@ def _full(what: str) -> Break:
         for it in scene.nodes():
             name = it["metadata"]["name"]
             if what == "slots":
-                there = [it for it in scene.world.of_kind("Pod") if it["spec"].get("nodeName") == name]
-                it["status"]["allocatable"]["pods"] = str(len(there) + 1)
+                on_node = [it for it in scene.world.of_kind("Pod") if it["spec"].get("nodeName") == name]
+                running = [it for it in on_node if it.get("status", {}).get("phase") != "Succeeded"]
+                it["status"]["allocatable"]["pods"] = str(len(running) + 1)
             other = pod(f"busy-{name}", nodeName=name, **copy.deepcopy(more))
             other["status"] = {"phase": "Running"}
             scene.world.add(other)

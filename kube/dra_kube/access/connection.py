@@ -7,6 +7,7 @@ client drops unknown fields and costs several times more per object.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
@@ -43,6 +44,8 @@ from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
 
 _LOADING = threading.Lock()
 """The package remembers the names of its files by content: another thread must not get that of a file that is gone."""
+MOST_PLUGIN_LETTERS: Final = 300
+"""Of what a plugin says when it fails."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +191,9 @@ def _load_with_plugin(settings: Any, file: str, context: str | None, overrides: 
     about = chosen_context(config, name)["context"]
     user = entry_of(config, "users", about.get("user"))
     check_cluster(entry_of(config, "clusters", about.get("cluster")))
+    said: list[str] = []
     try:
-        with _scratch() as scratch:
+        with _scratch() as scratch, _told_by_the_package(said):
             loader = KubeConfigLoader(config, name, temp_file_path=scratch)  # type: ignore[no-untyped-call]
             loader.load_and_set(settings)  # type: ignore[no-untyped-call]
             paths = settings.ssl_ca_cert, settings.cert_file, settings.key_file
@@ -202,14 +206,31 @@ def _load_with_plugin(settings: Any, file: str, context: str | None, overrides: 
         raise Unusable(
             f"there is no writable folder for the certificates in {file}: mount one at /tmp ({error})"
         ) from error
-    # The package logs that a plugin failed, and continues without credentials.
     if "exec" in user and not any(vars(loader).get(given) for given in ("token", "cert_file")):
         raise Unusable(
-            f"the exec plugin {user['exec']['command']} gave no credentials; the log says why, or run it by hand"
+            f"the exec plugin {user['exec']['command']} gave no credentials: {'; '.join(said) or 'run it by hand'}"
         )
     # Of a token the package minds the end itself.
     until = getattr(loader, "expiry", None) if not settings.api_key else None
     return _Loaded(file, ca, (certificate, key) if certificate else None, impersonation_of(user), until)
+
+
+@contextmanager
+def _told_by_the_package(texts: list[str]) -> Iterator[None]:
+    """The package logs that a plugin failed, and continues without credentials: the text belongs into our error."""
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        is_told = record.module in ("kube_config", "exec_provider")
+        if is_told:
+            texts.append(" ".join(record.getMessage().split())[:MOST_PLUGIN_LETTERS])
+        return not is_told
+
+    root = logging.getLogger()
+    root.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_of_others)
 
 
 @contextmanager

@@ -114,7 +114,8 @@ def overridden(config: JSON, context: str | None, overrides: Overrides) -> tuple
     made = dict(config)
     if overrides.server:
         known = _named(config, "clusters", cluster) if cluster else {}
-        made["clusters"] = [*config["clusters"], {"name": name, "cluster": {**known, "server": overrides.server}}]
+        whole = {**known, "server": overrides.server}
+        made["clusters"] = [*config["clusters"], {"name": name, "cluster": {**whole, "server": address_of(whole)}}]
         cluster = name
     if overrides.token:
         made["users"] = [*config["users"], {"name": name, "user": {"token": overrides.token}}]
@@ -147,7 +148,7 @@ class PlainSettings:
     def load(self, cluster: JSON, user: JSON) -> None:
         """Take over a cluster and a user. Raises Unusable and OSError."""
         check_cluster(cluster)
-        self.host = _text(cluster, "server")
+        self.host = address_of(cluster)
         if not self.host:
             raise Unusable("its cluster has no server")
         self.proxy = _text(cluster, "proxy-url") or None
@@ -168,6 +169,15 @@ class PlainSettings:
     def get_basic_auth_token(self) -> str | None:
         """Return the header's value for user name and password."""
         return f"Basic {base64.b64encode(f'{self.username}:{self._password}'.encode()).decode()}"
+
+
+def address_of(cluster: JSON) -> str:
+    """Return the server's address; one without a scheme gets one as in client-go: https if the cluster says how."""
+    address = _text(cluster, "server")
+    if not address or "://" in address:
+        return address
+    says_how = ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
+    return f"{'https' if any(map(cluster.get, says_how)) else 'http'}://{address}"
 
 
 def check_cluster(cluster: JSON) -> None:

@@ -6,6 +6,7 @@ that no caller has to know about them.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -229,6 +230,10 @@ def _unreachable(what: str, error: Exception, timeout: aiohttp.ClientTimeout) ->
 def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     if isinstance(error, TimeoutError) and not str(error) and timeout.total is not None:
         return f"no answer within {timeout.total:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is refused: {error.verify_message}"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         return f"the proxy {error.host}:{error.port} cannot be reached: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):

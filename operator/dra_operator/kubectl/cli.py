@@ -21,6 +21,8 @@ EXIT_CODES = "exit codes: 0 nothing is in the way, 3 something is, 1 no such obj
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = _command_first(sys.argv[1:] if arguments is None else list(arguments))
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words:
         parser(()).print_help()
         return 0

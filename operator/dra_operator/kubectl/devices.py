@@ -12,7 +12,7 @@ from dra_api.core import Node
 
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, age, age_of_first, every_device_of, labels_of_node, shelves
-from dra_operator.kubectl.observed import Observed, joined, notes_on, require, selecting
+from dra_operator.kubectl.observed import Observed, joined, no_node, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
 COLOURS: Final = {
@@ -30,9 +30,14 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     matches = selecting(options.selector)
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
+    every = every_device_of(shelves(seen, Settings.of(options)))
+    if options.node is not None and "nodes" not in seen.unseen and seen.one(Node, options.node) is None:
+        known = {node.key for node in seen.every(Node)} | {device.node for device in every}
+        if options.node not in known:
+            raise no_node(options.node, known)
     found = [
         device
-        for device in every_device_of(shelves(seen, Settings.of(options)))
+        for device in every
         if (options.node in (None, device.node))
         and options.driver in (None, device.driver)
         and options.state in (None, device.state)

@@ -42,6 +42,7 @@ from dra_kube import (
     Forbidden,
     Headers,
     KubeError,
+    NoAnswerInTime,
     NotServed,
     Overrides,
     connection,
@@ -109,6 +110,7 @@ TOLD_BY_EVENTS: Final = (
 )
 """Which events are read: what warns of an object that no condition tells of. Schedulers say in conditions what they say
 in events, and what a kubelet repeats has a first event of another reason."""
+VERSION_SECONDS: Final = 30.0
 LEASE_NAMESPACE: Final = "kube-system"
 
 
@@ -119,7 +121,7 @@ OF_DEVICES: Final = frozenset({ResourceSlice, DeviceTaintRule, ResourceClaim, De
 async def observe(where: Connection, timeout: float, namespace: str, kinds: Kinds = KINDS) -> Observed:
     """All that the viewer may read of these kinds. Raises KubeError if the server cannot be used."""
     async with Api(where, timeout=timeout) as api:
-        version = await api.raw_get("/version")
+        version = await _version(api, timeout)
         with progress(len(kinds)) as told:
             reader = _Reader(api, namespace, told)
             lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in kinds.items()))
@@ -135,6 +137,20 @@ async def observe(where: Connection, timeout: float, namespace: str, kinds: Kind
         gates,
         KINDS.keys() <= kinds.keys(),
     )
+
+
+async def _version(api: Api, timeout: float) -> Mapping[str, Any]:
+    """A server that answers nothing would be waited for without end if the person set no limit, and nothing said why.
+
+    Lists of a large cluster take long; this question does not.
+    """
+    seconds = min(timeout, VERSION_SECONDS)
+    try:
+        async with asyncio.timeout(seconds):
+            version: Mapping[str, Any] = await api.raw_get("/version")
+            return version
+    except TimeoutError as error:
+        raise NoAnswerInTime(f"GET /version: no answer within {seconds:g} s") from error
 
 
 @dataclass

@@ -20,6 +20,7 @@ from dra_api.releases.release import NEWEST, Release
 from dra_api.selectors import Selector
 
 from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.wording import listed
 
 T = TypeVar("T", bound=Object)
 
@@ -113,6 +114,19 @@ def require(seen: Observed, *kinds: str) -> None:
         role = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
         is_forbidden = any("forbidden" in why for why in whys)
         raise Problem("; ".join([*whys, *([role] if is_forbidden else [])]))
+
+
+def no_node(name: str, known: Iterable[str]) -> Problem:
+    """Return the error about a node that does not exist, with similar names, or else some of the names there are."""
+    from difflib import get_close_matches  # seldom needed
+
+    names = sorted(known)
+    if similar := get_close_matches(name, names, 3):
+        return Problem(f"there is no node {name}; similar: {', '.join(similar)}")
+    return Problem(f"there is no node {name}; there are: {listed(names, MOST_NAMES) or 'none'}")
+
+
+MOST_NAMES: Final = 8
 
 
 def joined(words: Iterable[str]) -> str:

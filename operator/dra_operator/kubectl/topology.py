@@ -12,15 +12,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from dra_api.core import Node
 from dra_ledger import Ledger
 
-from dra_operator.kubectl.answer import Answer, Fact, Problem
+from dra_operator.kubectl.answer import Answer, Fact
 from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
-from dra_operator.kubectl.observed import Observed, notes_on, require
+from dra_operator.kubectl.observed import Observed, no_node, notes_on, require
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.printer import svg_document, svg_text, svg_tile
 from dra_operator.kubectl.settings import Settings
@@ -308,8 +307,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     facts = devices_of(made, ledger)
     name = options.node.removeprefix("node/")
     if seen.one(Node, name) is None and not any(fact.node == name for fact in facts):
-        similar = get_close_matches(name, [node.key for node in seen.every(Node)], 3)
-        raise Problem(f"there is no node {name}" + (f"; similar: {', '.join(similar)}" if similar else ""))
+        raise no_node(name, (it.key for it in seen.every(Node)))
     tree = Topology(ledger, facts).of(name)
     lines = picture(tree) if options.output == SVG else [f"{title(tree)}", *_below(tree, "", seen)]
     names = [f"device/{fact.id}" for fact in facts if fact.node == name]

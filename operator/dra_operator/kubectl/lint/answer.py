@@ -16,7 +16,14 @@ from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.lint.documents import read_manifests
-from dra_operator.kubectl.lint.fields import dead_references, faulty_selectors, invalid_fields
+from dra_operator.kubectl.lint.fields import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    dead_references,
+    faulty_selectors,
+    invalid_fields,
+)
 from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings
 from dra_operator.kubectl.lint.meaning import apart, doubtful
 from dra_operator.kubectl.lint.supply import Supply, lacking_devices
@@ -50,7 +57,7 @@ def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, 
     return found
 
 
-DEPENDS: Final = ("deviceclasses.resource.k8s.io", "resourceslices.resource.k8s.io", "nodes")
+DEPENDS: Final = (CLASSES, TEMPLATES, CLAIMS, "resourceslices.resource.k8s.io", "nodes")
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -101,5 +108,5 @@ def _unchecked(seen: Observed, *, has_cluster: bool) -> Iterator[str]:
         )
     elif not seen.every(ResourceSlice):
         yield "not checked: which devices match, since no ResourceSlice is published, or none may be read"
-    elif not seen.every(DeviceClass):
+    elif not seen.every(DeviceClass) and CLASSES not in seen.unseen:
         yield "the cluster has no DeviceClass"

@@ -68,14 +68,19 @@ def _errors(obj: Object, gates: FeatureGates) -> list[FieldError]:
             return []
 
 
+CLASSES: Final = "deviceclasses.resource.k8s.io"
+CLAIMS: Final = "resourceclaims.resource.k8s.io"
+TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
+
+
 def dead_references(around: Surroundings) -> Iterator[Finding]:
-    """Absent objects count only where there is a cluster, which would have them."""
+    """Yield an error for each name of an object that would be seen if it existed."""
     for manifest, claim, spec in claims_in(around.manifests):
         namespace = around.made.cluster.namespaces.get(claim.metadata.namespace)
         for name, wanted in every_request(claim):
             path = f"{spec}.devices.requests[{name}]"
             class_ = wanted.device_class_name
-            if around.has_cluster and around.device_class(class_) is None:
+            if around.would_have(CLASSES) and around.device_class(class_) is None:
                 text = f"device class {class_} does not exist{_similar(class_, around)}"
                 yield manifest.finding(Severity.ERROR, f"{path}.deviceClassName", text)
             is_admin = isinstance(wanted, ExactDeviceRequest) and wanted.admin_access
@@ -103,7 +108,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
         what, devices = meant(pod.metadata.namespace, entry, around)
         if devices is not None:
             named[entry.name] = [request.name for request in devices.requests or ()]
-        elif what and around.has_cluster:
+        elif what and around.would_have(CLAIMS if entry.resource_claim_name else TEMPLATES, pod.metadata.namespace):
             text = f"{what} does not exist{_elsewhere(pod.metadata.namespace, entry, around)}"
             yield manifest.finding(Severity.ERROR, f"spec.resourceClaims[{place}]", text)
     containers = (("initContainers", pod.spec.init_containers or ()), ("containers", pod.spec.containers or ()))

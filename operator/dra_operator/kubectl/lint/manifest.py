@@ -60,6 +60,11 @@ class Surroundings:
     refused: frozenset[str] = field(default=frozenset())
     """Titles of manifests that have an error: what follows from it is not told as well."""
 
+    def would_have(self, kind: str, namespace: str = "") -> bool:
+        """Return whether an object of this kind (a plural name) that is not here does not exist."""
+        why = self.made.seen.unseen.get(kind)
+        return self.has_cluster and (why is None or (bool(namespace) and why == f"read only in namespace {namespace}"))
+
     def claim(self, key: str) -> ResourceClaim | None:
         """A claim of the manifests or the cluster."""
         return self.made.cluster.claims.get(key)

@@ -36,7 +36,7 @@ from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import listed
 
-from .fields import meant
+from .fields import CLASSES, meant
 from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
 from .supply import Supply, drivers_in
 
@@ -234,7 +234,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
             text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
             yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
     yield from _amounts(manifest, containers)
-    if not around.has_cluster:
+    if not (around.would_have(CLASSES) and around.would_have("nodes")):
         return
     served = {
         name

@@ -8,14 +8,8 @@ from typing import Final
 
 from dra_api.core import Node
 
-from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
-from dra_operator.kubectl.observed import (
-    SHOWN,
-    Observed,
-    joined,
-    notes_on,
-    require,
-)
+from dra_operator.kubectl.answer import Answer, Column, ExitCode, Table
+from dra_operator.kubectl.observed import SHOWN, Observed, joined, no_node, notes_on, require
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.wording import counted, listed
@@ -38,8 +32,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     name = options.node.removeprefix("node/")
     node = seen.one(Node, name)
     if node is None:
-        known = listed(sorted(node.key for node in seen.every(Node)), 8) or "none"
-        raise Problem(f"there is no node {name}; there are: {known}")
+        raise no_node(name, (it.key for it in seen.every(Node)))
     found = drained(Overlay(pipeline(seen, Settings.of(options))), node)
     columns: list[Column[Displaced]] = [
         Column("POD", lambda it: it.pod),

@@ -16,7 +16,7 @@ from msgspec.structs import replace as changed
 
 from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
-from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.observed import Observed, no_node
 from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 
@@ -182,6 +182,5 @@ def _until_blocked(batches: Iterator[Sequence[Placed | NotPlaced]]) -> Iterator[
 def _node(overlay: Overlay, name: str) -> Node:
     node = overlay.cluster.nodes.get(name)
     if node is None:
-        known = ", ".join(sorted(overlay.cluster.nodes.keys())[:8]) or "none"
-        raise Problem(f"there is no node {name}; there are: {known}")
+        raise no_node(name, overlay.cluster.nodes.keys())
     return node

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from dra_api.command_line import shell
 from dra_api.core import Event, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, pod_is_done
@@ -283,7 +284,10 @@ def _of_owner(seen: Observed, settings: Settings, kind: str, name: str, seconds:
     pods = pods_of_workload(seen, kind, name)
     refused = refused_pods(seen, kind, name)
     if not pods and not refused:
-        raise Problem(f"there is no pod of {kind} {name} in namespace {seen.namespace}: look at the {kind}'s events")
+        described = shell("kubectl", "describe", kind, "-n", seen.namespace, "--", name)
+        raise Problem(
+            f"there is no pod of {kind} {name} in namespace {seen.namespace}; whether it exists says {described}"
+        )
     waiting = [pod for pod in pods if is_waiting(pod)]
     report = Report([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
     if refused:
