@@ -64,8 +64,7 @@ if TYPE_CHECKING:
     )
     from .files.cdi import CDI_DIR, CdiFolder
     from .files.claim_files import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
-    from .kubelet.interceptor import Interceptor, request_id
-    from .kubelet.server import RegistrationStatus
+    from .kubelet.server import Interceptor, RegistrationStatus, request_id
     from .parameters import DeviceConfig, configs_for, decode_parameters
     from .plugin import KubeletPlugin
     from .process import serve

@@ -15,7 +15,7 @@ from typing import Any
 from dra_api.console import needing
 from dra_api.version import VERSION
 
-from .commands.flags import CONTROLLER_FLAGS, FLAGS
+from .commands import CONTROLLER_FLAGS, FLAGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

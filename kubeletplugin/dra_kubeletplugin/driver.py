@@ -1,13 +1,13 @@
-"""What comes out of a driver's own code. It may raise anything, and only what ends the task itself ends more than it.
+"""What a driver author implements: one class with ``prepare``, and ``unprepare`` if there is something to undo.
 
-``CancelledError`` is not always a cancellation of ours: a driver that awaits a task of its own which was cancelled
-raises it as well, and so does a library that closes a generator with ``GeneratorExit``. Taken for a cancellation it
-would end the call without an answer, and the kubelet would wait until its deadline. Taken for a failure it costs the
-claim that it is about.
+The library remembers what is prepared (``prepared.py``), so a driver needs no memory of its own. Its answer is checked
+against the claim before anything is written (``prepared_by``).
 
-What a driver author implements: one class with ``prepare``, and ``unprepare`` if there is something to undo.
+A driver's own code may raise anything, and only what ends the task itself ends more than the call. ``CancelledError``
+is not always a cancellation of ours: a driver that awaits a task of its own which was cancelled raises it as well, and
+so does a library that closes a generator with ``GeneratorExit``. Taken for a cancellation it would end the call without
+an answer, and the kubelet would wait until its deadline. Taken for a failure it costs the claim that it is about.
 
-The library remembers what is prepared (``prepared.py``), so a driver needs no memory of its own.
 Spec: plugin-helper.md section 2.1.
 """
 
@@ -17,16 +17,20 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Final, Self, TypeVar
 
+from dra_api.references import base_request
 from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
 from dra_kubeletplugin.errors import ClaimError, PluginError, Recoverable
 from dra_kubeletplugin.slices.model import AttributeValue, attribute
+
+log = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 ENDINGS: Final = (asyncio.CancelledError, GeneratorExit)
@@ -57,9 +61,6 @@ async def answer_of(call: Awaitable[T]) -> T:
 def readable(text: str) -> str:
     """The text as UTF-8 can have it: a lone surrogate, as of a file name that is no UTF-8, becomes an escape."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,3 +232,58 @@ def _texts(owner: PreparedDevice, name: str, given: Any) -> tuple[str, ...]:
 
 def _is_asynchronous(function: FunctionType) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+async def prepared_by(driver: Driver, name: str, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
+    """What the driver ``name`` prepares. Raises what it raises, and ClaimError for an answer that cannot be."""
+    return _checked(await answer_of(driver.prepare(claim)), claim, name)
+
+
+async def all_prepared_by(
+    driver: Driver, name: str, claims: Sequence[ResourceClaim]
+) -> dict[str, tuple[PreparedDevice, ...] | Exception]:
+    """What the driver ``name`` prepares for the claims of a call, or the error of each, by uid."""
+    try:
+        answers: Any = await answer_of(driver.prepare_all(claims))
+        if not isinstance(answers, Mapping):
+            raise ClaimError(
+                f"the driver's prepare_all returned {answers!r}: return a dict of the devices of each claim by its uid"
+            )
+    except Exception as error:
+        return {claim.metadata.uid: error for claim in claims}
+    return {claim.metadata.uid: _one_of(answers, claim, name) for claim in claims}
+
+
+def _one_of(answers: Mapping[str, Any], claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...] | Exception:
+    try:
+        answer = answers[claim.metadata.uid]
+        return answer if isinstance(answer, Exception) else _checked(answer, claim, driver)
+    except KeyError:
+        return ClaimError(f"the driver's prepare_all returned nothing for claim {claim.key}, uid {claim.metadata.uid}")
+    except ClaimError as error:
+        return error
+
+
+def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...]:
+    """What the driver returned. Raises ClaimError, which names the device and what would be right."""
+    if not isinstance(devices, Iterable) or isinstance(devices, str | Mapping):
+        raise ClaimError(f"the driver's prepare returned {devices!r}: return a list of PreparedDevice")
+    allocated: dict[tuple[str, str], set[str]] = {}
+    for result in results_for(driver, claim):
+        allocated.setdefault((result.pool, result.device), set()).add(base_request(result.request))
+    found = tuple(devices)
+    for device in found:
+        if not isinstance(device, PreparedDevice):
+            raise ClaimError(f"the driver's prepare returned {device!r} as a device: use PreparedDevice.of(result)")
+        requests = allocated.get((device.pool, device.device))
+        if requests is None:
+            raise ClaimError(
+                f"the driver's prepare returned the device {device.device} of pool {device.pool}, which is not "
+                "allocated to the claim: return those of results_for(...)"
+            )
+        if unknown := {base_request(name) for name in device.requests} - requests:
+            raise ClaimError(
+                f"the driver's prepare returned the device {device.device} for the request {min(unknown)}, which it "
+                "was not allocated for: use PreparedDevice.of(result)"
+            )
+    return found

@@ -25,9 +25,8 @@ from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
+from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, DRAService, NodeCalls, Turns
 from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
-from dra_kubeletplugin.claims.dra_service import LEGACY, V1, V1BETA1, DRAService, NodeCalls
-from dra_kubeletplugin.claims.lock import Turns
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.driver import ClaimRef, Driver, PreparedDevice, answer_of
 from dra_kubeletplugin.errors import Fatal, Recoverable, SettingsError, StartError
@@ -35,10 +34,18 @@ from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.kubelet.health import HealthReports
-from dra_kubeletplugin.kubelet.interceptor import Interceptor, LoggingInterceptor
-from dra_kubeletplugin.kubelet.server import RegistrationService, RegistrationStatus, SocketServer, is_newest
+from dra_kubeletplugin.kubelet.server import (
+    Interceptor,
+    LoggingInterceptor,
+    RegistrationService,
+    RegistrationStatus,
+    SocketServer,
+    is_newest,
+)
 from dra_kubeletplugin.settings import PluginSettings
 from dra_kubeletplugin.slices import Owner, PoolCounters, Resources, SlicePublisher, Statistics, marked_for
+
+log = logging.getLogger(__name__)
 
 
 class NewFolders:
@@ -63,9 +70,6 @@ def check_writable(folder: Path) -> None:
     """Raise OSError, which names the folder, if no file can be made in it. Its own has no name, or a hidden one."""
     with tempfile.TemporaryFile(prefix=".", dir=folder):
         pass
-
-
-log = logging.getLogger(__name__)
 
 
 class KubeletPlugin:

@@ -28,8 +28,8 @@ from dra_kube import KubeError
 from dra_kube.door import open_door
 from dra_kube.request_log import request_log
 
+from .commands import FLAGS
 from .commands.command import failed, set_up_logging
-from .commands.flags import FLAGS
 from .errors import PluginError, SettingsError, StartError
 from .monitoring import address_of
 from .parameters import decode_parameters

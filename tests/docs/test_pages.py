@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 import pytest
-from dra_kubeletplugin.commands.flags import FLAGS
+from dra_kubeletplugin.commands import FLAGS
 from dra_operator.kubectl.cli import main as kubectl_dra
 from pages import BY_NAME, PAGES, ROOT, Page
 

@@ -12,7 +12,7 @@ from dra_devcluster.agent.claims.checkpoint import CheckpointFile
 from dra_devcluster.agent.errors import CheckpointCorrupted as NodeCheckpointCorrupted
 from dra_kube import ConnectionSettingsError, connection
 from dra_kubeletplugin import SettingsError
-from dra_kubeletplugin.drivers.config_file import read_file
+from dra_kubeletplugin.drivers import read_file
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.errors import CheckpointCorrupted
 from dra_kubeletplugin.files.checkpoint import ClaimRecords

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from dra_kubeletplugin import DeviceInUse, Prepared
-from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims.calls import Turns
 from node_world import NodeWorld, allocated, ref
 
 SUPPORT = Path(__file__).parents[1] / "support"
 OTHER_INSTANCE = """
 import asyncio, sys
 from pathlib import Path
-from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims.calls import Turns
 from node_world import NodeWorld, allocated
 
 root, step = Path(sys.argv[1]), sys.argv[2]

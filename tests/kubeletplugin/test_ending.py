@@ -15,9 +15,9 @@ PROGRAM = """
 import asyncio, sys, threading, time
 import dra_kubeletplugin as dra
 from dra_kubeletplugin import process
-from dra_kubeletplugin.claims import lock
+from dra_kubeletplugin.claims import calls
 
-process._END_SECONDS, lock._GRACE_SECONDS = 1.5, 0.1
+process._END_SECONDS, calls._GRACE_SECONDS = 1.5, 0.1
 thread = threading.Thread
 
 class Stuck(dra.Driver):

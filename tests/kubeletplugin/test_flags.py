@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import Driver, PluginSettings, Prepared, cli
-from dra_kubeletplugin.commands import command, subcommands
-from dra_kubeletplugin.commands import flags as shared_flags
+from dra_kubeletplugin.commands import FLAGS, command, subcommands
 
 Start = Callable[[list[str]], object]
 NEEDED = {"--node-name": "n1"}
@@ -59,7 +58,7 @@ def other_value(properties: Mapping[str, Any]) -> str | None:
     ("start", "flag", "value"),
     [
         pytest.param(start, flag, other_value(properties), id=f"{start.__name__} {flag}")
-        for start, flags in ((own, shared_flags.FLAGS), (simulated, cli._FLAGS))
+        for start, flags in ((own, FLAGS), (simulated, cli._FLAGS))
         for flag, properties in flags.items()
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from dra_kubeletplugin.claims import answers
+from dra_kubeletplugin import driver
 from dra_kubeletplugin.claims.conflicts import Conflicts
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.files.cdi import CdiFolder
@@ -53,7 +53,7 @@ def _unchecked(found: Any, *_: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("what", "broken"),
     [
-        ("answers with devices that no claim has", mock.patch.object(answers, "_checked", side_effect=_unchecked)),
+        ("answers with devices that no claim has", mock.patch.object(driver, "_checked", side_effect=_unchecked)),
         ("gives a node that a container has open", mock.patch.object(Conflicts, "refuse_owned", return_value=None)),
         ("gives a device that a container has", mock.patch.object(Conflicts, "refuse_held", return_value=None)),
         ("leaves CDI files", mock.patch.object(ClaimFiles, "remove", return_value=None)),

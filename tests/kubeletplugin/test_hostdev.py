@@ -17,10 +17,8 @@ from dra_api.codec import decode, encode, to_dict
 from dra_api.resource import Device, ResourceClaim
 from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.cli import main
-from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig, read_config
-from dra_kubeletplugin.drivers.hostdev.device import Found
-from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
-from dra_kubeletplugin.drivers.hostdev.edits import edits_of, owned
+from dra_kubeletplugin.drivers.hostdev.config import Found, GoneConfig, HostdevConfig, read_config
+from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS, HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import MOST_WITHDRAWN_DEVICES, Hotplug, Inventory, Looking
 from dra_kubeletplugin.drivers.hostdev.scan import scan

@@ -36,9 +36,8 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
-from dra_kubeletplugin.claims.dra_service import LEGACY, V1, V1BETA1, WireVersion
-from dra_kubeletplugin.kubelet.interceptor import Interceptor, LoggingInterceptor
-from dra_kubeletplugin.kubelet.server import SocketServer
+from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, WireVersion
+from dra_kubeletplugin.kubelet.server import Interceptor, LoggingInterceptor, SocketServer
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_kubeletplugin.testing.api import PluginApi
@@ -635,7 +634,7 @@ async def test_a_new_lock_folder_is_made(
 async def test_stopping_cancels_running_calls(
     api: PluginApi, driver: Sample, settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("dra_kubeletplugin.claims.calls._GRACE_SECONDS", 0.1)
     driver.hold = asyncio.Event()
     async with FakeKubelet(settings) as kubelet:
         async with KubeletPlugin(driver, settings, api.client):

@@ -22,7 +22,7 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings
 from dra_kubeletplugin.cli import main
-from dra_kubeletplugin.commands import flags
+from dra_kubeletplugin.commands import FLAGS
 from dra_kubeletplugin.testing import FakeKubelet
 from waiting import becomes
 
@@ -333,5 +333,5 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str], driver: str) 
         main([driver, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for flag in ("--config", *flags.FLAGS, "--kubeconfig", "--node-name", "--drivername", "--datadir", "--cdi-dir"):
+    for flag in ("--config", *FLAGS, "--kubeconfig", "--node-name", "--drivername", "--datadir", "--cdi-dir"):
         assert flag in shown

@@ -49,7 +49,7 @@ from dra_kubeletplugin import (
     counter_set,
     device,
 )
-from dra_kubeletplugin.slices import watching
+from dra_kubeletplugin.slices import writer
 from dra_kubeletplugin.testing.api import Json, PluginApi
 from waiting import becomes
 
@@ -64,7 +64,7 @@ def pool(*names: str, **others: Any) -> Pool:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ async def test_a_server_that_forgets_at_once_is_asked_at_a_pace(
     api.faults["watch"] = [Gone(410, "Expired", "too old resource version") for _ in range(20)]
     async with publishing(api, errors):
         await api.until(lambda: len(api.requests) >= 40 and not api.faults["watch"])
-    assert pauses[:20] == [watching._PAUSE_SECONDS] * 20
+    assert pauses[:20] == [writer._PAUSE_SECONDS] * 20
     assert not errors
 
 
@@ -347,7 +347,7 @@ async def test_an_old_list_is_read_again_since_a_watch_may_have_missed_something
         await api.until(lambda: not api.slices())
         yield []
 
-    monkeypatch.setattr(watching, "_LIST_SECONDS", 0.0)
+    monkeypatch.setattr(writer, "_LIST_SECONDS", 0.0)
     async with publishing(api, errors) as publisher:
         monkeypatch.setattr(api, "changes", ended)
         publisher.publish({"p": pool("a")})

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from dra_kubeletplugin import ClaimRef, KubeletPlugin, PluginSettings
-from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
-from dra_kubeletplugin.drivers.hostdev.device import Found
+from dra_kubeletplugin.drivers.hostdev.config import Found, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.hostdev.scan import scan

@@ -12,7 +12,7 @@ import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceAttribute, ResourceClaim
 from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
-from dra_kubeletplugin.drivers.config_file import read_file
+from dra_kubeletplugin.drivers import read_file
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig, SimulatedDriver, network_resources_of, resources_of
 
 read_simulated = partial(read_file, kind=SimulatedConfig)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from dra_kubeletplugin import ClaimError
-from dra_kubeletplugin.claims import lock
-from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims import calls
+from dra_kubeletplugin.claims.calls import Turns
 from waiting import becomes
 
 Work = Callable[[], Awaitable[None]]
@@ -92,7 +92,7 @@ async def test_work_that_a_process_leaves_behind_in_a_thread_keeps_its_turn_whil
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serialize: bool
 ) -> None:
     """Otherwise the other instance says "unprepared" while this one still prepares."""
-    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("dra_kubeletplugin.claims.calls._GRACE_SECONDS", 0.05)
     begun, finish = threading.Event(), threading.Event()
 
     def blocking() -> None:
@@ -129,7 +129,7 @@ async def test_work_that_a_process_leaves_behind_in_a_thread_keeps_its_turn_whil
 async def test_a_driver_that_swallows_its_cancellation_does_not_keep_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.claims.lock._GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("dra_kubeletplugin.claims.calls._GRACE_SECONDS", 0.05)
     turns, begun, go = Turns(serialize=True, folder=None), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> None:
@@ -237,8 +237,8 @@ async def test_a_claim_is_free_again_when_the_process_that_held_it_is_killed(tmp
 import asyncio, sys
 from pathlib import Path
 from dra_kubeletplugin import ClaimError
-from dra_kubeletplugin.claims import lock
-from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims import calls
+from dra_kubeletplugin.claims.calls import Turns
 async def work():
     print("holds it", flush=True)
     await asyncio.sleep(600)
@@ -317,7 +317,7 @@ async def test_work_that_would_wait_for_itself_is_an_error(
     ask: Callable[[Turns, list[str]], Awaitable[None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock, "_OWN_WORK_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "_OWN_WORK_SECONDS", 0.05)
     turns = Turns(serialize=serialize, folder=tmp_path)
     waits = serialize or uids != ["b"] or ask is directly
 

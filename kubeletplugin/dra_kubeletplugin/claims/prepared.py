@@ -48,7 +48,16 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_cdi import CdiError
 from dra_kube.spans import span
 
-from dra_kubeletplugin.driver import ClaimRef, Driver, Prepared, PreparedDevice, PrepareResults, answer_of
+from dra_kubeletplugin.driver import (
+    ClaimRef,
+    Driver,
+    Prepared,
+    PreparedDevice,
+    PrepareResults,
+    all_prepared_by,
+    answer_of,
+    prepared_by,
+)
 from dra_kubeletplugin.errors import (
     CheckpointCorrupted,
     CheckpointNewer,
@@ -58,9 +67,8 @@ from dra_kubeletplugin.errors import (
 )
 from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, with_metadata
-from dra_kubeletplugin.kubelet.interceptor import request_id
+from dra_kubeletplugin.kubelet.server import request_id
 
-from .answers import all_prepared_by, prepared_by
 from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part, with_answer
 
 log = logging.getLogger(__name__)

@@ -21,18 +21,17 @@ from typing import Any
 from dra_api.resource import Device
 from dra_kube import ConnectionSettingsError, KubeError, for_people
 
+from dra_kubeletplugin.commands import CONTROLLER_FLAGS, FLAGS, KUBELET_DIR
 from dra_kubeletplugin.controller import Controller, lead
 from dra_kubeletplugin.driver import Driver
 from dra_kubeletplugin.errors import DevicesFailed, PluginError, SettingsError
 from dra_kubeletplugin.files.cdi import CDI_DIR
-from dra_kubeletplugin.kubelet.interceptor import request_id
+from dra_kubeletplugin.kubelet.server import request_id
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.process import run_to_the_end, serve
 from dra_kubeletplugin.settings import PluginSettings
 from dra_kubeletplugin.slices import Pool, Resources
-
-from .flags import CONTROLLER_FLAGS, FLAGS, KUBELET_DIR
 
 log = logging.getLogger(__name__)
 

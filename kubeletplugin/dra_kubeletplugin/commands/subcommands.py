@@ -22,7 +22,7 @@ from dra_kube import KubeError
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.commands.command import failed, serve_monitored, set_up_logging
 from dra_kubeletplugin.controller import lead
-from dra_kubeletplugin.drivers.config_file import Config, ProcessConfig, read_file
+from dra_kubeletplugin.drivers import Config, ProcessConfig, read_file
 from dra_kubeletplugin.drivers.hostdev.config import read_config
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.facts import HostTree

@@ -64,7 +64,7 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
-from dra_kubeletplugin.drivers.config_file import ProcessConfig
+from dra_kubeletplugin.drivers import ProcessConfig
 
 _DEFAULT_DEVICES = 4
 _MOST_DEVICES = 10_000

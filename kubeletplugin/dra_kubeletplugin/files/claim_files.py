@@ -1,19 +1,13 @@
-"""The files of a claim that containers get: CDI files and device metadata.
+"""The files of a claim that containers get, made from its record: CDI files, and device metadata if they are on.
 
-Device metadata: a file in the container that says which devices it has, and what is known of them (KEP 5304).
+Device metadata say in the container which devices it has, and what is known of them (KEP 5304). There is one file per
+request of a claim. It holds the same object once per version of the format, in the order that the driver wants. Put the
+newest first: an old reader finds a version that it knows behind a newer one. All versions have the same fields.
 
-There is one file per request of a claim. It holds the same object once per version of the format, in the order that the
-driver wants. Put the newest first: an old reader finds a version that it knows behind a newer one. All versions have
-the same fields. Spec: PH-11, PH-14, K37-META-01 to -05.
-
-The device metadata files of a driver on its node, which CDI mounts into containers.
-
-A file follows from the record of its claim: ``<folder>/<claim uid>/<request>/metadata.json``, mounted by the CDI device
-of the first device of the request. A container that runs has the file itself, not its name, so a changed file is
-rewritten in place; a reader may see half of it, and tries again. Metadata never keep a claim from being prepared: what
-goes wrong with their files is logged. Spec: PH-11 to PH-13.
-
-The files that containers get by a claim's record: CDI files, and device metadata if they are on.
+A metadata file is ``<folder>/<claim uid>/<request>/metadata.json``, mounted by the CDI device of the first device of
+the request. A container that runs has the file itself, not its name, so a changed file is rewritten in place; a reader
+may see half of it, and tries again. Metadata never keep a claim from being prepared: what goes wrong with their files
+is logged. Spec: PH-11 to PH-14, K37-META-01 to -05.
 """
 
 from __future__ import annotations
@@ -43,6 +37,9 @@ from dra_kubeletplugin.driver import Prepared, PreparedDevice
 from dra_kubeletplugin.errors import ClaimError, MetadataError
 from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecord
+
+log = logging.getLogger(__name__)
+
 
 CONTAINER_DIR: Final = Path("/var/run/kubernetes.io/dra-device-attributes")
 """Where a container finds the files."""
@@ -199,9 +196,6 @@ def _decoded(entry: dict[str, Any]) -> DeviceMetadata:
         return convert(DeviceMetadata, entry)
     except DecodeError as error:
         raise MetadataError(f"decode {entry['apiVersion']}: {error}") from error
-
-
-log = logging.getLogger(__name__)
 
 
 class MetadataFiles:

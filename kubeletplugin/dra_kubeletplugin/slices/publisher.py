@@ -33,13 +33,13 @@ from dra_kubeletplugin.errors import (
     WatchFailed,
     with_remedy,
 )
+from dra_kubeletplugin.slices.layout import in_form_of
+from dra_kubeletplugin.slices.writer import follow_slices
 
 from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
-from .forms import in_form_of
 from .model import Owner, Pool, Resources, Slice
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
 from .refusals import disabled_features
-from .watching import follow_slices
 from .writer import RateLimit, SliceView, SliceWriter, Statistics, stored, text_at
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 The watch reports a write late. Without the overlay the next sync would create again the slice that the last one has
 created. A write of ours counts until the watch reports the same or a newer version of the slice, or its deletion; until
-a newer list lacks the slice, which was then deleted while no watch saw it; or until a minute has passed. Spec: RS-03.
+a newer list lacks the slice, which was then deleted while no watch saw it; or until a minute has passed.
 An answer may be late as well: the slice that it shows was deleted, and the watch has said so. A slice that is unknown,
 and of a version that the watch has passed, is one of those.
 
@@ -13,13 +13,15 @@ Another client may have been faster. Perhaps no watch ever reports that, so afte
 given what the server has. The next attempt then plans with that. A create without an answer may have happened, or
 happen later. Its generation is remembered, so that the next attempt takes a newer one: readers then ignore the slice
 that it made.
+
+Spec: RS-01, RS-03.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,15 +29,66 @@ from typing import Any
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import ObjectMeta
 from dra_api.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
-from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Conflict, NotFound
+from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Change, Conflict, Gone, NotFound, Pauses, Reflector
 from dra_kube.reflector import spread
 
-from dra_kubeletplugin.errors import PoolRefused
+from dra_kubeletplugin.errors import PoolRefused, WatchFailed, with_remedy
 from dra_kubeletplugin.slices.model import Owner, Pool, Slice, tidy
 from dra_kubeletplugin.slices.plan import Publication, Stored, Write, body, content, same_slice
 from dra_kubeletplugin.slices.refusals import PublishError, described
 
 log = logging.getLogger(__name__)
+
+
+Object = dict[str, Any]
+
+_PAUSE_SECONDS = 1.0  # before the first new attempt; many nodes come back together when the API server does
+_LONGEST_PAUSE_SECONDS = 30.0
+_LIST_SECONDS = 1800.0
+
+
+async def follow_slices(
+    api: Api,
+    field_selector: str,
+    *,
+    on_list: Callable[[list[Object], str], Awaitable[None]],
+    on_event: Callable[[str, Object], None],
+    on_error: Callable[[WatchFailed], None],
+) -> None:
+    """Report the slices that the selector matches, first as a list with its version, then change by change.
+
+    That a watch is too far behind is no failure; every other one is reported.
+    """
+    found: list[Object] = []
+
+    async def receive(change: Change) -> None:
+        if change.event == "LISTED":
+            found.append(change.object())
+        else:
+            on_event(change.event, change.object())
+
+    async def listed(version: str) -> None:
+        objects = found.copy()
+        found.clear()
+        await on_list(objects, version)
+
+    def failed(error: Exception) -> None:
+        found.clear()  # of a list that was not completed
+        if not isinstance(error, Gone):
+            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {with_remedy(error)}")
+            failure.__cause__ = error
+            on_error(failure)
+
+    await Reflector(
+        api,
+        RESOURCE_SLICES,
+        receive,
+        listed=listed,
+        failed=failed,
+        pauses=Pauses(_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS),
+        list_seconds=_LIST_SECONDS,
+        fieldSelector=field_selector,
+    ).run()
 
 
 class SliceView:

@@ -18,11 +18,11 @@ from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from google.protobuf.message import Message
 
-from dra_kubeletplugin.claims.dra_service import V1, WireVersion
+from dra_kubeletplugin.claims.calls import V1, WireVersion
 from dra_kubeletplugin.driver import ClaimRef
 from dra_kubeletplugin.errors import PluginError
 from dra_kubeletplugin.kubelet.health import HEALTH_SERVICES
-from dra_kubeletplugin.kubelet.interceptor import Interceptor, Stream, Unary
+from dra_kubeletplugin.kubelet.server import Interceptor, Stream, Unary
 from dra_kubeletplugin.settings import PluginSettings
 
 

@@ -20,7 +20,7 @@ from dra_kube import NODES, RESOURCE_CLAIMS
 from dra_kubeletplugin.driver import ClaimRef, Driver
 from dra_kubeletplugin.errors import PluginError
 from dra_kubeletplugin.files import checkpoint
-from dra_kubeletplugin.kubelet.interceptor import Interceptor
+from dra_kubeletplugin.kubelet.server import Interceptor
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.settings import PluginSettings
 

@@ -20,7 +20,7 @@ from dra_devcluster.agent.claims import checkpoint as node_checkpoint
 from dra_devcluster.apiserver import snapshot as snapshots
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_kube import connection, contexts, namespace_of
-from dra_kubeletplugin.drivers.config_file import read_file
+from dra_kubeletplugin.drivers import read_file
 from dra_kubeletplugin.drivers.hostdev.config import read_config
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig, resources_of
 from dra_kubeletplugin.files.checkpoint import ClaimRecords

@@ -29,8 +29,7 @@ from dra_devcluster.apiserver.structure import Schema, Structure
 from dra_devcluster.apiserver.wire.protobuf import decode_protobuf
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, KubeError
 from dra_kube.request_log import REQUESTS
-from dra_kubeletplugin.claims.dra_service import V1, V1BETA1, DRAService, NodeCalls
-from dra_kubeletplugin.claims.lock import Turns
+from dra_kubeletplugin.claims.calls import V1, V1BETA1, DRAService, NodeCalls, Turns
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.files.cdi import CdiFolder

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from dra_kubeletplugin import plugin, process
-from dra_kubeletplugin.claims import lock
+from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.drivers.hostdev import hotplug
 from dra_kubeletplugin.files import checkpoint
 from history_kit.clock import VirtualLoop, in_no_time
@@ -127,7 +127,7 @@ def _in_place(stage: Stage) -> Iterator[None]:
             (plugin, "SocketServer", stage.sockets.server),
             (plugin, "is_newest", stage.sockets.is_newest),
             (checkpoint, "BOOT_ID", stage.boot_id),
-            (lock, "os", _Descriptors()),
+            (calls, "os", _Descriptors()),
         ):
             stack.enter_context(mock.patch.object(owner, name, instead))
         stack.enter_context(stage.disk.watched())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dra_kubeletplugin.claims.dra_service import V1, V1BETA1
+from dra_kubeletplugin.claims.calls import V1, V1BETA1
 from dra_proto.registration.v1 import api_pb2 as registration
 
 from .sockets import CallFailed, Server

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import grpc
 from dra_kubeletplugin.errors import StartError
-from dra_kubeletplugin.kubelet.interceptor import Interceptor
+from dra_kubeletplugin.kubelet.server import Interceptor
 
 from .process import Process
 

@@ -12,22 +12,90 @@
 
 An error names the file, the entry, the field, and what to write instead.
 
-Reads the configuration file and checks what its types do not: names, patterns, facts, and what CDI refuses.
+What the types do not check is checked when the file is read: names, patterns, facts, and what CDI refuses.
+
+Texts have facts in braces: ``/dev/vfio/{iommuGroup}``, ``{sysfs.speed}``, ``{udev.ID_MODEL}``. A misspelt name is an
+error of the file, and no attribute that is always missing. A fact that a device does not have leaves the whole text
+out. Two braces stand for one. ``Found`` is what one look at the host finds: devices with their entry and facts.
 """
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from dra_api.resource import Device
 
 from dra_kubeletplugin import CdiError, ContainerEdits, DeviceNode, Hook, Mount, SettingsError
-from dra_kubeletplugin.drivers.config_file import ProcessConfig, read_file
-from dra_kubeletplugin.drivers.hostdev import template
+from dra_kubeletplugin.drivers import ProcessConfig, read_file
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
+_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
+
+
+_FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+_OF_HARDWARE = frozenset({"vendor", "product", "serial"})
+_FREE = re.compile(r"udev\.[A-Z][A-Z0-9_]*|sysfs\.[A-Za-z0-9_]+", re.ASCII)
+
+
+def check_fact(name: str) -> None:
+    """Raise ValueError, with the names that exist, for a fact that does not."""
+    if name not in FACTS and not _FREE.fullmatch(name):
+        raise ValueError(
+            f"there is no fact {name!r}: use {', '.join(FACTS)}, sysfs.FILE (such as sysfs.speed), or udev.PROPERTY "
+            "(such as udev.ID_MODEL)"
+        )
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for a lonely brace or a fact that does not exist."""
+    for name in facts_in(text):
+        check_fact(name)
+
+
+def facts_in(text: str) -> Iterator[str]:
+    """The facts that a text asks for. Raises ValueError for a lonely brace."""
+    for match in _FIELD.finditer(text):
+        if match[0] in "{}":
+            raise ValueError(f"{text!r} has a brace without its other half: write two for a brace itself")
+        if match["name"] is not None:
+            yield match["name"]
+
+
+def filled(text: str, facts: Facts) -> str | None:
+    """The text for one device; None if the device lacks a fact."""
+    values = {name: facts.text(name) for name in facts_in(text)}
+    if None in values.values():
+        return None
+    return _FIELD.sub(_replacement(values), text)
+
+
+def filled_as_path(text: str, facts: Facts) -> str | None:
+    """As ``filled``, for a path or an argument of a program.
+
+    Raises ValueError if what a device says of itself would lead elsewhere: it is a text of the hardware.
+    """
+    for name in facts_in(text):
+        value = facts.text(name) or ""
+        if _is_of_hardware(name) and ("/" in value or value.startswith(("..", "-")) or not value.isprintable()):
+            raise ValueError(f"{text!r}: the device says {value!r} for {name}, which must not be part of a path")
+    return filled(text, facts)
+
+
+def _is_of_hardware(name: str) -> bool:
+    return name in _OF_HARDWARE or name.startswith(("sysfs.", "udev."))
+
+
+def _replacement(values: dict[str, str | None]) -> Callable[[re.Match[str]], str]:
+    return lambda match: match[0][0] if match["name"] is None else values[match["name"]] or ""
+
 
 CONTAINER_PATH: Final = "{containerPath}"
 """Stands for the place of the first device node in the container, which a claim may choose."""
@@ -151,10 +219,6 @@ def hook_of(hook: HookConfig, args: tuple[str, ...]) -> Hook:
     return Hook(hook_name=hook.hook_name, path=hook.path, args=args, env=hook.env, timeout=hook.timeout)
 
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
-_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
-
-
 def read_config(path: Path) -> HostdevConfig:
     """The file's content. Raises SettingsError, which names the file, the entry, the field and the remedy."""
     config = read_file(path, HostdevConfig)
@@ -174,8 +238,8 @@ def _faults(config: HostdevConfig) -> Iterator[str]:
         if entry.name in seen:
             yield f"{where}.name: devices[{seen[entry.name]}] has it already; names of devices begin with it"
         seen.setdefault(entry.name, index)
-        for field, fault in _faults_of(entry):
-            yield f"{where}.{field}: {fault}"
+        for place, fault in _faults_of(entry):
+            yield f"{where}.{place}: {fault}"
 
 
 def _faults_of(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -185,10 +249,10 @@ def _faults_of(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "paths", "give either paths (of device nodes) or sysfs (folders of devices)"
     if entry.nodes and not entry.sysfs:
         yield "nodes", "only with sysfs: paths are device nodes themselves"
-    for field, patterns, start in (("paths", entry.paths, "/dev/"), ("sysfs", entry.sysfs, "/sys/")):
+    for place, patterns, start in (("paths", entry.paths, "/dev/"), ("sysfs", entry.sysfs, "/sys/")):
         for pattern in patterns:
             if not pattern.startswith(start) or ".." in pattern.split("/"):
-                yield field, f"{pattern!r} must begin with {start} and have no '..'"
+                yield place, f"{pattern!r} must begin with {start} and have no '..'"
     if isinstance(entry.shares, int) and not 1 <= entry.shares <= 10_000:
         yield "shares", f"{entry.shares} is not from 1 to 10000; write unlimited if it does not matter"
     for name in entry.attributes:
@@ -200,18 +264,18 @@ def _faults_of(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def _wrong_templates(entry: Entry) -> Iterator[tuple[str, str]]:
     for name in entry.match:
-        if fault := _fault(partial(template.check_name, name)):
+        if fault := _fault(partial(check_fact, name)):
             yield f"match.{name}", fault
     texts = [("groupBy", entry.group_by), ("id", entry.id)]
     texts += [(f"attributes.{name}", text) for name, text in entry.attributes.items() if isinstance(text, str)]
     texts += [(f"attributes.{name}", it.int) for name, it in entry.attributes.items() if isinstance(it, IntegerFact)]
-    texts += [(f"container.{field}", text) for field, text in entry.container.templates()]
-    for field, text in texts:
-        if field.startswith("container.") and field != "container.path":
+    texts += [(f"container.{place}", text) for place, text in entry.container.templates()]
+    for place, text in texts:
+        if place.startswith("container.") and place != "container.path":
             text = text.replace(CONTAINER_PATH, "")
-        if fault := _fault(partial(template.check, text)):
-            yield field, fault
-    if (entry.group_by or entry.nodes) and not any(template.names(entry.container.path)):
+        if fault := _fault(partial(check_text, text)):
+            yield place, fault
+    if (entry.group_by or entry.nodes) and not any(facts_in(entry.container.path)):
         yield "container.path", "several nodes cannot have one path: write {node} into it, such as /dev/camera/{node}"
 
 
@@ -228,9 +292,9 @@ def _wrong_edits(container: ContainerConfig) -> Iterator[tuple[str, str]]:
         makers.append((f"mounts[{index}]", partial(Mount, host_path=mount.host_path, container_path="/x")))
     for index, hook in enumerate(container.hooks):
         makers.append((f"hooks[{index}]", partial(hook_of, hook, hook.args)))
-    for field, make in makers:
+    for place, make in makers:
         if fault := _fault(make):
-            yield f"container.{field}", fault
+            yield f"container.{place}", fault
 
 
 def _fault(make: Callable[[], object]) -> str:
@@ -239,3 +303,49 @@ def _fault(make: Callable[[], object]) -> str:
     except (ValueError, CdiError) as error:
         return str(error)
     return ""
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A device that can be published: its entry, and the device nodes (or folders in sysfs) that belong to it."""
+
+    entry: Entry
+    parts: tuple[Facts, ...]
+    published: Device
+
+    @property
+    def name(self) -> str:
+        """Its name in the pool."""
+        return self.published.name
+
+    @cached_property
+    def nodes(self) -> tuple[Facts, ...]:
+        """Its device nodes: each with the facts of its part, as the node that was found."""
+        found = {
+            path: Facts(part.tree, path, part.folder, path, part.number)
+            for part in self.parts
+            for path in self._paths(part)
+        }
+        return tuple(found.values())
+
+    def _paths(self, part: Facts) -> list[str]:
+        folders = [
+            folder
+            for pattern in self.entry.nodes
+            for folder in part.tree.glob(f"{glob.escape(part.folder or '')}/{pattern}")
+        ]
+        below = [part.tree.node_in(folder) for folder in folders]
+        return list(dict.fromkeys(path for path in (part.path, *below) if path))
+
+
+@dataclass(frozen=True)
+class Found:
+    """One look at the host.
+
+    ``owned`` says by device what of the host belonged to it alone when it was looked at: read later, the number of a
+    node that was pulled meanwhile would be missing, and the device would seem to be another one.
+    """
+
+    devices: dict[str, HostDevice] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    owned: dict[str, tuple[str, ...]] = field(default_factory=dict)

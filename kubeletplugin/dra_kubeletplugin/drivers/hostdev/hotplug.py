@@ -43,8 +43,7 @@ from dra_api.resource import Device, DeviceTaint
 from msgspec.structs import replace
 
 from dra_kubeletplugin import DeviceHealth, KubeletPlugin, Pool, Resources
-from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
-from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
+from dra_kubeletplugin.drivers.hostdev.config import Found, GoneConfig, HostdevConfig, HostDevice
 from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.scan import scan

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from dra_kubeletplugin import ClaimRef, PreparedDevice
+from dra_kubeletplugin.drivers.hostdev.config import Found
 
-from .device import Found
 from .facts import HostTree
 
 OWNS = "network interface "

@@ -18,10 +18,8 @@ from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
 
 from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, CdiError, PluginError, Pool, check_resources, device
-from dra_kubeletplugin.drivers.hostdev import template
-from dra_kubeletplugin.drivers.hostdev.config import Entry, HostdevConfig, IntegerFact
-from dra_kubeletplugin.drivers.hostdev.device import Found, HostDevice
-from dra_kubeletplugin.drivers.hostdev.edits import edits_of, net_devices, owned
+from dra_kubeletplugin.drivers.hostdev.config import Entry, Found, HostdevConfig, HostDevice, IntegerFact, filled
+from dra_kubeletplugin.drivers.hostdev.driver import edits_of, net_devices, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import Interfaces
 
@@ -121,7 +119,7 @@ def _matches(text: str | None, wanted: str | Sequence[str]) -> bool:
 def _groups(entry: Entry, found: Iterator[Facts]) -> list[tuple[Facts, ...]]:
     groups: dict[str, list[Facts]] = {}
     for facts in found:
-        key = template.filled(entry.group_by, facts) if entry.group_by else None
+        key = filled(entry.group_by, facts) if entry.group_by else None
         groups.setdefault(f"= {key}" if key else facts.found, []).append(facts)
     return [tuple(parts) for parts in groups.values()]
 
@@ -138,7 +136,7 @@ def _published(entry: Entry, parts: tuple[Facts, ...]) -> Device:
 
 def _name(entry: Entry, facts: Facts) -> str:
     """Ends with the id, or with the name of the node if the device lacks what the id asks for; not ``kvm-kvm``."""
-    text = template.filled(entry.id, facts) or facts.known["node"]
+    text = filled(entry.id, facts) or facts.known["node"]
     ending = _NOT_IN_NAMES.sub("-", text.lower()).strip("-")
     return entry.name if ending == entry.name else f"{entry.name}-{ending}"[:_LONGEST_NAME_CHARACTERS].rstrip("-")
 
@@ -157,10 +155,10 @@ def _attributes(entry: Entry, facts: Facts) -> dict[str, str | int | bool]:
 
 def _attribute(given: str | int | bool | IntegerFact, facts: Facts) -> str | int | bool | None:
     if isinstance(given, str):
-        return template.filled(given, facts)
+        return filled(given, facts)
     if not isinstance(given, IntegerFact):
         return given
-    text = template.filled(given.int, facts)
+    text = filled(given.int, facts)
     if text is not None and not _INTEGER.fullmatch(text):
         raise ValueError(f"{given.int} is {text!r}, which is not an integer: leave int out to make it a string")
     return None if text is None else int(text)
