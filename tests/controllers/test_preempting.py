@@ -137,10 +137,10 @@ def test_a_pod_of_higher_priority_gets_the_device_of_one_of_lower_priority() -> 
     world = played(story)
     assert nodes(world) == {"middle": "node-1", "high": "node-0"}
     assert events(world, "Preempted") == [
-        ("low", "Ended for pod ns/high, which has priority 10 and needs what this one had on node node-0")
+        ("low", "Preempted by pod ns/high, which has priority 10 and is nominated for node node-0")
     ]
     assert events(world, "Preempting") == [
-        ("high", "Ending 1 pod of lower priority, after which this one fits on node-0: ns/low")
+        ("high", "Preempting 1 pod of lower priority, after which this one fits on node-0: ns/low")
     ]
     counts = {
         it.name: it.samples[0].value for it in world.registry.collect() if it.name == "scheduler_preemption_attempts"
@@ -195,7 +195,7 @@ def test_the_pod_says_for_what_it_waits_and_the_victim_why_it_ends() -> None:
     assert status(world, "high")["nominatedNodeName"] == "node-0"
     why = condition(world, "high", "PodScheduled")["message"]
     assert why.startswith("0/1 nodes are available: ")
-    assert why.endswith("; it gets node node-0 once ns/low has ended")
+    assert why.endswith("; it gets node node-0 when ns/low has terminated")
     disrupted = condition(world, "low", "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", "PreemptionByScheduler")
 
@@ -848,7 +848,7 @@ def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_take
         shown = {status(world, f"g-{number}").get("nominatedNodeName") for number in range(2)}
         assert shown == {"node-0", "node-1"}
         said = [condition(world, f"g-{number}", "PodScheduled")["message"] for number in range(2)]
-        assert any(it.endswith("; all get their nodes once ns/low-0, ns/low-1 have ended") for it in said)
+        assert any(it.endswith("; all get their nodes when ns/low-0, ns/low-1 have terminated") for it in said)
         assert not any(nodes(world)[it] for it in ("g-0", "g-1", "rival"))
         ends(world, "low-0")
         await works(world, 2)
@@ -858,9 +858,9 @@ def test_a_gang_gets_the_devices_of_pods_of_lower_priority_and_no_other_pod_take
     found = nodes(world)
     assert {found["g-0"], found["g-1"]} == {"node-0", "node-1"}
     assert events(world, "Preempting")[0][1] == (
-        "Ending 2 pods of lower priority, after which all of gang g fits: ns/low-0, ns/low-1"
+        "Preempting 2 pods of lower priority, after which all of gang g fits: ns/low-0, ns/low-1"
     )
-    assert events(world, "Preempted")[0][1].startswith("Ended for gang g of pod ns/g-")
+    assert events(world, "Preempted")[0][1].startswith("Preempted by gang g of pod ns/g-")
 
 
 @pytest.mark.parametrize("rank", [4, 10])

@@ -101,7 +101,7 @@ def test_a_pool_that_is_published_in_part_says_when_its_last_slice_came() -> Non
 def test_where_a_pod_of_lower_priority_may_end_the_joint_decision_says_for_whom(planned: list[str]) -> None:
     lines, _ = _why([NODE, _pod("batch", "2", node="node-1"), _pod("waits", "2", priority=10)])
     assert planned == ["waits"]
-    assert "with --preemption the operator would end 1 pod of lower priority" in "\n".join(lines)
+    assert "with --preemption the operator would preempt 1 pod of lower priority" in "\n".join(lines)
 
 
 def test_an_allocation_whose_node_selector_cannot_be_read_is_named(planned: list[str]) -> None:

@@ -219,7 +219,7 @@ def test_a_pod_of_a_group_outranks_others_by_the_priority_of_the_group(priority:
     gates = dict.fromkeys(("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption"), True)
     pod = convert(Pod, waits)
     lines = why_pod(pipeline(Observed([*objects, pod], NOW), Settings(gates=gates, release=Release.V1_36)), pod).lines
-    assert any("operator would end 1 pod of lower priority" in str(line) for line in lines) is ends, lines
+    assert any("operator would preempt 1 pod of lower priority" in str(line) for line in lines) is ends, lines
 
 
 def running(name: str, node: str) -> Pod:

@@ -80,9 +80,9 @@ WHO = "1 pod of lower priority on node node-0, after which it fits: ns/low (prio
 @pytest.mark.parametrize(
     ("lease", "line"),
     [
-        ("", f"with --preemption the operator would end {WHO}"),
-        ('{"preemption": false}', f"with --preemption the operator would end {WHO}"),
-        ('{"preemption": true}', f"it ends {WHO}"),
+        ("", f"with --preemption the operator would preempt {WHO}"),
+        ('{"preemption": false}', f"with --preemption the operator would preempt {WHO}"),
+        ('{"preemption": true}', f"it preempts {WHO}"),
     ],
 )
 def test_the_victims_are_named_whether_preemption_is_on_or_off(lease: str, line: str) -> None:
@@ -91,7 +91,7 @@ def test_the_victims_are_named_whether_preemption_is_on_or_off(lease: str, line:
 
 def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
     leaving = pod("low", 1, "node-0", deletionTimestamp="2026-01-01T00:00:30Z")
-    text = "it fits on node node-0 once ns/low has ended, being deleted already"
+    text = "it fits on node node-0 when ns/low, being deleted already, has terminated"
     assert text in [it.strip() for it in lines(leaving)]
 
 
@@ -120,5 +120,5 @@ def test_what_the_places_of_a_gang_need_in_common_is_named() -> None:
 
 def test_the_victims_for_a_gang_are_named() -> None:
     who = "2 pods of lower priority, after which all of gang g fits: ns/low-1 (priority 1), ns/low-0 (priority 0)"
-    assert f"with --preemption the operator would end {who}" in [it.strip() for it in gang().lines]
+    assert f"with --preemption the operator would preempt {who}" in [it.strip() for it in gang().lines]
     assert not any("of lower priority" in it for it in gang(rank=1).lines)

@@ -176,7 +176,7 @@ RULES: Final = (
     Rights("to tell pods about their claims", "", ("pods/status",), ("update", "patch")),
     Rights("for pods of other schedulers", "", ("pods",), ("update",), _narrows),
     Rights("to give pods their nodes", "", ("pods/binding",), ("create",), _places),
-    Rights("to end pods on tainted devices, or for others", "", ("pods",), ("delete",), _ends_pods),
+    Rights("to evict pods from tainted devices, and to preempt pods", "", ("pods",), ("delete",), _ends_pods),
     Rights("to keep disruption budgets", "policy", ("poddisruptionbudgets",), _READ, lambda work: work.preemption),
     Rights(
         "to answer admission checks",

@@ -119,7 +119,7 @@ class ClusterState(Stores):
         """Waiting pods by the extended resources that they ask for."""
         self.device_taints = DeviceTaints()
         self.evicting_rules: dict[str, DeviceTaintRule] = {}
-        """By name: rules whose taint ends pods."""
+        """Rules by name whose taint evicts pods."""
         self.changed_rules: dict[str, list[DeviceTaintRule]] = {}
         """By name: versions of rules, whose taint ends or ended pods, and whose pods have not been looked at yet."""
         self.contested: dict[str, ResourceClaim] = {}

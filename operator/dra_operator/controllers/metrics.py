@@ -314,15 +314,15 @@ class EvictionMetrics:
 
 
 class PreemptionMetrics:
-    """Attempts to make room for pods, and who ended for them; under the names of kube-scheduler."""
+    """Attempts at preemption, and their victims, under the names of kube-scheduler."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._attempts = Counter(
-            "scheduler_preemption_attempts", "Attempts to find pods that end for another one", registry=registry
+            "scheduler_preemption_attempts", "Attempts to find victims for a pending pod", registry=registry
         )
         self._victims = Histogram(
             "scheduler_preemption_victims",
-            "Pods ended for another one, by attempt",
+            "Pods preempted, by attempt",
             buckets=[2**power for power in range(7)],
             registry=registry,
         )
@@ -332,7 +332,7 @@ class PreemptionMetrics:
         self._attempts.inc()
 
     def ended(self, victims: int) -> None:
-        """Count the pods that were ended for one."""
+        """Count the victims of a pod."""
         self._victims.observe(victims)
 
 

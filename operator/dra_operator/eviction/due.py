@@ -88,7 +88,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def evicts(rule: DeviceTaintRule) -> bool:
-    """Return whether the rule's taint ends pods; without a selector it selects no device (PRJ-010)."""
+    """Return whether the rule's taint evicts pods; without a selector it selects no device (PRJ-010)."""
     return rule.spec.taint.effect == NO_EXECUTE and rule.spec.device_selector is not None
 
 

@@ -82,7 +82,7 @@ class EventReason(Enum):
     PREEMPTING = (
         "Normal",
         "Preempting",
-        "The pod fits nowhere; pods of lower priority are ended for it, with `--preemption`.",
+        "The pod fits nowhere; pods of lower priority are preempted, with `--preemption`.",
     )
     PREEMPTED = (
         "Normal",

@@ -248,7 +248,7 @@ def _head(rule: DeviceTaintRule, selected: Sequence[DeviceFact]) -> Iterator[str
     if free:
         yield f"  {counted(free, 'free device')} would be given only to claims that tolerate the taint"
     if rule.spec.taint.effect != NO_EXECUTE:
-        yield "  no pod loses anything: only NoExecute ends pods"
+        yield "  no pod is evicted: only NoExecute evicts pods"
 
 
 def _line(loss: Loss) -> str:

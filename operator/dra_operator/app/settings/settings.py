@@ -208,15 +208,15 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         _about("file of what pods usually ask for: requests with weights; none: it is learned", "a path"),
     ] = ""
     preemption: Annotated[
-        bool, _about("let a pod that fits nowhere end pods of lower priority, for their devices and their room")
+        bool, _about("let a pod that fits nowhere preempt pods of lower priority, for their devices and node resources")
     ] = False
     preempt_other_schedulers: Annotated[
-        bool, _about("with --preemption, also end pods that another scheduler has placed")
+        bool, _about("with --preemption, also preempt pods that another scheduler has placed")
     ] = False
     preemption_patience: Annotated[
         float,
         Meta(ge=1, le=86400),
-        _about("with --preemption, seconds that a pod waits for the end of others before further pods end for it"),
+        _about("with --preemption, seconds that a pod waits for its victims before it preempts further pods"),
     ] = PREEMPTION_PATIENCE_SECONDS
     admission_promise: Annotated[
         float,

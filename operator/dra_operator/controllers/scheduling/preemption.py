@@ -1,4 +1,4 @@
-"""Preemption: ends pods of lower priority so that one that fits nowhere gets their devices and their room.
+"""Preemption: deletes pods of lower priority so that one that fits nowhere gets their devices and node resources.
 
 ``MakesRoom`` is the seam of PostFilter. ``post_filter`` decides inside the scheduling cycle, by what the cycle knows,
 and writes nothing. Its nomination is carried out after the pod was told why it waits, beside the writes of other pods.
@@ -305,7 +305,7 @@ class Preemption:
             return ""
         names, one = listed((it.key for it in known.ending), SHOWN_VICTIM_NAMES), len(known.ending) == 1
         gets = f"it gets node {known.nominations[0].node}" if gang is None else "all get their nodes"
-        return f"{gets} once {names} {'has' if one else 'have'} ended"
+        return f"{gets} when {names} {'has' if one else 'have'} terminated"
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
         """See ``MakesRoom``."""
@@ -313,7 +313,7 @@ class Preemption:
             await self._correct([pod])
             return
         node, rank = nominated.nominated_node, self._cluster.priority_of(pod)
-        why = f"Ended for pod {pod.key}, which has priority {rank} and needs what this one had on node {node}"
+        why = f"Preempted by pod {pod.key}, which has priority {rank} and is nominated for node {node}"
         after = f"after which this one fits on {node}"
         await self._end_victims([(pod, node)], nominated.victims, after, pod.key, why)
 
@@ -323,7 +323,7 @@ class Preemption:
             await self._correct(self._cluster.members_of(gang)[1])
             return
         rank = min(map(self._cluster.priority_of, pods))
-        why = f"Ended for gang {gang.title} of pod {pods[0].key}, which has priority {rank} and needs what this one had"
+        why = f"Preempted by gang {gang.title} of pod {pods[0].key}, which has priority {rank}"
         after = f"after which all of gang {gang.title} fits"
         places = [(pod, plan.node) for pod, plan in zip(pods, nominated.plans, strict=True)]
         await self._end_victims(places, nominated.victims, after, f"gang {gang.title}", why)
@@ -347,7 +347,7 @@ class Preemption:
             if not victims:
                 return
             names = listed((it.key for it in victims), SHOWN_VICTIM_NAMES)
-            text = f"Ending {counted(len(victims), 'pod')} of lower priority, {after}: {names}"
+            text = f"Preempting {counted(len(victims), 'pod')} of lower priority, {after}: {names}"
             self._events.post(places[0][0], EventReason.PREEMPTING, text)
             ended = 0
             try:

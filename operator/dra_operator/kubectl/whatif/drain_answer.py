@@ -63,7 +63,7 @@ def _lines(found: Draining) -> Iterator[str]:
     if "ends" in fates:
         yield f"  {counted(fates.count('ends'), 'pod has', 'pods have')} no controller, and would not be made again"
     for torn in found.torn:
-        yield f"  PodGroup {torn.group} says that its pods end together: end {listed(torn.left)} on other nodes as well"
+        yield f"  PodGroup {torn.group} disrupts its pods together: delete {listed(torn.left)} on other nodes as well"
     for it in found.budgets:
         covers = f"PodDisruptionBudget {it.budget} covers {listed(it.pods)}"
         if not it.allowed:

@@ -79,12 +79,12 @@ def who_ends(made: Pipeline, fits: str, ends: Sequence[Pod], awaited: Sequence[P
     """``fits`` says what is possible then."""
     if awaited:
         names, one = listed(it.key for it in awaited), len(awaited) == 1
-        yield f"{fits}{where} once {names} {'has' if one else 'have'} ended, being deleted already"
+        yield f"{fits}{where} when {names}, being deleted already, {'has' if one else 'have'} terminated"
     if not ends:
         return
     names = listed(f"{it.key} (priority {made.cluster.priority_of(it)})" for it in ends)
     what = f"{counted(len(ends), 'pod')} of lower priority{where}, after which {fits}: {names}"
-    yield f"it ends {what}" if made.settings.preemption else f"with --preemption the operator would end {what}"
+    yield f"it preempts {what}" if made.settings.preemption else f"with --preemption the operator would preempt {what}"
 
 
 def _may_end(made: Pipeline, pod: Pod) -> bool:
