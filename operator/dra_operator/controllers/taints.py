@@ -7,21 +7,20 @@ times follow from the taints themselves.
 A deletion takes three requests. After a crash or a failure between any two of them, the next look begins with the first
 again. Each names the UID of the pod, so that a successor of the same name is safe:
 
-1. the pod is read: gone, replaced, ended or being deleted already, it is left alone. A DELETE whose answer was lost
-   ends here, and is not counted;
-2. its condition ``DisruptionTarget`` is written, unless it is there;
-3. it is deleted, with its own grace period.
+1. The pod is read. If it is gone, replaced, finished or terminating, it is left alone. So a DELETE whose answer was
+   lost is not repeated, and not counted.
+2. Its condition ``DisruptionTarget`` is written, unless it is there.
+3. It is deleted, with its own grace period.
 
 A pod that is due later is checked every minute, because a clock may be set and a computer may sleep.
 
-The pods of a PodGroup with the disruption mode ``all`` end together: when one has to go, all do. Those that would
-not have to go yet by themselves go first, since after a crash nothing but the taint of the others says that they must.
+The pods of a PodGroup with the disruption mode ``all`` are evicted together. Pods that are not due by themselves go
+first. After a crash only the taint of the others tells that they have to go.
 
 The controller ``taint-rules``. The condition of a rule is written at once when the rule is new or its spec changed,
 afterwards at most every 10 seconds, and only when it says something new. A repeated write is harmless: it is one
-server-side apply that names the rule's UID. Ended pods are counted from the start of the process. One rule can select
-every device of the cluster. So the pods that it may end are looked for in parts, and so are those that it counts; in
-between, others have their turn.
+server-side apply that names the rule's UID. Evicted pods are counted from the start of the process. One rule can
+select every device of the cluster, so its pods are collected and counted in pieces, between which other tasks run.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ from dra_operator.eviction import Cause, Eviction, condition_of, eviction_condit
 from dra_operator.kube import DEVICE_TAINT, EventReason, RuleWriter
 from dra_operator.scheduling import InPieces
 
-REPORT_SECONDS = 10.0  # seconds between two writes
+REPORT_SECONDS = 10.0
+"""Shortest time between two writes of a rule's condition, unless its spec changes."""
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class RuleReporter:
         self._cluster, self._rules, self._ours, self._now = context.cluster, rules, context.ours, context.now
         self._queue, self._evictions = context.queues.of("taint-rules"), context.queues.of("eviction")
         self._evicted: dict[str, tuple[str, int]] = {}
-        """By name: the UID of the rule, and the pods that it has ended."""
+        """The UID of each rule, by name, and the number of pods evicted for it."""
 
     def pod_evicted(self, causes: Iterable[Cause]) -> None:
         """Note that a pod was deleted for these causes."""
@@ -70,30 +70,27 @@ class RuleReporter:
                 self._evicted[cause.rule] = (cause.rule_uid, self._count(cause.rule, cause.rule_uid) + 1)
 
     def look_later(self, causes: Iterable[Cause]) -> None:
-        """Note that the reports of the rules among the causes may be outdated. More changes may follow, so they are not
-        updated at once."""
+        """Have the conditions of the rules among the causes updated later, since more changes may follow."""
         for cause in causes:
             if cause.rule:
                 self._queue.add_after(Key("taint-rules", cause.rule), REPORT_SECONDS)
 
     async def handle(self, key: str) -> None:
-        """Bring the status of one rule up to date, and have the pods looked at that a change of it concerns.
-
-        The pods are counted before the first one goes.
-        """
+        """Update the status of one rule, and requeue the pods that a change of the rule concerns."""
+        # Counted before the first pod is evicted, or the condition would never name the pods that were pending.
         rule = self._cluster.rules.get(key)
         condition = await self._news(rule) if rule is not None and self._ours.eviction else None
         for pods in evictions.users_of_changed(self._cluster, key):
             self._evictions.add(*pods)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a rule may concern all pods of the cluster
         if rule is None:
             self._evicted.pop(key, None)
         elif condition is not None:
-            with suppress(NotFound):  # deleted meanwhile
+            with suppress(NotFound):  # the rule was deleted meanwhile
                 await self._rules.report(rule, condition)
 
     async def _news(self, rule: DeviceTaintRule) -> Condition | None:
-        """Return the condition that the rule should have; None if it has that, or if it is too early to say."""
+        """Return the condition that the rule should have, or None if it has it or may not be written yet."""
         name = rule.metadata.name
         if (wait := self._too_early(rule)) > 0:
             self._queue.add_after(Key("taint-rules", name), wait)
@@ -107,6 +104,7 @@ class RuleReporter:
 
     def _too_early(self, rule: DeviceTaintRule) -> float:
         """Return the seconds until the status may be written again; a changed spec is reported at once."""
+        # By the time in the condition itself, so that a restart does not write all rules at once.
         known = condition_of(rule)
         if known is None or known.observed_generation != rule.metadata.generation:
             return 0.0
@@ -128,19 +126,21 @@ async def _in_parts(work: Generator[None, None, T]) -> T:
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_UIDS = 500  # UIDs of evicted pods
-EVICTION_LOOK_SECONDS = 60.0  # seconds
+REMEMBERED_UIDS = 500
+"""Evicted pods that are remembered, until the watch shows their deletion."""
+EVICTION_LOOK_SECONDS = 60.0
+"""Longest time between two checks of a pod that is due later."""
 MATES_LOOK_SECONDS = 1.0
-"""Between two looks whether the others of a PodGroup have gone; of a large group more, see ``SECONDS_FOR_A_MATE``."""
+"""Time between two checks whether the rest of a PodGroup is gone; for large groups see ``SECONDS_FOR_A_MATE``."""
 SECONDS_FOR_A_MATE = 0.02
-"""In which one pod of a large group ends, as fast as requests may follow each other: no look is of use before."""
+"""Time to delete one pod of a large group at the rate of requests. An earlier check would be in vain."""
 
 
 @dataclass(slots=True)
 class _Planned:
-    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion.
+    """A pod to be evicted. ``since``: when this was first seen; ``is_told``: whether an event has announced it.
 
-    ``waits_until``: so long at most for others of its PodGroup, by a clock that is never set.
+    ``waits_until``: how long it waits for the rest of its PodGroup, by the monotonic clock.
     """
 
     pod: Pod
@@ -161,7 +161,7 @@ class PodEvictor:
         self._evicted = UidMemory(REMEMBERED_UIDS)
 
     async def handle(self, key: str) -> None:
-        """Delete the pod if it is due, look again when it will be, or find that it may stay."""
+        """Delete the pod if it is due, check again when it is, or forget it if it may stay."""
         pod = self._cluster.pods.get(key)
         planned = self._planned.get(key)
         if planned is not None and (pod is None or pod.metadata.uid != planned.pod.metadata.uid):
@@ -181,7 +181,7 @@ class PodEvictor:
             await self._evict(pod)
 
     def _plan(self, pod: Pod) -> Eviction | None:
-        """When the pod has to go, according to the cache; keeps the answer, and reports a cancellation."""
+        """Return when and why the pod is due by the cache, or None. Posts an event if an announced eviction is off."""
         known = self._planned.get(pod.key)
         now = self._now()
         since = known.since if known is not None else now
@@ -207,6 +207,7 @@ class PodEvictor:
             self._queue.add_after(Key("eviction", pod.key), pause)
             return
         try:
+            # The cache may be late: the pod may have finished, or another one may have its name.
             fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
                 self._forget(pod.key)
@@ -226,10 +227,12 @@ class PodEvictor:
         self._deleted(fresh, eviction)
 
     def _goes_later(self, pod: Pod) -> float | None:
-        """Return the seconds for which others go first that have to go only because of this pod; None if it goes now.
+        """Return the seconds to wait for pods that are evicted only because of this one, or None to evict it now.
 
-        A minute is enough for them.
+        It waits for at most a minute in all.
         """
+        # Only this pod's taint tells that the others have to go. If it went first, and the process crashed then, the
+        # others would stay without it, though their group is disrupted as a whole.
         now, elapsed, planned = self._now(), time.monotonic(), self._planned[pod.key]
         if not self._is_due_alone(pod, now) or (planned.waits_until is not None and elapsed >= planned.waits_until):
             return None
@@ -243,7 +246,7 @@ class PodEvictor:
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _is_due_alone(self, pod: Pod, now: datetime) -> bool:
-        """Return whether the pod would have to go now without the others of its PodGroup."""
+        """Return whether the pod is due by its own taints."""
         planned = self._planned.get(pod.key)
         own = evictions.own_eviction(self._cluster, pod, planned.since if planned is not None else now)
         return own is not None and own.due <= now
@@ -268,6 +271,6 @@ class PodEvictor:
             self._rules.look_later(planned.eviction.causes)
 
     def _is_going(self, pod: Pod) -> bool:
-        """Return whether the pod has ended or is ending: then nothing has to be done, and nothing is cancelled."""
+        """Return whether the pod has finished, terminates, or was evicted: then nothing is done or cancelled."""
         meta = pod.metadata
         return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted

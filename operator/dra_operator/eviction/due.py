@@ -104,10 +104,10 @@ def pod_eviction(
     rules: Rules,
     undated: datetime,
 ) -> Eviction | None:
-    """When the pod has to go, None if it may stay; ``claims`` are those it uses, for extended resources too (PRJ-011).
+    """Return when and why the pod is due, or None. ``claims``: all it uses, also for extended resources (PRJ-011).
 
-    Only claims count that are reserved for this very pod and, if generated, were made for it (TE-04). ``undated``: the
-    time from which a taint without a time counts.
+    A claim counts if it is reserved for this pod and, if generated, was made for it (TE-04). A taint without a time
+    counts from ``undated``.
     """
     if not pod.spec.node_name:
         return None
@@ -123,7 +123,7 @@ def pod_eviction(
 def claim_eviction(
     allocation: AllocationResult, taints: DeviceTaints, rules: Rules, undated: datetime
 ) -> Eviction | None:
-    """When the pods of a claim with this allocation have to go, also with admin access (TE-02, TE-03)."""
+    """Return when and why pods of a claim with this allocation are due, or None. Admin access counts (TE-02, TE-03)."""
     rules = tuple(rules)
     found: list[Eviction] = []
     for result in allocation.results:
@@ -144,10 +144,10 @@ def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: 
 
 
 def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) -> int | None:
-    """Return the smallest toleration in seconds; None: without a limit. An empty effect, enough for scheduling, is not
-    enough here."""
+    """Return the seconds for which the taint is tolerated, or None for no limit."""
     seconds: list[int] = []
     for toleration in tolerations:
+        # A toleration without an effect tolerates every effect for scheduling, but not for eviction (TE-03).
         if toleration.effect == NO_EXECUTE and tolerates(toleration, taint):
             if toleration.toleration_seconds is None:
                 return None
@@ -160,6 +160,7 @@ def _is_used_by(pod: Pod, use: ClaimUse, claim: ResourceClaim) -> bool:
 
 
 def _after(start: datetime, seconds: int) -> datetime:
+    # tolerationSeconds is an int64, which may lead past the year 9999.
     try:
         return start + timedelta(seconds=seconds)
     except OverflowError:
@@ -170,7 +171,7 @@ NO_EXECUTE = "NoExecute"
 
 
 class TaintOfDevice(NamedTuple):
-    """``place``: the index among the taints of the device."""
+    """A taint with its index among the taints of the device."""
 
     place: int
     taint: DeviceTaint
@@ -180,24 +181,24 @@ _Taints = tuple[TaintOfDevice, ...]
 
 
 class _Published(NamedTuple):
-    """The part of one slice that counts."""
+    """The generation of a slice, and the evicting taints of its devices."""
 
     generation: int
     devices: Mapping[str, _Taints]
 
 
 class DeviceTaints:
-    """Taints of devices that evict. For devices without one only the generation of their slice is kept."""
+    """The evicting taints of published devices. For other devices only the generation of their slice is kept."""
 
     def __init__(self) -> None:
         self._slices: dict[PoolId, dict[str, _Published]] = {}
         self._tainted: dict[PoolId, Mapping[str, _Taints]] = {}
-        """The taints that count, only for pools that have some."""
+        """The evicting taints of the newest generation, for pools that have some."""
 
     def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
-        """Note that a slice appeared (no ``old``), went (no ``new``) or changed.
+        """Note that a slice is new (``old`` is None), gone (``new`` is None) or changed.
 
-        Return devices whose taints changed.
+        Return the devices whose taints have changed.
         """
         pools: set[PoolId] = set()
         if old is not None:
@@ -216,7 +217,7 @@ class DeviceTaints:
         return self._tainted.get(device.pool_id, {}).get(device.device, ())
 
     def __iter__(self) -> Iterator[DeviceId]:
-        """Yield the devices that have taints which evict."""
+        """Yield the devices with evicting taints."""
         return (DeviceId(*pool, name) for pool, devices in self._tainted.items() for name in devices)
 
     def __bool__(self) -> bool:
@@ -227,6 +228,7 @@ class DeviceTaints:
         before = self._tainted.pop(pool, {})
         now: dict[str, _Taints] = {}
         if any(published.devices for published in slices.values()):
+            # An older generation is a remainder that the driver is about to delete: its taints are not current.
             newest = max(published.generation for published in slices.values())
             for _, published in sorted(slices.items()):
                 if published.generation == newest:
@@ -254,8 +256,7 @@ _NO_MORE = "This information will not be updated again. Recreate the DeviceTaint
 
 
 class RuleCounts(NamedTuple):
-    """How many pods and devices a rule affects; for a rule with effect None, how many it would affect with
-    ``NoExecute``."""
+    """The numbers of pods and devices that a rule affects, or would affect if its effect were ``NoExecute``."""
 
     pods: int = 0
     namespaces: int = 0

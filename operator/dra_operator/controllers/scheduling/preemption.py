@@ -1,28 +1,26 @@
 """Preemption: deletes pods of lower priority so that one that fits nowhere gets their devices and node resources.
 
-``MakesRoom`` is the seam of PostFilter. ``post_filter`` decides inside the scheduling cycle, by what the cycle knows,
-and writes nothing. Its nomination is carried out after the pod was told why it waits, beside the writes of other pods.
-The pod is tried again when what the victims had comes free, as after any other refusal. By default the operator has
-none; ``Preemption`` is the one that it may have.
+``MakesRoom`` is the seam of PostFilter. ``post_filter`` decides inside the scheduling cycle, from the state of the
+cycle, and writes nothing. Its nomination is carried out after the pod's condition was written, beside the writes of
+other pods. The pod is tried again when the victims' devices and node resources come free, as after any other refusal.
+By default the operator has no ``MakesRoom``; with the setting ``preemption`` it has ``Preemption``.
 
-``scheduling.preemption`` decides who ends. Here it is decided when that is asked, and the answer is carried out:
+``scheduling.preemption`` chooses the victims. This module decides when to ask it, and carries out the answer:
 
-1. in the scheduling cycle, the pod is *nominated*: what it is to get counts as used for pods of its priority or a lower
-   one, from that moment on;
-2. its status names the node (``nominatedNodeName``), by which a new process knows it again: it decides anew at once
-   who would have to end, keeps that for the pod, and ends the first one when it has looked on for ten seconds;
-3. the victims are deleted, one after the other (``victims``).
+1. In the scheduling cycle the pod is *nominated*. From then on its future place counts as used for pods of its priority
+   or a lower one.
+2. Its status names the node (``nominatedNodeName``). A new process reads that, chooses victims anew at once, keeps
+   the place for the pod, and deletes the first victim after ten seconds.
+3. The victims are deleted, one after the other (``victims``).
 
-Each request may fail, and be the last before a crash. What is left then is found again: as long as victims end, their
-pod waits for them and no other has to go; a victim that was not deleted is chosen anew, first of all on the node of the
-nomination.
+Each request may fail, or be the last before a crash. The state is found again: while victims terminate, their pod waits
+for them and preempts no other. A victim that was not deleted is chosen anew, first on the nominated node.
 
-Victims are waited for alone for a time (30 seconds by default), whatever their grace periods. Then others are looked
-for, and none that takes as long is chosen before one that does not. If there are none, what the victims have stays kept
-for up to ten minutes.
+A pod waits for its victims 30 seconds (``preemption-patience``), regardless of their grace periods. Then it looks for
+others, and prefers victims that terminate in that time. If there are none, the nomination stays for up to ten minutes.
 
-A nomination ends when the pod is placed or gone, or when nothing that it relies on is ending any more. A gang is
-nominated as a whole: its attempt is that of all its pods, and no victim ends any more once one of them is gone.
+A nomination is dropped when the pod is placed or deleted, or when no pod that it relies on terminates any more. A gang
+is nominated as a whole, and no further victim is deleted once one of its pods is gone.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ from dra_operator.wording import counted, listed
 
 
 class MakesRoom(Protocol):
-    """Ends pods so that another one fits."""
+    """Deletes pods so that another one fits."""
 
     def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
         """Return a nomination, or None. See ``scheduling.PostFilter``."""
@@ -84,9 +82,9 @@ class MakesRoom(Protocol):
         ...
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
-        """End the victims; without a nomination, forget what is out of date.
+        """Delete the victims. Without a nomination, correct an outdated status.
 
-        Raises KubeError and PlacementFailed, after which the pod is tried again.
+        Raises KubeError and PlacementFailed; then the pod is tried again.
         """
         ...
 
@@ -96,8 +94,10 @@ class MakesRoom(Protocol):
 
 
 MOST_NOMINATED_PODS: Final = 100
-"""Pods that are nominated at the same time; a gang is nominated as a whole all the same. Namespaces share them as they
-share workers (``fairness``), since victims may take days to end; one that has none always gets one."""
+"""Limit on nominated pods. A gang is nominated as a whole even beyond it.
+
+Namespaces share them as they share workers (``fairness``), since victims may take days to terminate. A namespace
+without a nominated pod always gets one."""
 SHOWN_VICTIM_NAMES: Final = 4
 """Pods that a message names."""
 
@@ -105,7 +105,7 @@ T = TypeVar("T")
 
 
 class Preemption:
-    """A ``MakesRoom``. Pods are woken that may use what was kept for another one."""
+    """A ``MakesRoom``. It wakes pods that may use a place that is no longer kept for another pod."""
 
     def __init__(self, context: SchedulingContext, settings: PreemptionSettings, metrics: PreemptionMetrics) -> None:
         self._context, self._settings, self._metrics = context, settings, metrics
@@ -124,7 +124,7 @@ class Preemption:
         self._turns = PreemptionTurns(context.clock, self._rest, self._look_again, waits)
         self._under_way = UnderWay(self._cluster, self._evictor, context.clock)
         self._outdated: dict[str, str] = {}
-        """UIDs of waiting pods whose status may name a node for which they are not nominated any more; their keys."""
+        """Keys, by UID, of pending pods whose status may name a node for which they are not nominated any more."""
         self._cluster.nominated_pods.is_on = True
 
     # --- deciding ---
@@ -136,6 +136,7 @@ class Preemption:
             return None
         terms = self._terms(uid, [pod])
         found = yield from self._timed(pod, uid, preempt(failed, terms))
+        # The search paused, so other pods have been placed and victims deleted meanwhile.
         if found is not None:
             found = proven(failed, terms, found, self._cluster.allocated_devices.usage.snapshot())
             if found is None:
@@ -145,6 +146,7 @@ class Preemption:
             self._nominate(uid, [_nomination(pod, found.plan)], (*found.victims, *found.awaited))
         else:
             self._find_none(uid, [pod], [pod])
+        # A new process keeps the place, but deletes nobody yet: ``_nominate`` has the pod looked at again.
         return None if self._turns.is_resting else found
 
     def for_gang(
@@ -163,6 +165,7 @@ class Preemption:
         if not is_proven(states, terms, found, self._cluster.loaded_nodes(), usage):
             self._look_again(leader.key, self._rest)
             return None
+        # The gang may have other pods than at its last nomination.
         kept = {pod.metadata.uid for pod in pods}
         self._forget(gang.key, [pod for pod in self._nominated_of(gang) if pod.metadata.uid not in kept])
         nominations = [_nomination(pod, plan, gang.key) for pod, plan in zip(pods, found.plans, strict=True)]
@@ -182,15 +185,16 @@ class Preemption:
             self._forget(pod.metadata.uid, [pod])
 
     def _may_begin(self, who: str, pods: Sequence[Pod]) -> bool:
-        """The first of the pods is the one that is looked at again."""
+        """Return whether an attempt may begin now. If not, the first of the pods is requeued."""
         pod, known = pods[0], self._cluster.nominated_pods
         if self._under_way.is_waiting(who):
             self._look_again(pod.key, self._rest)
             return False
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
         if not self._has_share(pods):
+            # The last process has nominated them, and this one will not: their status has to be corrected.
             recalled = (it for it in pods if it.status.nominated_node_name)
-            self._outdated.update({it.metadata.uid: it.key for it in recalled})  # by the last process
+            self._outdated.update({it.metadata.uid: it.key for it in recalled})
             return False
         if not self._turns.may_try(pod, who, recalls=is_recalled):
             return False
@@ -198,8 +202,10 @@ class Preemption:
         return True
 
     def _has_share(self, pods: Sequence[Pod]) -> bool:
-        """Return whether one more pod of their namespace may be nominated, or one of them is: it may need other
-        victims."""
+        """Return whether one more pod of their namespace may be nominated.
+
+        A nominated pod always has a share: it may need other victims.
+        """
         known, namespace = self._cluster.nominated_pods, pods[0].metadata.namespace
         if any(known.get(pod.metadata.uid) is not None for pod in pods):
             return True
@@ -209,14 +215,14 @@ class Preemption:
     def _timed(
         self, pod: Pod, who: str, searching: Generator[Pause, Elapsed, T | None]
     ) -> Generator[Pause, Elapsed, T | None]:
-        """Charge the time of the work to the turns, also if it is never finished."""
+        """Do the work, and charge its time to the turns, also if the attempt is given up at a pause."""
         work, spent = InPieces(searching), 0.0
         try:
             while not work.is_over:
                 began = time.perf_counter()
                 try:
                     pause = next(work, None)
-                finally:  # others run at the pause, at their own charge
+                finally:  # the time of the pause is not charged: others run then
                     spent += time.perf_counter() - began
                 if pause is not None:
                     work.elapsed = yield pause
@@ -225,9 +231,9 @@ class Preemption:
             self._turns.took(pod, spent, who)
 
     def _find_none(self, who: str, pods: Sequence[Pod], nominated: Sequence[Pod]) -> None:
-        """No pod may end for these now, and the first one looks again if one may soon.
+        """Drop the nomination of pods for which there are no victims, unless slow victims still terminate for them.
 
-        Nothing is kept for them any more, unless those that end for them already do so, though not in time.
+        The first pod looks again if there may be victims soon.
         """
         is_kept = self._turns.is_resting or self._under_way.may_still_end(who)
         if is_kept or self._may_end_soon(pods):
@@ -236,15 +242,14 @@ class Preemption:
             self._forget(who, nominated)
 
     def _may_end_soon(self, pods: Sequence[Pod]) -> bool:
-        """Return whether a pod of lower priority is on its way to a node: it may end for these as soon as it is
-        there."""
+        """Return whether a pod of lower priority is being bound, so that it can be a victim soon."""
         cluster, rank = self._cluster, min(map(self._cluster.priority_of, pods))
         waiting = (pod for key in cluster.waiting if (pod := cluster.pods.get(key)) is not None)
         lower = (pod for pod in waiting if cluster.priority_of(pod) < rank)
         return any(not it.spec.node_name and (cluster.node_of(it) or cluster.holds_devices(it)) for it in lower)
 
     def _nominate(self, who: str, nominations: Sequence[Nomination], ending: Sequence[Pod]) -> None:
-        """The first of the nominations is that of the pod which is looked at again."""
+        """Keep the places for the pods. The pod of the first nomination is looked at again."""
         self._under_way.begin(who, nominations, ending)
         for it in nominations:
             self._context.wake(self._cluster.nominate(it))
@@ -261,7 +266,7 @@ class Preemption:
                 self._outdated[pod.metadata.uid] = pod.key
 
     def _nominated_of(self, gang: Gang) -> list[Pod]:
-        """Return its pods that are nominated, or were by a former process."""
+        """Return its pods that are nominated, or that the last process has nominated."""
         known = {it.pod.metadata.uid: it.pod for it in self._cluster.nominated_pods if it.gang == gang.key}
         named = (it for it in self._cluster.members_of(gang)[1] if it.status.nominated_node_name)
         return [*known.values(), *(it for it in named if it.metadata.uid not in known)]
@@ -329,7 +334,7 @@ class Preemption:
         await self._end_victims(places, nominated.victims, after, f"gang {gang.title}", why)
 
     async def _correct(self, pods: Sequence[Pod]) -> None:
-        """Pods that are not nominated any more do not say so either."""
+        """Remove the nominated node from the status of pods that are not nominated any more."""
         for pod in pods:
             if pod.metadata.uid in self._outdated:
                 del self._outdated[pod.metadata.uid]
@@ -340,7 +345,8 @@ class Preemption:
     async def _end_victims(
         self, places: Sequence[tuple[Pod, str]], victims: Sequence[Pod], after: str, preemptor: str, why: str
     ) -> None:
-        with suppress(NotFound):  # a pod that is gone needs no room
+        with suppress(NotFound):  # the pod is gone, and needs no victims
+            # The status first: after a crash it tells the next process for whom the victims were deleted.
             for pod, node in places:
                 if pod.status.nominated_node_name != node:
                     await self._pods.nominate(pod, node)
@@ -352,6 +358,7 @@ class Preemption:
             ended = 0
             try:
                 for victim in victims:
+                    # Each deletion takes a request, in which the pod may be deleted or find another place.
                     if not all(self._is_wanted(pod, node) for pod, node in places):
                         return
                     ended += await self._evictor.end(victim, preemptor, why)
@@ -360,7 +367,7 @@ class Preemption:
                     self._metrics.ended(ended)
 
     def _is_wanted(self, pod: Pod, node: str) -> bool:
-        """Return whether the pod is there and still nominated: otherwise no pod has to end for it."""
+        """Return whether the pod exists and is still nominated for the node."""
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
         return known is not None and known.node == node and self._under_way.current(pod) is not None
 

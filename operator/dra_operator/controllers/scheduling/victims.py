@@ -1,16 +1,15 @@
-"""When a pod may look for pods to preempt, how victims are deleted, and how their end is waited for.
+"""When a pod may look for victims, how victims are deleted, and how long they are waited for.
 
-*Turns.* A pod has one attempt every ten seconds, and so has a gang. After each attempt others wait for nineteen times
-as long as it took, so that all of them together take a twentieth of the time at most. Pods that have to wait stand in a
-line, and the next one is called when the time has come: first one of each namespace, so that a thousand pods of one
-tenant put a pod of another one off by one attempt. A pod that is called and does not come is passed over. A process
-that has just begun preempts no pods for ten seconds: what others began before may not be seen in full yet. In that time
-only pods that are nominated already have a turn, so that what the last process kept for them is kept again.
+*Turns.* A pod, or a gang, has one attempt every ten seconds. After each attempt there is a pause of nineteen times its
+duration, so attempts take at most a twentieth of the time. Pods wait for their turn in a line, one of each namespace
+after the other, so a thousand pods of one tenant delay a pod of another tenant by one attempt. A pod that does not use
+its turn loses it. A new process preempts no pods for ten seconds, because it may not have seen all that the last one
+began. In that time only nominated pods have turns, so that their devices are kept again.
 
-*Deletion.* A victim is read, marked by the condition ``DisruptionTarget`` and deleted by its UID, with its own grace
-period. One that is gone, replaced or ending already is left alone. A victim that is still there when the patience of
-others is over (30 seconds by default), whatever its grace period, is no longer counted on. One that the server refuses
-to delete is no victim for ten minutes.
+*Deletion.* A victim is read, gets the condition ``DisruptionTarget`` and is deleted by its UID, with its own grace
+period. One that is gone, replaced or terminating already is left alone. A victim that is still there after ``patience``
+(30 seconds by default) is no longer counted on, regardless of its grace period. One that the server refuses to delete
+is no victim for ten minutes.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ from dra_operator.scheduling.preemption import OVERDUE_SECONDS, leaves_soon
 from dra_operator.scheduling.state import Nomination
 
 SHARE: Final = 0.05
-"""Of the time that all attempts together may take."""
+"""The share of time for all attempts together."""
 PATIENCE_SECONDS: Final = 5.0
-"""So long a pod that was called has its turn."""
+"""Time in which a called pod can use its turn."""
 MOST_PODS_IN_LINE: Final = 1000
-"""Pods of a namespace that stand in the line; others are looked at again later."""
+"""Pods of a namespace in the line. Further pods ask again later."""
 LOOK_AGAIN_SECONDS: Final = 60.0
-"""A pod in the line is looked at so often, should it never be called; the first one of a namespace when the pod
-that was called did not come."""
+"""Time after which a pod in the line asks again by itself. The first one of a namespace asks after each lost turn."""
 
 
 class PreemptionTurns:
-    """``look_again`` has the pod of a key looked at after so many seconds; ``waits`` says whether one still does."""
+    """The turns. ``look_again`` requeues a key after some seconds; ``waits`` says whether its pod is still pending."""
 
     def __init__(
         self,
@@ -60,26 +58,28 @@ class PreemptionTurns:
         self._clock, self._rest, self._look_again, self._waits = clock, rest, look_again, waits
         self._begins_at = self._free_at = clock() + rest
         self._recalls_at = clock()
-        """When the next pod that is nominated already may have a turn, before the others do."""
+        """When the next nominated pod may have a turn, while the process is new."""
         self._tried = Recently(clock)
         self._line: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
         """Keys of pods by namespace."""
         self._called = ("", -math.inf)
-        """Whose turn it is, and until when."""
+        """The pod whose turn it is, and until when."""
         self._last = ""
-        """The namespace of the last one that was called."""
+        """The namespace of the last called pod."""
 
     @property
     def is_resting(self) -> bool:
-        """Return whether the process has just begun: no pod may end yet."""
+        """Return whether the process is too new to preempt pods."""
         return self._clock() < self._begins_at
 
     def may_try(self, pod: Pod, who: str = "", *, recalls: bool = False) -> bool:
-        """Return whether it is the pod's turn; otherwise it is looked at again when it is.
+        """Return whether it is the pod's turn. If not, the pod is requeued for when it may be.
 
-        ``who`` has the attempt, if that is not the pod alone: its gang. ``recalls``: the last process has nominated it.
+        ``who`` is the key of the pod's gang, if the attempt is for a gang. ``recalls``: the last process has nominated
+        the pod.
         """
         now, called = self._clock(), self._called
+        # Nothing has changed for an attempt that has just failed: the next one would cost the same, and fail.
         age = self._tried.age(who or pod.metadata.uid)
         if age is not None and age < self._rest:
             self._later(pod.key, self._rest - age)
@@ -88,7 +88,8 @@ class PreemptionTurns:
             if now < self._recalls_at:
                 self._later(pod.key, self._recalls_at - now)
                 return False
-            self._recalls_at = now + PATIENCE_SECONDS  # no other one begins while this attempt goes on in pieces
+            # The attempt pauses, and no other one may begin then. ``took`` sets the true time.
+            self._recalls_at = now + PATIENCE_SECONDS
             return True
         if now >= self._free_at and (pod.key == called[0] or now >= called[1]):
             self._leave(pod)
@@ -99,6 +100,7 @@ class PreemptionTurns:
         there = self._line.setdefault(pod.metadata.namespace, OrderedDict())
         if len(there) < MOST_PODS_IN_LINE:
             there.setdefault(pod.key)
+        # The called pod has not come: it was deleted, bound, or its key is late. Its turn goes to the next one.
         if now >= called[1]:
             self._call(now)
         is_first = next(iter(there), "") == pod.key
@@ -106,7 +108,7 @@ class PreemptionTurns:
         return False
 
     def took(self, pod: Pod, seconds: float, who: str = "") -> None:
-        """Note that the attempt is over."""
+        """Note that an attempt is over, and how long it took."""
         now = self._clock()
         self._tried.add(who or pod.metadata.uid)
         self._recalls_at = now + seconds * (1 / SHARE - 1)
@@ -119,13 +121,14 @@ class PreemptionTurns:
         there.pop(pod.key, None)
         if not there:
             self._line.pop(namespace, None)
-        # No other pod begins while this attempt goes on in pieces.
+        # The attempt pauses, and no other one may begin then.
         self._called = (pod.key, self._clock() + PATIENCE_SECONDS)
 
     def _call(self, now: float) -> None:
-        """Call the next one in the line that still waits."""
+        """Call the next pod in the line that is still pending."""
         self._called = ("", -math.inf)
         while self._line:
+            # Any namespace but the last one, if there is another: then no tenant has two turns in a row.
             namespace = next((it for it in self._line if it != self._last), self._last)
             there = self._line[namespace]
             key, _ = there.popitem(last=False)
@@ -149,9 +152,10 @@ REFUSED_SECONDS: Final = 600.0
 
 
 class VictimEvictor:
-    """``rest``: so many seconds a deletion that was asked for may be without a visible effect.
+    """Deletes victims, and knows which pods will be gone soon.
 
-    ``patience``: so many seconds a victim is waited for alone.
+    ``rest``: seconds until a requested deletion must be visible in the cache. ``patience``: seconds that a victim is
+    waited for before other victims are looked for.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class VictimEvictor:
     ) -> None:
         self._pods, self._events, self._now, self._rest, self._patience = pods, events, now, rest, patience
         self._asked, self._refused = Recently(clock), Recently(clock)
-        """Pods that were to be deleted, and those whose deletion was refused."""
+        """UIDs of pods whose deletion was requested, and of those whose deletion was refused."""
         self._disruption = Disruption(
             "dra-scheduler-preemption",
             "PreemptionByScheduler",
@@ -175,40 +179,44 @@ class VictimEvictor:
         )
 
     def is_refused(self, pod: Pod) -> bool:
-        """Return whether the server did not let the pod be deleted."""
+        """Return whether the server has refused to delete the pod lately."""
         return self._refused.within(pod.metadata.uid, REFUSED_SECONDS)
 
     def is_leaving(self, nodes: Collection[str], pod: Pod) -> bool:
-        """Return whether the pod is being deleted, or soon will be.
+        """Return whether the pod is being deleted, or soon will be, so that it is worth waiting for.
 
-        ``nodes``: who ends there was perhaps a victim of a former process.
+        ``nodes`` are those of the nomination: a pod that terminates there may be a victim of the last process.
         """
         age = self._asked.age(pod.metadata.uid)
         if pod.metadata.deletion_timestamp is None:
             return age is not None and age < self._rest
         if leaves_soon(pod, self._now(), self._patience):
             return True
+        # Its grace period is longer than ``patience``. It counts all the same while it is one of our victims and young
+        # enough: to look for others at once would preempt twice as many pods.
         if age is None and pod.spec.node_name in nodes:
             age = self.seconds_deleted(pod)
         return age is not None and age < self._patience + OVERDUE_SECONDS
 
     def is_overdue(self, pod: Pod) -> bool:
-        """Return whether the pod is still there although its grace period is over."""
+        """Return whether the pod has outlived its grace period, as with an unreachable kubelet or a finalizer."""
         ends = parse_time(pod.metadata.deletion_timestamp)
         return ends is not None and (self._now() - ends).total_seconds() >= OVERDUE_SECONDS
 
     def seconds_deleted(self, pod: Pod) -> float:
-        """Since how many seconds the pod is being deleted, by what it says of itself; infinity if it is not."""
+        """Return the seconds since the pod's deletion, by its own fields; infinity if it is not being deleted."""
         ends, grace = parse_time(pod.metadata.deletion_timestamp), pod.metadata.deletion_grace_period_seconds
         return (self._now() - ends).total_seconds() + (grace or 0) if ends is not None else math.inf
 
     async def end(self, victim: Pod, preemptor: str, why: str) -> bool:
-        """Return whether the victim was deleted by this, for the preemptor. Raises KubeError."""
+        """Delete the victim, and return whether this call did it. Raises KubeError."""
         uid = victim.metadata.uid
         try:
+            # The cache may be late: a pod that has finished, or another one of its name, must not be deleted.
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
             if fresh.metadata.uid != uid or fresh.is_terminal or fresh.metadata.deletion_timestamp is not None:
                 return False
+            # Before the request: if its answer is lost, the pod may be terminating all the same.
             self._asked.add(uid)
             await self._pods.mark_disrupted(fresh, self._disruption)
             await self._pods.delete(fresh)
@@ -224,18 +232,18 @@ class VictimEvictor:
 
 
 FREED_SECONDS: Final = 60.0
-"""So long after the end of its pods a claim may still have its devices."""
+"""Time in which a claim must be deallocated after its last pod is gone."""
 KEPT_SECONDS: Final = 600.0
-"""So long what a victim has is kept for another pod when no further one can end for it."""
+"""Time that a nomination without other victims waits for a slow victim, from its deletion."""
 
 
 @dataclass(slots=True)
 class Preempting:
-    """What one pod, or all pods of a gang, are to get once others have ended.
+    """The nominations of a pod or gang, and the pods (``ending``) whose termination they wait for.
 
-    ``claims``: UIDs of those whose devices come free. ``gone_at``: when all pods that were to end had ended.
-    ``is_late``: a pod that was to end for these was there for longer than others are waited for. ``overdue``:
-    namespaces of those of which the grace period was over by then.
+    ``claims``: UIDs of the claims whose devices come free. ``gone_at``: when the last of the pods was gone.
+    ``is_late``: whether one of them has outlasted ``patience``. ``overdue``: namespaces of pods that outlived their
+    grace periods.
     """
 
     nominations: tuple[Nomination, ...]
@@ -247,29 +255,31 @@ class Preempting:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Where they go."""
+        """The nominated nodes."""
         return frozenset(it.node for it in self.nominations)
 
 
 class UnderWay:
-    """By the UID of a pod, or the key of a gang."""
+    """The preemptions under way, by the UID of a pod or the key of a gang."""
 
     def __init__(self, cluster: Cluster, evictor: VictimEvictor, clock: Callable[[], float]) -> None:
         self._cluster, self._evictor, self._clock = cluster, evictor, clock
         self._known: dict[str, Preempting] = {}
 
     def begin(self, who: str, nominations: Sequence[Nomination], ending: Sequence[Pod]) -> None:
-        """These end for it."""
+        """Note that it waits for these pods to terminate."""
         before = self._known.get(who)
+        # Pods that were bound or deleted leave no call behind, so their entries are dropped here.
         self._known = {key: it for key, it in self._known.items() if self._is_nominated(it, any)}
         claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
         freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
         self._known[who] = Preempting(tuple(nominations), tuple(ending), freed)
+        # Its next victims must not be as slow as the first ones were.
         if before is not None:
             self._known[who].is_late, self._known[who].overdue = before.is_late, before.overdue
 
     def end(self, who: str) -> None:
-        """Note that it waits for none of them any more."""
+        """Note that it waits for no pods any more."""
         self._known.pop(who, None)
 
     def get(self, who: str) -> Preempting | None:
@@ -278,7 +288,7 @@ class UnderWay:
         return known if known is not None and self._is_nominated(known, all) else None
 
     def is_waiting(self, who: str) -> bool:
-        """Return whether it has to wait for others to end, and for what they had to come free."""
+        """Return whether it still waits for pods to terminate, or for their devices to come free."""
         known = self.get(who)
         if known is None:
             return False
@@ -290,6 +300,7 @@ class UnderWay:
             known.is_late = known.is_late or bool(late)
             known.overdue |= {it.metadata.namespace for it in late if self._evictor.is_overdue(it)}
             return not stays
+        # The pods are gone. Their claims are deallocated by other controllers, which takes a moment but not for ever.
         if known.gone_at is None:
             known.gone_at = self._clock()
         is_held = any(map(self._cluster.allocated_devices.holds, known.claims))
@@ -301,14 +312,13 @@ class UnderWay:
         return (known.is_late, known.overdue) if known is not None else (False, frozenset())
 
     def may_still_end(self, who: str) -> bool:
-        """Return whether all pods that it waits for are being deleted, though not in time: what they have stays
-        kept."""
+        """Return whether all pods that it waits for are being deleted, at most ``KEPT_SECONDS`` ago."""
         known = self.get(who)
         left = [it for it in map(self.current, known.ending) if it is not None] if known is not None else []
         return bool(left) and all(self._evictor.seconds_deleted(it) < KEPT_SECONDS for it in left)
 
     def current(self, pod: Pod) -> Pod | None:
-        """Return the pod as it is, unless it is gone or done."""
+        """Return the pod as it is now, or None if it is gone or finished."""
         current = self._cluster.pods.get(pod.key, pod.metadata.uid)
         return None if current is None or pod_is_done(current) else current
 
