@@ -9,31 +9,31 @@ its pods run, and its devices would look free. A writer that takes it off again 
 Immediate claims keep their devices (``_keep_immediate``), and give them back when they are deleted or not immediate:
 
 =============================================  ==================================================================
-The claim is                                   What is done
+The claim is                                   Action
 =============================================  ==================================================================
-immediate, without devices                     it is asked for a decision (``place``)
-immediate, with devices                        our finalizer takes the place of the built-in one, in one write
-deleted, or not immediate, without consumers   its devices are given back, then our finalizer is removed
-not immediate any more, with consumers         the built-in finalizer takes the place of ours
-deleted, with consumers                        nothing: it waits for them
+immediate, without devices                     requeue it for allocation
+immediate, with devices                        replace the built-in finalizer by ours, in one write
+deleted, or not immediate, without consumers   deallocate it, then remove our finalizer
+not immediate any more, with consumers         replace our finalizer by the built-in one
+deleted, with consumers                        none: it waits for them
 =============================================  ==================================================================
 
 The built-in finalizer comes with an allocation that a scheduler made for a pod. A fault of the annotation is reported
 by an event, once per claim and fault.
 
-``ParkedClaims`` ends contests: it gives the devices of a parked claim back when no other scheduler can lose one by
-that.
+``ParkedClaims`` ends contests: it deallocates a parked claim at a moment when no other scheduler can lose a device.
 
-kube-scheduler takes a device for free when it sees a claim give it back, whoever else has it. It took the device for
-free already when the claim of its own that won the contest gave it back. So the moment matters (``docs/contests.md``):
+When kube-scheduler sees that a claim is deallocated, it counts the devices as free, even if another claim has them. It
+did so already when its own claim, which won the contest, was deallocated. So the moment matters (``docs/contests.md``):
 
-- No claim but the parked one has a device of it, by a list of all claims that was asked for after that began.
-- No pod of another scheduler wants such devices, for a second. If some do, but their scheduler has said that there are
-  none for them, it had ``PARKED_REFUSED_SECONDS`` to look at the device that came free: it tries each pod again after
-  10 s at the latest. Pods that no scheduler decides on, as theirs does not exist, count for ``PARKED_LONGEST_SECONDS``.
+- No claim but the parked one has one of the devices, by a list of all claims that was requested after the last other
+  one was seen.
+- No pod of another scheduler has wanted such devices for a second. If pods wait that their scheduler has refused, it
+  gets ``PARKED_REFUSED_SECONDS`` to try the freed device: it retries each pod after at most 10 s. Pods of a scheduler
+  that does not run count for ``PARKED_LONGEST_SECONDS``.
 
-A pod that comes in that very moment may get the device before kube-scheduler sees it given back. Then the parked claim
-takes it once more, which puts it back into kube-scheduler's set, and waits for the next end.
+A pod that is created at that moment may get the device before kube-scheduler sees the deallocation. Then the parked
+claim is allocated once more, which puts the device back into kube-scheduler's set, and waits again.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from dra_operator.scheduling.state import HOLD, annotation_fault, contest, conte
 
 
 async def discard(claims: ClaimWriter, claim: ResourceClaim, consumer: str) -> None:
-    """One step after the other; a repetition continues where the last one stopped.
+    """Deallocate, release and delete the claim, one step after the other. A repetition continues where it stopped.
 
-    Raises ClaimChanged if another consumer reserved the claim.
+    Raises ClaimChanged if another consumer has reserved the claim.
     """
     with suppress(NotFound):
         claim = await claims.release(await claims.deallocate(claim, consumer))
@@ -122,9 +122,9 @@ class ClaimReleaser:
             tell(logger, logging.DEBUG, "claim deleted", claim=released.key)
 
     async def _keep_immediate(self, claim: ResourceClaim) -> ResourceClaim:
-        """Keep the devices of an immediate claim, or have it get some. Return the claim as it is afterwards.
+        """Keep the devices of an immediate claim, or have it allocated. Return the claim as it is afterwards.
 
-        Raises NotFound and ClaimChanged when it is not there any more.
+        Raises NotFound and ClaimChanged if it is gone or replaced.
         """
         self._tell_of_annotation(claim)
         finalizers = claim.metadata.finalizers or ()
@@ -138,6 +138,7 @@ class ClaimReleaser:
             return claim
         if HOLD not in finalizers:
             return claim
+        # Not immediate any more: whoever uses it keeps it, under the rules of ordinary claims.
         if claim.status.reserved_for:
             is_deleted = claim.metadata.deletion_timestamp is not None
             return claim if is_deleted else await self._claims.swap_finalizers(claim, HOLD, FINALIZER)
@@ -155,9 +156,9 @@ class ClaimReleaser:
             self._context.events.post(claim, EventReason.FAILED_ALLOCATION, fault)
 
     async def _protect(self, claim: ResourceClaim) -> ResourceClaim:
-        """Put the finalizer back on a claim in use that lost it. Return the claim as it is afterwards.
+        """Restore the finalizer of a claim in use. Return the claim as it is afterwards.
 
-        Raises NotFound and ClaimChanged when it is not there any more.
+        Raises NotFound and ClaimChanged if it is gone or replaced.
         """
         what, pauses = f"finalizer {claim.metadata.uid}", self._context.pauses
         if not is_unprotected(self._cluster, claim) or pauses.puts_off(what, Key("release", claim.key)):
@@ -172,17 +173,18 @@ class ClaimReleaser:
         return after
 
     async def _release(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
-        (CC-05).
+        """Remove consumers that no longer need the claim, and its devices with the last consumer (CC-05).
 
-        None: the claim ended, or the garbage collector has a moment to delete it.
+        Return None if the claim is gone, or if the garbage collector gets a moment to delete it.
         """
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if len(gone) == len(consumers) and self._ends_with_its_pod(claim):
             if claim.metadata.deletion_timestamp is None and self._delayed_deletion.has_time(claim):
                 return None
-            with suppress(Conflict):  # changed meanwhile: the patches below mind only what they rely on
+            # Two writes for deletion and finalizer instead of four. They require an unchanged claim. If it has changed,
+            # the steps below follow, each of which tests only the fields on which it depends.
+            with suppress(Conflict):
                 await self._end(claim, gone)
                 self._delayed_deletion.ended(claim.key)
                 self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
@@ -200,7 +202,7 @@ class ClaimReleaser:
         return claim
 
     async def _unreserve(self, claim: ResourceClaim, gone: list[str]) -> ResourceClaim:
-        """Take consumers off, but no PodGroup that got a pod while others were asked for."""
+        """Remove consumers, except PodGroups that got a pod while the server was asked about other consumers."""
         groups = [it for it in claim.status.reserved_for or () if it.uid in gone and is_pod_group(it)]
         late = {it.uid for it in groups if self._cluster.groups.needs(claim, it)}
         gone = [uid for uid in gone if uid not in late]
@@ -210,7 +212,7 @@ class ClaimReleaser:
             return self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
-        """Have the claim end with its devices, by one write after its deletion. Raises Conflict if it has changed."""
+        """Delete the claim and remove its finalizer, devices and all. Raises Conflict if it has changed."""
         if claim.metadata.deletion_timestamp is None:
             held = await self._deleted(claim)
         else:
@@ -220,8 +222,10 @@ class ClaimReleaser:
             await self._claims.release(held, gone=gone)
 
     async def _deleted(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Return the claim as its finalizer holds it, deleted here or by the collector; None if gone. May raise
-        Conflict."""
+        """Delete the claim unless the garbage collector has. Return it while its finalizer keeps it, or None.
+
+        Raises Conflict if it has changed without being deleted.
+        """
         try:
             held = await self._claims.delete(claim, unchanged=True)
         except Conflict:
@@ -244,9 +248,10 @@ class ClaimReleaser:
         tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
 
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
-        """Return whether it is to be deleted whole: it was made for a pod that is gone, and has no other owner.
+        """Return whether the claim is deleted with its allocation: its pod is gone, and it has no other owner.
 
-        Its devices stay taken until then. Another scheduler that waits for them would tell its pod that there are none.
+        Its devices are in use until then. So a claim with devices that another scheduler uses is deallocated first, or
+        that scheduler would refuse a pod for want of them.
         """
         owner = owning_pod(claim)
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
@@ -280,7 +285,7 @@ class ClaimReleaser:
         return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
 
     def _is_left_over(self, claim: ResourceClaim) -> bool:
-        """Return whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
+        """Return whether its pod does not need it. Claims of unknown pods are left to the garbage collector."""
         owner = owning_pod(claim)
         if owner is None:
             return False
@@ -288,16 +293,16 @@ class ClaimReleaser:
         return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
 
     def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
-        """Return whether placement made it for a pod of ours that then got its node without it."""
+        """Return whether the operator made it for extended resources of a pod that was bound without it."""
         pod = self._cluster.owner_of(claim)
         is_ours = pod is not None and pod.spec.scheduler_name == self._cluster.scheduler_name
         return pod is not None and is_ours and _made_in_vain(pod, claim)
 
 
 def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
-    """Return whether the pod got its node with another claim for its extended resources, or without any.
+    """Return whether the pod was bound with another claim for its extended resources, or without one.
 
-    That happens after a lost answer to the creation, because the next attempt makes another one.
+    After a lost answer to the creation, the next attempt makes another claim.
     """
     if not pod.spec.node_name or not is_for_extended_resources(claim):
         return False
@@ -305,22 +310,22 @@ def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
 
 
 PARKED_QUIET_SECONDS: Final = 1.0
-"""Seconds without a pod of another scheduler that wants such devices, or a claim that has one."""
+"""Wait without another claim of the devices if no pod of another scheduler wants such devices."""
 PARKED_REFUSED_SECONDS: Final = 15.0
-"""Seconds without such a claim while pods of others wait that were told why."""
+"""Wait without another claim of the devices while such pods are pending, all refused by their scheduler."""
 PARKED_LONGEST_SECONDS: Final = 60.0
-"""Seconds without such a claim while pods of others wait that were told nothing."""
+"""Wait without another claim of the devices while such pods are pending that no scheduler has refused."""
 PARKED_LOOK_SECONDS: Final = 1.0
-"""Between two looks at a parked claim."""
+"""Time between two looks at a parked claim."""
 PARKED_NEWS_SECONDS: Final = 0.02
-"""Between two looks whether another claim has one of the devices that are given back."""
+"""Share of the grace time between two looks whether another claim has got a freed device."""
 
 
 class ParkedClaims:
-    """``handle`` one claim, again and again until it is parked no more.
+    """Deallocates parked claims when their contest is over. ``handle`` is called until the claim is not parked.
 
-    ``is_listed``: whether the cache has all claims as of a time; if not, a list is asked for, which wakes the claim.
-    Within ``TimeSettings.grace`` a decision that another scheduler made before it saw ours is written.
+    ``is_listed`` returns whether the cache has all claims as of a time; if not, it requests a list, which wakes the
+    claim. Another scheduler writes a decision that it made before it saw ours within ``TimeSettings.grace``.
     """
 
     def __init__(self, context: ControllerContext, is_listed: Callable[[ResourceClaim, float], bool]) -> None:
@@ -328,10 +333,10 @@ class ParkedClaims:
         self._clock, self._grace = context.clock, context.times.grace
         self._later, self._wake = context.add_after, context.wake
         self._alone_since: dict[str, tuple[str, float]] = {}
-        """By key: the UID of the parked claim, and since when no other claim has a device of it."""
+        """The UID of each parked claim, by key, and the time since which no other claim has its devices."""
 
     async def handle(self, claim: ResourceClaim) -> None:
-        """Give its devices back if that harms nobody; raises KubeError, NotFound and ClaimChanged."""
+        """Deallocate the claim if its contest is over. Raises KubeError, NotFound and ClaimChanged."""
         lost, allocation = contest_of(claim), claim.status.allocation
         if lost is None or allocation is None or lost.name != self._cluster.scheduler_name:
             self.ended(claim.key)
@@ -349,7 +354,7 @@ class ParkedClaims:
         self._alone_since.pop(key, None)
 
     def _seconds_left(self, claim: ResourceClaim, allocation: AllocationResult) -> float:
-        """Return the seconds until the next look; 0 if the devices may be given back."""
+        """Return the seconds until the next look, or 0 if the claim may be deallocated."""
         now, uid = self._clock(), claim.metadata.uid
         if self._rival(claim, allocation) is not None:
             self.ended(claim.key)
@@ -371,9 +376,9 @@ class ParkedClaims:
         return next(self._cluster.rivals(claim, _devices(allocation)), None)
 
     def _taker(self, claim: ResourceClaim, allocation: AllocationResult) -> ResourceClaim | None:
-        """Return a claim to which another scheduler gave a device that came free.
+        """Return a claim of another scheduler that has got one of the devices, or None.
 
-        None as well if another claim of ours has the device by now: its allocation is a later write than our release.
+        It is None as well if a claim of this operator has got a device: that was written after the deallocation.
         """
         holders = list(self._cluster.sharers(claim, _devices(allocation)))
         if any(map(self._cluster.is_only_for_ours, holders)):
@@ -395,6 +400,7 @@ class ParkedClaims:
                 because="a contest is over",
                 freed=lambda: devices_in(allocation),
             )
+            # kube-scheduler may have decided just before it saw the deallocation, and write within the grace time.
             ends = self._clock() + self._grace
             while self._clock() < ends:
                 await asyncio.sleep(self._grace * PARKED_NEWS_SECONDS)
@@ -406,7 +412,7 @@ class ParkedClaims:
             self._wake(self._users(claim))
 
     async def _take_again(self, claim: ResourceClaim, allocation: AllocationResult, rival: ResourceClaim) -> None:
-        """Put the devices back into the set of the other scheduler, which may have lost them to our write."""
+        """Allocate the claim again, so that the other scheduler counts the devices as in use, as they are."""
         again = contest(self._cluster.scheduler_name, rival)
         with suppress(NotFound, ClaimChanged):  # the pod and its claim are gone
             await self._claims.allocate(claim, allocation, again)
@@ -414,7 +420,7 @@ class ParkedClaims:
             tell(logger, logging.WARNING, "claim parked", claim=claim.key, because=because)
 
     def _users(self, claim: ResourceClaim) -> Keys:
-        """Return the pods that wait for the claim, or for its end: a claim from a template has been replaced by now."""
+        """Return the keys to wake: the claim, pods that use it, and its pod, for which a new claim is made."""
         waiting = [Key("placement", pod.key) for pod in self._cluster.awaiting(claim)]
         owner = owning_pod(claim)
         made = [Key("templates", f"{claim.metadata.namespace}/{owner.name}")] if owner is not None else []
