@@ -3,10 +3,11 @@
 The library remembers what is prepared (``prepared.py``), so a driver needs no memory of its own. Its answer is checked
 against the claim before anything is written (``prepared_by``).
 
-A driver's own code may raise anything, and only what ends the task itself ends more than the call. ``CancelledError``
-is not always a cancellation of ours: a driver that awaits a task of its own which was cancelled raises it as well, and
-so does a library that closes a generator with ``GeneratorExit``. Taken for a cancellation it would end the call without
-an answer, and the kubelet would wait until its deadline. Taken for a failure it costs the claim that it is about.
+A driver's own code may raise anything, and only what ends the task itself ends more than the call. ``SystemExit`` of a
+library for command lines, or an exception that is no ``Exception``, costs the claim that it is about, and neither the
+process nor the answer. ``CancelledError`` is not always a cancellation of ours: a driver that awaits a task of its own
+which was cancelled raises it as well, and so does a library that closes a generator with ``GeneratorExit``. Taken for a
+cancellation it would end the call without an answer, and the kubelet would wait until its deadline.
 
 Spec: plugin-helper.md section 2.1.
 """
@@ -17,7 +18,8 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Final, Self, TypeVar
@@ -36,6 +38,10 @@ T = TypeVar("T")
 ENDINGS: Final = (asyncio.CancelledError, GeneratorExit)
 
 
+_LONGEST_TEXT_CHARACTERS: Final = 8_000
+"""Of an error, for the kubelet: it takes 4 MiB for the answer to a call, and shows 1,024 characters in an event."""
+
+
 def is_ending() -> bool:
     """Whether the running task is being cancelled or closed from outside."""
     try:
@@ -47,8 +53,17 @@ def is_ending() -> bool:
 
 async def answer_of(call: Awaitable[T]) -> T:
     """What the driver answers. Raises what it raises, and ClaimError for an ending that is its own."""
-    try:
+    with own_code():
         return await call
+
+
+@contextmanager
+def own_code() -> Iterator[None]:
+    """Inside the block code of the driver runs: what it raises and is no ``Exception`` becomes a ClaimError."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
     except ENDINGS as error:
         if is_ending():
             raise
@@ -56,6 +71,22 @@ async def answer_of(call: Awaitable[T]) -> T:
             f"the driver raised {type(error).__name__}, although nothing cancelled the call: await tasks of its own "
             "with asyncio.wait, or catch it"
         ) from error
+    except BaseException as error:
+        raise ClaimError(
+            f"the driver raised {type(error).__name__}, which is no Exception: {text_of(error)}; catch it, and raise "
+            "what failed"
+        ) from error
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error in words for the kubelet. An error of the driver may have none, too many, or fail to say it."""
+    try:
+        text = readable(str(error))
+    except Exception:
+        text = ""
+    if len(text) > _LONGEST_TEXT_CHARACTERS:
+        text = f"{text[:_LONGEST_TEXT_CHARACTERS]}... ({len(text):,} characters)"
+    return text or type(error).__name__  # an empty text would mean success
 
 
 def readable(text: str) -> str:
@@ -236,7 +267,9 @@ def _is_asynchronous(function: FunctionType) -> bool:
 
 async def prepared_by(driver: Driver, name: str, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
     """What the driver ``name`` prepares. Raises what it raises, and ClaimError for an answer that cannot be."""
-    return _checked(await answer_of(driver.prepare(claim)), claim, name)
+    answer = await answer_of(driver.prepare(claim))
+    with own_code():  # it may be a generator
+        return _checked(answer, claim, name)
 
 
 async def all_prepared_by(
@@ -257,10 +290,11 @@ async def all_prepared_by(
 def _one_of(answers: Mapping[str, Any], claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...] | Exception:
     try:
         answer = answers[claim.metadata.uid]
-        return answer if isinstance(answer, Exception) else _checked(answer, claim, driver)
+        with own_code():
+            return answer if isinstance(answer, Exception) else _checked(answer, claim, driver)
     except KeyError:
         return ClaimError(f"the driver's prepare_all returned nothing for claim {claim.key}, uid {claim.metadata.uid}")
-    except ClaimError as error:
+    except Exception as error:
         return error
 
 

@@ -84,7 +84,7 @@ async def serve(
     ``resources`` that come and go are an asynchronous iterator, of which each value replaces the one before; None
     leaves the slices to a controller of the driver.
     ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
-    A process that has not ended 15 s after the signal is ended with exit code 1 (``ending.py``).
+    A process that has not ended 15 s after the signal is ended with exit code 1.
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
     if resources is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -90,8 +90,64 @@ async def test_all_claims_of_a_call_are_prepared_together(driver_node: DriverNod
         assert not list(driver_node.cdi_dir.iterdir())
 
 
-def _raise(error: Exception) -> Any:
+def _raise(error: BaseException) -> Any:
     raise error
+
+
+class Odd(BaseException):
+    """As of a library that does not want to be caught."""
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _endless(claim: ResourceClaim) -> Iterator[PreparedDevice]:
+    yield from devices_of(claim)
+    raise SystemExit(2)
+
+
+ODD: list[tuple[str, Callable[[ResourceClaim], Any], str]] = [
+    ("no Exception", lambda _: _raise(Odd("burnt")), "the driver raised Odd, which is no Exception: burnt; catch it"),
+    ("sys.exit", lambda _: _raise(SystemExit(2)), "the driver raised SystemExit, which is no Exception: 2; catch it"),
+    ("sys.exit in a generator", _endless, "the driver raised SystemExit, which is no Exception: 2; catch it"),
+    ("a group", lambda _: _raise(BaseExceptionGroup("both", [Odd()])), "the driver raised BaseExceptionGroup"),
+    ("an error that cannot be told", lambda _: _raise(Mute()), "Mute"),
+    ("an error without a text", lambda _: _raise(ValueError()), "ValueError"),
+    ("a text of 10 MB", lambda _: _raise(ValueError("x" * 10**7)), "xxx... (10,000,000 characters)"),
+    ("a variable that is no UTF-8", lambda claim: [
+        PreparedDevice.of(result, edits=ContainerEdits(env=("A=\udcff",))) for result in results_for(NAME, claim)],
+     "-req-0.json: 'utf-8' codec can't encode character '\\udcff'"),
+    ("a path that is no UTF-8", lambda claim: [
+        PreparedDevice.of(result, owns=["/dev/\udcff"]) for result in results_for(NAME, claim)],
+     "a text that the driver returned for claim default/a is no UTF-8"),
+]  # fmt: skip
+
+
+class Alone(Driver):
+    """Answers for the claim ``a`` as it is told, and for others as it should."""
+
+    answer: Callable[[ResourceClaim], Any] = devices_of
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        return type(self).answer(claim) if claim.metadata.name == "a" else devices_of(claim)
+
+
+@pytest.mark.parametrize(("answer", "error"), [case[1:] for case in ODD], ids=[case[0] for case in ODD])
+async def test_what_a_driver_raises_costs_its_claim_and_no_other(
+    driver_node: DriverNode, monkeypatch: pytest.MonkeyPatch, answer: Callable[[ResourceClaim], Any], error: str
+) -> None:
+    """The call of both claims failed, or had no answer until the kubelet gave it up."""
+    monkeypatch.setattr(Alone, "answer", staticmethod(answer))
+    async with driver_node.run(Alone, NAME) as running:
+        claims = [await running.claim(name, name=name) for name in ("a", "b")]
+        found = await running.kubelet.prepare(claims)
+        assert error in found[claims[0].uid].error
+        assert found[claims[1].uid].error == ""
+        monkeypatch.setattr(Alone, "answer", staticmethod(devices_of))
+        found = await running.kubelet.prepare(claims)
+        assert [found[claim.uid].error for claim in claims] == ["", ""]
 
 
 ANSWERS: list[tuple[str, Any, dict[str, str]]] = [

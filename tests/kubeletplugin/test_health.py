@@ -162,6 +162,31 @@ async def test_a_driver_whose_handler_of_errors_fails_is_asked_again(
     assert "the driver's handle_error failed; its health is called again" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("report", "fault"),
+    [
+        (replace(GOOD, message=cast(str, None)), "message is None"),
+        (replace(GOOD, pool=cast(str, 5)), "pool is 5"),
+        (replace(GOOD, device=cast(str, b"x")), "device is b'x'"),
+        (replace(GOOD, healthy=cast(bool, "yes")), "healthy is 'yes'"),
+    ],
+)
+async def test_a_report_of_wrong_types_is_an_error_of_the_driver_and_not_of_each_kubelet(
+    kubelet: FakeKubelet,
+    driver: Reporting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    report: DeviceHealth,
+    fault: str,
+) -> None:
+    """Each stream failed, and all devices were unknown, without a word of which device it was."""
+    monkeypatch.setattr("dra_kubeletplugin.kubelet.health._HEALTH_RETRY_SECONDS", 0.01)
+    driver.reports.put_nowait([report])
+    driver.reports.put_nowait([GOOD])
+    assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+    assert fault in caplog.text
+
+
 async def test_a_message_that_no_utf8_can_have_is_told_with_an_escape(kubelet: FakeKubelet, driver: Reporting) -> None:
     driver.reports.put_nowait([replace(BAD, message="/dev/x\udcff")])
     assert await heard(kubelet.health()) == [("gpu-0", health_pb2.UNHEALTHY, "/dev/x\\udcff", 90)]

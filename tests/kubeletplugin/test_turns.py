@@ -58,6 +58,34 @@ async def test_an_instance_with_many_calls_does_not_keep_another_one_out(
     assert max(waits) <= 3, "the work that ran, and the calls that were before it"
 
 
+@pytest.mark.parametrize("serialize", [True, False], ids=["serialised", "one claim at a time"])
+async def test_a_call_that_waits_for_work_without_end_says_so_before_the_kubelet_gives_it_up(
+    tmp_path: Path, serialize: bool
+) -> None:
+    """People saw that a deadline was exceeded, and not whose work was in the way."""
+    first, second = (Turns(serialize=serialize, folder=tmp_path) for _ in range(2))
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def hanging() -> None:
+        begun.set()
+        await end.wait()
+
+    async def quick() -> str:
+        return "done"
+
+    call = asyncio.create_task(first.run("prepare of claim default/a", ["a"], hanging))
+    await begun.wait()
+    with pytest.raises(ClaimError, match="has waited 0 s for prepare of claim default/a, at work for 0 s"):
+        await first.run("unprepare of claim default/a", ["a"], quick, patience=0.05)
+    with pytest.raises(ClaimError, match="has waited 0 s for another instance of the driver; if that does"):
+        await second.run("unprepare of claim default/a", ["a"], quick, patience=0.05)
+    if not serialize:
+        assert await first.run("prepare of claim default/b", ["b"], quick, patience=30) == "done"
+    end.set()
+    await call
+    assert await second.run("unprepare of claim default/a", ["a"], quick, patience=30) == "done"
+
+
 async def test_work_in_a_thread_keeps_the_turn_when_its_call_is_cancelled(tmp_path: Path) -> None:
     first, second = (Turns(serialize=True, folder=tmp_path) for _ in range(2))
     begun, finish = asyncio.Event(), threading.Event()

@@ -26,6 +26,9 @@ Work that asks for another turn, as a ``prepare`` that updates the metadata of i
 an error at once. A task that the work has started may ask: it waits for the end of the work, unless the work waits for
 the task. Nothing tells these two apart, so that after some seconds this is an error as well.
 
+A driver whose work never ends holds up all calls that need the same turn. Each of them fails before the kubelet gives
+it up, with the name of that work: people see it in the events of their pods.
+
 Spec: PH-07 to PH-10, plugin-helper.md sections 2.5 and 9.2.
 """
 
@@ -55,7 +58,7 @@ from dra_proto.dra.v1beta1 import api_pb2 as v1beta1_pb2
 
 from dra_kubeletplugin.claims.device_status import fetch_claim
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.driver import ClaimRef, PreparedDevice, PrepareResults, UnprepareResults, readable
+from dra_kubeletplugin.driver import ClaimRef, PreparedDevice, PrepareResults, UnprepareResults, text_of
 from dra_kubeletplugin.errors import ClaimError
 
 _PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
@@ -65,6 +68,8 @@ _LOCK_RETRY_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 _OWN_WORK_SECONDS = 10.0
 """Seconds that a task waits for the work that started it."""
+_TURN_SECONDS = 40.0
+"""Seconds that a call of the kubelet waits for its turn. It gives up after 45 s, and would not know why."""
 _work: ContextVar[asyncio.Task[Any] | None] = ContextVar("work", default=None)
 """The work in whose turn this task was started."""
 
@@ -83,19 +88,36 @@ class Turns:
         self._folder = folder
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._deciding = asyncio.Lock()
-        self._running: set[asyncio.Task[object]] = set()
+        self._running: dict[asyncio.Task[Any], tuple[frozenset[str], float]] = {}  # with its claims and its start
 
-    async def run(self, what: str, uids: Collection[str], work: Callable[[], Awaitable[Result]]) -> Result:
+    async def run(
+        self,
+        what: str,
+        uids: Collection[str],
+        work: Callable[[], Awaitable[Result]],
+        *,
+        patience: float | None = None,
+    ) -> Result:
         """The result of ``work`` on these claims (none: on all), which ``what`` describes, done in its turn.
 
         Cancelled while it waits, this ends. Cancelled later, the work continues to its end, and keeps the turn.
-        Raises OSError when the lock file cannot be opened, and ClaimError when it would wait for its own end.
+        Raises OSError when the lock file cannot be opened, and ClaimError when it would wait for its own end, or has
+        waited for ``patience`` seconds.
         """
-        turn = await self._turn_beside_own_work(what, uids)
+        try:
+            async with asyncio.timeout(patience) as waiting:
+                turn = await self._turn_beside_own_work(what, uids)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise ClaimError(
+                f"{what} has waited {patience:.0f} s for {self._busy(uids)}; if that does not end, restart the "
+                "driver's pod on this node"
+            ) from None
         task = asyncio.create_task(_held(turn, work), name=what)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
         started = time.monotonic()
+        self._running[task] = frozenset(uids), started
+        task.add_done_callback(self._running.pop)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -126,6 +148,16 @@ class Turns:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=_GRACE_SECONDS)
+
+    def _busy(self, uids: Collection[str]) -> str:
+        """Name the work for which work on these claims waits."""
+        now = time.monotonic()
+        found = [
+            f"{task.get_name()}, at work for {now - started:.0f} s"
+            for task, (others, started) in self._running.items()
+            if self._serialize or not uids or not others or not others.isdisjoint(uids)
+        ]
+        return "; ".join(found) or "another instance of the driver"
 
     async def _turn_beside_own_work(self, what: str, uids: Collection[str]) -> AsyncExitStack:
         """Take the turn. Raises ClaimError if it belongs to the work that asks for it."""
@@ -241,9 +273,8 @@ class NodeCalls:
         claims = await asyncio.gather(*(fetch_claim(self._api, ref) for ref in refs))
         if self._prepared.together and claims:
             what = f"prepare of claim {', '.join(map(str, refs))}"
-            return await self._turns.run(
-                what, [ref.uid for ref in refs], partial(self._prepared.prepare_all, list(claims))
-            )
+            work = partial(self._prepared.prepare_all, list(claims))
+            return await self._turns.run(what, [ref.uid for ref in refs], work, patience=_TURN_SECONDS)
         return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims])
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> UnprepareResults:
@@ -257,7 +288,7 @@ class NodeCalls:
             return {ref.uid: await step() for ref, step in zip(refs, steps, strict=True)}
 
         what = f"{call} of claim {', '.join(map(str, refs))}"
-        return await self._turns.run(what, [ref.uid for ref in refs], work)
+        return await self._turns.run(what, [ref.uid for ref in refs], work, patience=_TURN_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -302,7 +333,7 @@ class DRAService:
         answer = messages.NodePrepareResourcesResponse()
         for uid, result in (await self._calls.prepare(_refs(request))).items():
             if isinstance(result, Exception):
-                answer.claims[uid].error = _text(result)
+                answer.claims[uid].error = text_of(result)
             else:
                 answer.claims[uid].devices.extend(self._device(device) for device in result)
                 answer.claims[uid].SetInParent()
@@ -312,7 +343,7 @@ class DRAService:
         """Unprepare the claims of the request."""
         answer = self._version.messages.NodeUnprepareResourcesResponse()
         for uid, error in (await self._calls.unprepare(_refs(request))).items():
-            answer.claims[uid].error = "" if error is None else _text(error)
+            answer.claims[uid].error = "" if error is None else text_of(error)
         return answer
 
     def _device(self, device: PreparedDevice) -> Any:
@@ -329,7 +360,3 @@ class DRAService:
 
 def _refs(request: Any) -> list[ClaimRef]:
     return [ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims]
-
-
-def _text(error: Exception) -> str:
-    return readable(str(error)) or type(error).__name__  # an empty text would mean success

@@ -57,6 +57,7 @@ from dra_kubeletplugin.driver import (
     all_prepared_by,
     answer_of,
     prepared_by,
+    text_of,
 )
 from dra_kubeletplugin.errors import (
     CheckpointCorrupted,
@@ -392,5 +393,9 @@ def _lacks_resources(error: BaseException | None) -> bool:
 def _tell(call: str, claim: str, error: Exception) -> None:
     """Log the error of a claim; with its trace unless it is meant for the kubelet."""
     log.warning(
-        "%s of claim %s: %s", call, claim, error, exc_info=None if isinstance(error, PluginError | CdiError) else error
+        "%s of claim %s: %s",
+        call,
+        claim,
+        text_of(error),
+        exc_info=None if isinstance(error, PluginError | CdiError) else error,
     )

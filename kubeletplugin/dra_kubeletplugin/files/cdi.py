@@ -67,7 +67,7 @@ class CdiFolder:
         name = f"claim-{claim_uid}-{part}"
         try:
             content = encode(CdiSpec.of(self._kind, [CdiDevice(name, edits)]))
-        except CdiError as error:
+        except (CdiError, UnicodeEncodeError) as error:
             raise CdiError(f"CDI file {path.name}: {error}") from error
         try:
             if not _says(path, content):

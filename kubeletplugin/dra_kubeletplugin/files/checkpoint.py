@@ -234,6 +234,8 @@ class ClaimRecords:
             self._unwritten.pop(record.uid, None)
             if durable:
                 self._sync_folder()
+        except UnicodeEncodeError as error:
+            raise ClaimError(f"a text that the driver returned for claim {record.ref} is no UTF-8: {error}") from error
         except OSError as error:
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
 

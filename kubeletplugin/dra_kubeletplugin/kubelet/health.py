@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 from dra_proto.health.v1 import api_pb2 as messages  # v1alpha1 has the same messages
 
-from dra_kubeletplugin.driver import ENDINGS, DeviceHealth, Driver, is_ending, readable
+from dra_kubeletplugin.driver import ENDINGS, DeviceHealth, Driver, is_ending, readable, text_of
 from dra_kubeletplugin.errors import HealthFailed
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -61,14 +61,12 @@ class HealthReports:
                 async for report in self._driver.health():
                     await self._set(_checked(report))
                 return  # the last report stays
-            except (Exception, *ENDINGS) as error:
-                if isinstance(error, ENDINGS) and is_ending():
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or (isinstance(error, ENDINGS) and is_ending()):
                     raise
                 await self._set(None)
                 log.error("the driver's health failed", exc_info=error)
-                failed = HealthFailed(
-                    f"the driver's health failed and is called again: {str(error) or type(error).__name__}"
-                )
+                failed = HealthFailed(f"the driver's health failed and is called again: {text_of(error)}")
                 self._tell(failed)
             await asyncio.sleep(_HEALTH_RETRY_SECONDS)
 
@@ -135,6 +133,12 @@ def _checked(report: Any) -> tuple[DeviceHealth, ...]:
     if not isinstance(report, Sequence) or not all(isinstance(item, DeviceHealth) for item in report):
         raise TypeError(f"health yielded {report!r}: yield a list of DeviceHealth with all devices")
     for item in report:
+        given = {"device": item.device, "pool": item.pool, "message": item.message}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise TypeError(f"health of device {item.device}: {name} is {value!r}: give a string")
+        if item.healthy not in _STATUS:
+            raise TypeError(f"health of device {item.device}: healthy is {item.healthy!r}: give True, False or None")
         if not isinstance(item.timeout_seconds, int) or item.timeout_seconds < 0:
             raise ValueError(
                 f"health of device {item.device}: timeout_seconds {item.timeout_seconds!r} is not a whole "

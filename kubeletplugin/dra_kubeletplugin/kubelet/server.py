@@ -46,7 +46,7 @@ from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 
-from dra_kubeletplugin.driver import readable
+from dra_kubeletplugin.driver import text_of
 from dra_kubeletplugin.errors import PluginError, RegistrationRefused, ServerDied, StartError
 
 log = logging.getLogger(__name__)
@@ -150,9 +150,9 @@ class LoggingInterceptor(Interceptor):
             self._logger.error("request %d %s failed: %s", request_id.get(), method, context.details())
             return
         expected = isinstance(error, PluginError | CdiError | KubeError | OSError)
-        text = readable(str(error))
+        text = text_of(error)
         self._logger.error("request %d %s failed: %s", request_id.get(), method, text, exc_info=not expected)
-        await context.abort(_code(error), text or type(error).__name__)
+        await context.abort(_code(error), text)
 
 
 def _code(error: Exception) -> grpc.StatusCode:
