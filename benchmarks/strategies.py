@@ -79,7 +79,7 @@ class Result(NamedTuple):
     """Part of all GPUs, in percent."""
     refused: int
     microseconds: float
-    """Processor time for each pod, in the mean."""
+    """Mean processor time per pod."""
     last: float
     """The same for the last tenth of the pods."""
 

@@ -141,7 +141,7 @@ def _agreement(published: dict[Key, Figures], played: dict[Key, Figures]) -> Ite
         yield f"| {policy} | {len(keys)} | {agree} | {allocated:.2f} | {lost:.2f} |"
     gaps = _random_gaps(published, played)
     if gaps:
-        yield f"\n`random` in the mean of the seeds played, at 100 and 130 %: at most {max(gaps):.2f} points apart."
+        yield f"\nMean of `random` over the seeds played, at 100 and 130 %: at most {max(gaps):.2f} points apart."
     yield ""
 
 

@@ -73,7 +73,7 @@ class Course(NamedTuple):
 
     @property
     def used_percent(self) -> float:
-        """Devices in use in the mean of the week, in percent of all."""
+        """Mean share of devices in use over the week, in percent."""
         return self.sampled(1)[0].used_percent
 
     def sampled(self, parts: int) -> list[Sample]:

@@ -194,7 +194,7 @@ def advice(courses: Sequence[Course], past: Sequence[Course] = ()) -> str:
     if past and best is not default:
         waited.append(f"{_duration(default.mean_wait)} with {default.name}")
     return (
-        f"run the operator with --placement-strategy {best.name}: pods wait {_duration(best.mean_wait)} in the mean, "
+        f"run the operator with --placement-strategy {best.name}: pods wait {_duration(best.mean_wait)} on average, "
         f"{', '.join(waited)}"
     )
 

@@ -126,7 +126,7 @@ def test_the_table_says_how_long_pods_wait_and_what_to_set(tmp_path: Path, capsy
         f"From {at(0)} to {at(30)}. A pod that waits at the end counts with its time so far.",
     ]
     assert advice == (
-        "run the operator with --placement-strategy best-fit: pods wait 0 s in the mean, 2.67 h as it was, 2.67 h with "
+        "run the operator with --placement-strategy best-fit: pods wait 0 s on average, 2.67 h as it was, 2.67 h with "
         "first-fit"
     )
 
