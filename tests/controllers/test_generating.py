@@ -344,7 +344,10 @@ async def test_a_missing_template_is_reported_and_its_arrival_helps(world: World
     ("refusal", "end"),
     [
         ("exceeded quota: claims", "exceeded quota: claims"),
-        ('User "dra" cannot create resource "resourceclaims"', "manifests/operator/rbac.yaml allows it: apply it"),
+        (
+            'User "dra" cannot create resource "resourceclaims"',
+            "apply manifests/operator/rbac.yaml, or upgrade the chart",
+        ),
     ],
 )
 async def test_a_refused_creation_is_reported_once_with_a_count(

@@ -86,7 +86,7 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
             world.bring_events()
             await world.tick()
         world.api.before = lambda call: None
-    rights = "; the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
+    rights = "; the ClusterRole dra-operator allows it: apply manifests/operator/rbac.yaml, or upgrade the chart"
     remedy = rights if how == "by a missing permission" else ""
     message = f"cannot {doing}: the API server refused: {REFUSALS[how]}{remedy}; retrying with back-off"
     assert waiting(world) == ("SchedulingGated" if "schedulingGates" in pod else "SchedulerError", message)

@@ -116,7 +116,7 @@ async def test_a_missing_permission_is_named_with_the_role_that_grants_it(proxy:
         code, output = await run("--kubeconfig", str(config), "--no-leader-elect")
     assert code == 1
     assert "deviceclasses.resource.k8s.io is forbidden" in output
-    assert "ClusterRole dra-operator in manifests/operator/rbac.yaml" in output
+    assert "apply manifests/operator/rbac.yaml, or upgrade the chart" in output
     assert "is it running" not in output
     assert "Traceback" not in output
 

@@ -250,8 +250,8 @@ class ControllerManager:
         if not self._is_denied:
             logger.warning(
                 "cannot see whether kube-controller-manager is running, so templates, release and eviction are left to "
-                "it: %s; allow the operator to get leases in %s (Role dra-operator-leader-election in "
-                "manifests/operator/rbac.yaml), or set --controllers",
+                "it: %s; allow the operator to get leases in %s (Role dra-operator-leader-election of "
+                "manifests/operator/rbac.yaml or the chart), or set --controllers",
                 error,
                 NAMESPACE,
             )

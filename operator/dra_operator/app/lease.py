@@ -289,8 +289,9 @@ class Leader:
         if isinstance(error, Forbidden):
             return CannotElect(
                 f"no leader election without the {self._where}: {error}; allow get, create and update on "
-                f"{LEASES} of that name in namespace {self._namespace} (Role dra-operator-leader-election in "
-                "manifests/operator/rbac.yaml, its resourceNames), or run a single operator with --no-leader-elect"
+                f"{LEASES} of that name in namespace {self._namespace} (Role dra-operator-leader-election of "
+                "manifests/operator/rbac.yaml or the chart, its resourceNames), or run a single operator with "
+                "--no-leader-elect"
             )
         if isinstance(error, NotFound):
             return CannotElect(f"no leader election: {error}; name another one with --leader-elect-namespace")

@@ -437,22 +437,21 @@ def on_pool_request(_: ClusterState, change: ObjectChange[ResourcePoolStatusRequ
     return tuple(Key("pool-status", request.key) for request in change if request is not None)
 
 
-def on_budget(_: ClusterState, __: ObjectChange[PodDisruptionBudget]) -> Keys:
-    """No pod: a budget decides which pods end, not whether one fits."""
-    return NOTHING
+def on_nothing(_: ClusterState, __: ObjectChange[Any]) -> Keys:
+    """Return no key.
 
-
-def on_kueue(_: ClusterState, __: ObjectChange[Any]) -> Keys:
-    """Return nothing: the controller ``admission`` has no queue, and looks at all Workloads in rounds."""
+    A budget decides which pods are preempted, not whether one fits. The controller ``admission`` has no queue: it looks
+    at all Workloads in rounds.
+    """
     return NOTHING
 
 
 ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, ObjectChange[Any]], Keys]]] = {
     ResourcePoolStatusRequest: on_pool_request,
-    PodDisruptionBudget: on_budget,
-    Workload: on_kueue,
-    ResourceFlavor: on_kueue,
-    AdmissionCheck: on_kueue,
+    PodDisruptionBudget: on_nothing,
+    Workload: on_nothing,
+    ResourceFlavor: on_nothing,
+    AdmissionCheck: on_nothing,
 }
 """Kinds from which the cache derives nothing, and whom a change of one wakes."""
 

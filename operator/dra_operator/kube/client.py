@@ -100,9 +100,9 @@ class Client(Protocol):
         ...
 
 
-RIGHTS: Final = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
+RIGHTS: Final = "the ClusterRole dra-operator allows it: apply manifests/operator/rbac.yaml, or upgrade the chart"
 RIGHTS_OF_ADMISSION: Final = (
-    "the ClusterRole dra-operator-admission in manifests/components/admission/rbac.yaml allows it: apply it"
+    "the ClusterRole dra-operator-admission allows it: apply manifests/components/admission, or upgrade the chart"
 )
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
 """The words of the authorizer; quotas, policies and webhooks answer 403 as well."""
