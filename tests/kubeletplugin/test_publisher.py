@@ -270,6 +270,45 @@ async def test_two_publishers_of_one_pool_are_told_and_a_deletion_is_no_contest(
             await becomes(lambda: any(isinstance(error, ContestedPool) for error in errors))
 
 
+OWN_POD = {
+    "username": "system:serviceaccount:drivers:gpu",
+    "extra": {"authentication.kubernetes.io/pod-name": ["gpu-x"], "authentication.kubernetes.io/pod-uid": ["u"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("user", "refusal", "told"),
+    [
+        (OWN_POD, None, True),
+        (OWN_POD, Forbidden(403, "Forbidden", "events is forbidden"), False),
+        ({"username": "admin"}, None, False),
+        ({"username": "system:serviceaccount:drivers:gpu", "extra": {}}, None, False),
+        ("malformed", None, False),
+    ],
+)
+async def test_an_event_about_the_pod_of_the_driver_says_that_its_pool_is_contested(
+    api: PluginApi, errors: Errors, user: Any, refusal: Exception | None, told: bool
+) -> None:
+    api.user = user
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        if refusal is not None:
+            api.faults["create"] = [refusal]
+        for name in ("b", "c"):
+            changed = api.slices()[0]
+            await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": name}]}})
+            await api.until(lambda: devices(api) == [["a"]])
+            await settled(publisher)
+    events = [obj for key, obj in api.objects.items() if key[0] == "events"]
+    assert len(events) == told, "once for a contest that lasts"
+    for event in events:
+        assert event["metadata"]["namespace"] == event["involvedObject"]["namespace"] == "drivers"
+        assert (event["involvedObject"]["name"], event["involvedObject"]["uid"]) == ("gpu-x", "u")
+        assert (event["type"], event["reason"]) == ("Warning", "ContestedPool")
+        assert "stop one of them" in event["message"]
+
+
 async def test_what_a_newer_instance_writes_is_no_contest(
     api: PluginApi, errors: Errors, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,11 +17,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 from dra_api.releases.release import NEWEST, Release, release_of
-from dra_kube import Api, ApiError, Forbidden, KubeError, NotFound
+from dra_api.values import format_time
+from dra_kube import EVENTS, Api, ApiError, Forbidden, KubeError, NotFound, Resource
 
 from dra_kubeletplugin.errors import (
     ContestedPool,
@@ -48,6 +50,11 @@ _SOON_SECONDS = 0.5
 _RESTORE_SOON_SECONDS = 60.0
 _PERMISSION_LOOK_SECONDS = 1.0
 _CONTEST_SECONDS = 600.0  # between two reports of the same contest
+_EVENT_SECONDS = 5.0
+_SELF_REVIEWS = Resource("authentication.k8s.io", ("v1",), "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
+MOST_EVENT_LETTERS = 1024
+"""The API server takes no longer message of an event."""
+_POD = "authentication.kubernetes.io/pod"
 
 
 class _Superseded(Exception):
@@ -337,10 +344,11 @@ class SlicePublisher:
             self._release = await self._server_release()
         release = self._release or NEWEST
         pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered, release)
+        contest: ContestedPool | None = None
         changed = [item.name for item in (*plan.delete, *(write.stored for write in plan.update)) if item]
         if is_stored and changed and not plan.create:  # missing ones were deleted, as a kubelet that starts does
             self._check_permission()
-            self._report_contest(name, changed)
+            contest = self._contest(name, changed)
         for item in plan.delete:
             self._check_permission()
             await self._writer.delete(item)
@@ -354,13 +362,50 @@ class SlicePublisher:
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
             if kept is not None:
                 self._dropped(name, desired, pool, write, kept)
+        if contest is not None:
+            await self._tell_in_an_event(contest)
 
-    def _report_contest(self, name: str, slices: list[str]) -> None:
-        """Nothing else was to be published, and slices are not as they were: a mere deletion is not one of those."""
+    def _contest(self, name: str, slices: list[str]) -> ContestedPool | None:
+        """Report slices that another client changed while nothing was to be published; None if that was told already.
+
+        A mere deletion is no contest.
+        """
         now = self._now()
-        if now - self._contested.get(name, -_CONTEST_SECONDS) >= _CONTEST_SECONDS:
-            self._contested[name] = now
-            self._report(ContestedPool(self._driver, name, slices), "ResourceSlices are contested")
+        if now - self._contested.get(name, -_CONTEST_SECONDS) < _CONTEST_SECONDS:
+            return None
+        self._contested[name] = now
+        contest = ContestedPool(self._driver, name, slices)
+        self._report(contest, "ResourceSlices are contested")
+        return contest
+
+    async def _tell_in_an_event(self, contest: ContestedPool) -> None:
+        """Write an event about our own pod, where people look who see devices come and go.
+
+        The API server knows the pod by our token. A driver outside of a pod, or without the right, has its log alone.
+        """
+        try:
+            async with asyncio.timeout(_EVENT_SECONDS):
+                pod = _own_pod(await self._api.create(_SELF_REVIEWS, {"metadata": {}}))
+                if pod is None:
+                    return
+                moment = format_time(datetime.now(UTC))
+                body = {
+                    "metadata": {"generateName": f"{pod['name']}.", "namespace": pod["namespace"]},
+                    "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},
+                    "type": "Warning",
+                    "reason": "ContestedPool",
+                    "message": str(contest)[:MOST_EVENT_LETTERS],
+                    "source": {"component": self._driver},
+                    "reportingComponent": self._driver,
+                    "reportingInstance": pod["name"],
+                    "firstTimestamp": moment,
+                    "lastTimestamp": moment,
+                    "count": 1,
+                }
+                await self._api.create(EVENTS, body)
+        except (KubeError, TimeoutError) as error:
+            text = "no event says that pool %s is contested: %s; the right to create events in its namespace is enough"
+            log.info(text, contest.pool, error or "no answer in time")
 
     def _dropped(self, name: str, desired: DesiredPool, pool: Pool, write: Write, kept: Slice) -> None:
         """The server stored less: from now on want only that, since it would drop the rest at each update (RS-06)."""
@@ -369,6 +414,17 @@ class SlicePublisher:
         slices = list(desired.pool().slices)
         slices[write.index] = kept
         desired.adopt(replace(pool, slices=tuple(slices)))
+
+
+def _own_pod(review: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return namespace, name and UID of the pod whose token asked, or None for somebody who is no pod."""
+    try:
+        user = review["status"]["userInfo"]
+        _, _, namespace, _ = user["username"].split(":")
+        name, uid = (str(user["extra"][f"{_POD}-{field}"][0]) for field in ("name", "uid"))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return {"namespace": namespace, "name": name, "uid": uid}
 
 
 def _planned(

@@ -22,7 +22,8 @@ Json = dict[str, Any]
 class PluginApi:
     """The part of ``dra_kube.Api`` that a plugin uses.
 
-    ``store`` changes what the server keeps of a written slice; ``release`` is the one that the server says it has.
+    ``store`` changes what the server keeps of a written slice; ``release`` is the one that the server says it has,
+    and ``user`` whom it takes the plugin for.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class PluginApi:
         self.faults: dict[str, list[Exception]] = {}
         self.requests: list[tuple[str, str]] = []
         self.release = NEWEST
+        self.user: Json = {"username": "tester"}
         self.store: Callable[[Json], None] = lambda obj: None
         self._applied: dict[str, dict[str, list[Json]]] = {}
         """Devices applied to the status, the latest last, by the claim's uid and the field manager."""
@@ -106,6 +108,8 @@ class PluginApi:
         return {"major": major, "minor": minor}
 
     async def create(self, resource: Resource, body: Json) -> Json:
+        if resource.plural == "selfsubjectreviews":
+            return {"status": {"userInfo": copy.deepcopy(self.user)}}
         await self._request("create", resource)
         body = copy.deepcopy(body)
         meta = body["metadata"]
