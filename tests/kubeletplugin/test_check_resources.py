@@ -138,6 +138,7 @@ WRONG = [
     ({"attributes": {"model": LONG}}, ValueError, "device 'gpu-0', attribute 'model': .* more than 64 bytes: shorten"),
     ({"attributes": {"serial": 2**63}}, ValueError, "attribute 'serial': 9223372036854775808 needs more than 64 bits"),
     ({"attributes": {"serials": [1, 2**63]}}, ValueError, "attribute 'serials': 9223372036854775808 needs more"),
+    ({"attributes": {"price": b"1"}}, TypeError, "attribute 'price': b'1' is not an attribute value: use bool, int"),
     ({"attributes": {"price": 1.5}}, TypeError, "attribute 'price': 1.5 is not an attribute value: use bool, int"),
     ({"capacity": {"memory": "40 GB"}}, ValueError, "device 'gpu-0', capacity 'memory': '40 GB' is not a quantity"),
 ]

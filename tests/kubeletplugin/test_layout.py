@@ -103,6 +103,8 @@ def test_with_room_for_taints_each_taint_is_one_write() -> None:
     assert len(before) == 157
     for index in (0, 5000, 9999):
         assert writes(Pool.of(changed(index, tainted), devices_per_slice=64), before) == 1
+    with pytest.raises(TypeError, match=r"'gpu-0' is no Device: make each with device\(\.\.\.\)"):
+        Pool.of(["gpu-0"])  # type: ignore[list-item]  # as one writes it at first
     with pytest.raises(ValueError, match="devices_per_slice is 129: use 1 to 128"):
         Pool.of(MANY, devices_per_slice=129)
 

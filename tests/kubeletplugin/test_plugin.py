@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import aiohttp
@@ -508,6 +509,25 @@ async def test_sockets_come_and_go_with_the_plugin(api: PluginApi, driver: Sampl
         await kubelet.register()
         assert {path.name for path in settings.folder.glob("*.sock")} == {"dra.sock", "gpu.example.com-reg.sock"}
     assert not list(settings.folder.glob("*.sock"))
+
+
+async def test_a_plugin_stops_on_a_disk_that_is_read_only(
+    api: PluginApi, driver: Sample, settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left its servers running, and the process ended with a trace."""
+
+    def refuse(path: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    plugin = KubeletPlugin(driver, settings, api.client)
+    async with plugin:
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.unlink", refuse)
+            await plugin._stack.aclose()
+        assert settings.plugin_path.exists()
+    async with KubeletPlugin(driver, settings, api.client):
+        pass
+    assert not settings.plugin_path.exists()
 
 
 DEAD, LIVE = "0f1e2d3c-0000-4000-8000-00000000000a", "0f1e2d3c-0000-4000-8000-00000000000b"

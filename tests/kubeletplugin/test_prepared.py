@@ -397,6 +397,27 @@ async def test_a_driver_that_lacks_resources_costs_no_prepared_claim_its_files(n
     assert node.cdi_files() == before
 
 
+async def test_a_disk_that_is_read_only_keeps_no_unknown_claim(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod could not terminate, although there was nothing to remove."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    before = {path: path.read_bytes() for path in node.leftovers()}
+
+    def refuse(path: object = "", *_: object, **__: object) -> None:
+        if Path(str(path)).parent != node.hardware:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        for call in ("tempfile.mkstemp", "os.replace", "pathlib.Path.unlink"):
+            patch.setattr(call, refuse)
+        assert await node.prepared.unprepare(ref("unknown")) is None
+        assert len(await prepared(node, allocated("a", "p/gpu-0"))) == 1
+        assert "Read-only file system" in str(await node.prepared.unprepare(ref("a")))
+        assert {path: path.read_bytes() for path in node.leftovers() if path in before} == before
+    assert await node.prepared.unprepare(ref("a")) is None
+
+
 # --- damaged records free no device ---
 
 

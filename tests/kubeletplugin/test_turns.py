@@ -175,8 +175,9 @@ async def test_a_driver_that_swallows_its_cancellation_does_not_keep_the_process
     await call
 
 
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS], ids=os.strerror)
 async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
 ) -> None:
     """Unpreparing must be possible there."""
     turns = Turns(serialize=False, folder=tmp_path)
@@ -187,8 +188,9 @@ async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alo
     opened = os.open
 
     def full(path: str, flags: int, *more: int, **named: int) -> int:
-        if flags & os.O_CREAT and not os.path.exists(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        is_refused = flags & os.O_RDWR if reason == errno.EROFS else not os.path.exists(path)
+        if flags & os.O_CREAT and is_refused:
+            raise OSError(reason, os.strerror(reason), path)
         return opened(path, flags, *more, **named)
 
     monkeypatch.setattr("os.open", full)

@@ -20,7 +20,7 @@ loop, and one in a thread could not be given up. The kernel drops the locks of a
   its own, is for the moment in which one of them finds a device free and records that it takes it.
 - A claim's own lock is a file that its holder removes. Who gets the lock of a file that was removed meanwhile holds
   nothing, and begins again with the new one. A process that is killed leaves the file to the claim's next call. On a
-  disk without room for the file, work on the claim is alone instead.
+  disk without room for the file, or a read-only one, work on the claim is alone instead.
 
 Work that asks for another turn, as a ``prepare`` that updates the metadata of its claim, would wait for itself. That is
 an error at once. A task that the work has started may ask: it waits for the end of the work, unless the work waits for
@@ -230,7 +230,7 @@ async def _claim_lock(stack: AsyncExitStack, folder: Path, uid: str) -> bool:
             try:
                 descriptor = await _lock(own, path)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                     return False
                 raise
             if _is_at(descriptor, path):
@@ -247,9 +247,19 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def _opened(path: Path) -> int:
+    """Open a file to lock it, and make it if it is missing. On a disk that has become read-only it can be locked."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS or not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC, 0o600)
+
+
 async def _lock(stack: AsyncExitStack, path: Path, kind: int = fcntl.LOCK_EX) -> int:
     """Take the lock on a file until the end of ``stack``; returns its descriptor."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _opened(path)
     stack.callback(os.close, descriptor)  # which releases the lock
     while True:
         try:

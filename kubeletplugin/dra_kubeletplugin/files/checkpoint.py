@@ -305,8 +305,9 @@ class ClaimRecords:
         """Forget a claim for good; an unknown one is fine."""
         path = self.path(uid)
         try:
-            path.unlink(missing_ok=True)
-            self._held_path(uid).unlink(missing_ok=True)  # second: alone it says nothing
+            for file in (path, self._held_path(uid)):  # the second alone says nothing
+                if file.exists():  # a disk that is read-only refuses to remove what is not there
+                    file.unlink(missing_ok=True)
             self._unwritten.pop(uid, None)
             self._known.pop(path.name, None)
             self._sync_folder()

@@ -284,12 +284,13 @@ class SocketServer:
         if self._watch:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._identity and _identity(self.path) == self._identity:
-            self.path.unlink(missing_ok=True)
-        self._identity = None
-        if self._hidden:
-            self._hidden.unlink(missing_ok=True)
-            self._hidden = None
+        shown = [self.path] if self._identity and _identity(self.path) == self._identity else []
+        for path in [*shown, *([self._hidden] if self._hidden else [])]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # the next start removes it
+                log.warning("the socket %s is left: %s", path, error)
+        self._identity = self._hidden = None
         if self._server:
             server, self._server = self._server, None
             await server.stop(None)

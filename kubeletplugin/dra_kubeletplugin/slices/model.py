@@ -77,9 +77,9 @@ def counter_set(name: str, counters: Mapping[str, int | str | Quantity]) -> Coun
 
 def attribute(value: AttributeValue) -> DeviceAttribute:
     """The attribute that holds a Python value. Raises TypeError when there is none, ValueError when it is too large."""
-    if not isinstance(value, DeviceAttribute):
-        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
-            _check_size(item)
+    items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()
+    for item in items or (value,):
+        _check_size(item)
     match value:
         case DeviceAttribute():
             return value
@@ -90,8 +90,8 @@ def attribute(value: AttributeValue) -> DeviceAttribute:
         case str():
             return DeviceAttribute(string=value)
     for kind, field in ((bool, "bools"), (int, "ints"), (str, "strings")):
-        if isinstance(value, Sequence) and value and all(type(item) is kind for item in value):
-            return convert(DeviceAttribute, {field: value})
+        if items and all(type(item) is kind for item in items):
+            return convert(DeviceAttribute, {field: items})
     raise TypeError(f"{value!r} is not an attribute value: use bool, int, str, or a list of one of these")
 
 
@@ -181,6 +181,11 @@ class Pool:
         if not 1 <= devices_per_slice <= DEVICES_PER_SLICE:
             raise ValueError(f"devices_per_slice is {devices_per_slice}: use 1 to {DEVICES_PER_SLICE}")
         devices, counters = tuple(devices), tuple(shared_counters)
+        for kind, items, made_by in ((Device, devices, "device(...)"), (CounterSet, counters, "counter_set(...)")):
+            if wrong := [item for item in items if not isinstance(item, kind)]:
+                raise TypeError(
+                    f"{wrong[0]!r} is no {kind.__name__}: make each with {made_by}, and give a list of them"
+                )
         limit = min(devices_per_slice, RICH_DEVICES_PER_SLICE if any(map(is_rich, devices)) else DEVICES_PER_SLICE)
         slices = [Slice(shared_counters=part) for part in _parts(counters, COUNTER_SETS_PER_SLICE)]
         slices += [Slice(devices=part) for part in _parts(devices, limit)]
