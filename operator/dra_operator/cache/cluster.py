@@ -87,6 +87,7 @@ class Cluster(ClusterState):
         clock: Callable[[], float] = time.monotonic,
         leaves: LeftAlone | None = None,
     ) -> None:
+        # Before the first slice: the territory judges each slice and node when it is put in.
         inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[ObjectChange[Any]], Keys]]] = {
@@ -114,6 +115,8 @@ class Cluster(ClusterState):
     def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
+        # Made small before it is kept: tenants may write thousands of objects of a megabyte, and most of that is never
+        # asked.
         change = store.put(self._as_known(without_bulk(obj)))
         return NOTHING if change is None else absorb(change)
 
@@ -160,6 +163,7 @@ class Cluster(ClusterState):
         for change in fresh[ResourceSlice]:
             self._note_slice(change)
         self._note_claims([it.new for it in fresh[ResourceClaim] if it.new is not None])
+        # What other schedulers have follows from a claim and its pods, whichever of them comes later.
         if len(self.pods) > len(fresh[Pod]):  # a pod that was known may use a new claim, a new pod is looked at itself
             self._note_sharing(other_schedulers.on_claim, list(fresh[ResourceClaim]), late=True)
         self._note_pods([it.new for it in fresh[Pod] if it.new is not None])
@@ -170,6 +174,7 @@ class Cluster(ClusterState):
 
     def _as_known(self, obj: Object) -> Object:
         """Without what is of features that are off."""
+        # A server drops fields of gates that are off, but keeps those of objects from a time when the gate was on.
         if isinstance(obj, Pod) and obj.spec.scheduling_group is not None and not self.features.generic_workload:
             return without_group(obj)
         if isinstance(obj, PodGroup) and not self.features.workload_resource_claims:
@@ -188,6 +193,8 @@ class Cluster(ClusterState):
         found = store.get(key)
         self.delete(kind, key)
         if found is not None:
+            # Otherwise the store would refuse all that comes of this UID: late events must not bring a deleted object
+            # back.
             store.deleted.discard(found.metadata.uid)
 
     def store_of(self, kind: type[T]) -> Store[T]:
@@ -216,6 +223,7 @@ class Cluster(ClusterState):
         resources. Answers with the pods that this helps.
         """
         before = self.pods_by_node.at(pod.metadata.uid)
+        # Taken before anything is written: the next decision must not plan with the same room.
         self.loads.place(pod, node, node_requests(pod, served, of_devices))
         return hints.on_pod_of_node(self, before, (pod, node))
 
@@ -228,6 +236,7 @@ class Cluster(ClusterState):
             yield
         finally:
             current = self.pods.get(pod.key, uid)
+            # Others ran inside the block: the pod may be gone or done by now, or have a node.
             still_waits = current is not None and not pod_is_done(current)
             if current is not None and held is not None and still_waits and self.loads.node_of(uid) is None:
                 self.loads.place(current, *held)
@@ -236,6 +245,7 @@ class Cluster(ClusterState):
         """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
         current = self.pods.get(pod.key, pod.metadata.uid)
         if current is not None and not current.spec.node_name:
+            # Until the watch shows the node nothing else tells that the pod must not be planned once more.
             self.bound.add(pod.metadata.uid)
             self._gang_members.clear()
 
@@ -243,11 +253,13 @@ class Cluster(ClusterState):
         """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
         self.storage.wait_no_more(pod.metadata.uid)
         current = self.pods.get(pod.key, pod.metadata.uid)
+        # A binding whose answer was lost has landed: the room is the pod's.
         if current is not None and current.spec.node_name:
             return NOTHING
         before = self.pods_by_node.at(pod.metadata.uid)
         if not self.loads.forget(pod.metadata.uid):
             return NOTHING
+        # Room is not all that came free: other pods may have been kept away by the pod itself, or by its volumes.
         left = (*hints.on_pod_of_node(self, before, None), *hints.volumes_left(self, pod))
         return (*hints.room_freed(self), *left)
 
@@ -266,6 +278,7 @@ class Cluster(ClusterState):
 
     def _after(self, nomination: Nomination) -> Keys:
         self._room_came_free(nomination.node)
+        # Pods that were tried before count what came free; devices that were only kept for another pod count as well.
         for it in nomination.allocations:
             self.allocated_devices.freed_devices.freed(it)
         freed = [key for it in nomination.allocations for key in hints.devices_freed(self, it)]
@@ -276,7 +289,9 @@ class Cluster(ClusterState):
         entry = self.allocated_devices.confirm(uid)
         if entry is None:
             return NOTHING
+        # While the write was under way, no other pod of the claim was tried.
         keys = hints.write_over(self, entry)
+        # The write succeeded, and its event came first: nothing came free.
         if self.allocated_devices.holds(uid):
             return keys
         self.contested.pop(uid, None)
@@ -284,12 +299,14 @@ class Cluster(ClusterState):
 
     def follow(self, uid: str, claim: ResourceClaim) -> None:
         """The claim of an in-flight allocation, which did not exist yet, was created as ``claim``."""
+        # The devices stay taken without a gap: they move from the placeholder's UID to that of the real claim.
         self.allocated_devices.follow(uid, claim)
         if (rival := self.contested.pop(uid, None)) is not None:
             self.contested[claim.metadata.uid] = rival
 
     def set_wake_conditions(self, key: str, wake_on: WakeConditions) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
+        # A pod that stopped waiting meanwhile must not be put back by the end of its attempt.
         if key in self.waiting:
             self.waiting[key] = wake_on
             self.hinted.file(key, wake_on.hints)
@@ -298,18 +315,19 @@ class Cluster(ClusterState):
 
     def _absorb_pod(self, change: ObjectChange[Pod]) -> Keys:
         old, new = change
+        # A successor of the same name, by its UID, is another pod: the one before it is gone, though no event said so.
+        gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
         vacated = NOTHING
         # A pod that runs no longer, or is another one by now, uses its volumes no more.
-        if old is not None and (new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)):
+        if old is not None and (gone is not None or (new is not None and pod_is_done(new))):
             vacated = hints.volumes_left(self, old)
-        room_freed = False
-        gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
+        # Where the pods were is asked first too: rules between pods compare before and after.
         left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
         before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
-        if gone is not None:
-            room_freed = self._forget_pod(gone)
+        room_freed = self._forget_pod(gone) if gone is not None else False
         room_freed |= self._note_pod(change)
         keys = (*hints.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
+        # A nomination keeps devices and room from pods of the same or a lower priority, so it must end with its reason.
         if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
             keys += self.end_nomination(old.metadata.uid)
         if left is not None:
@@ -319,11 +337,30 @@ class Cluster(ClusterState):
         return (*keys, *hints.room_freed(self)) if room_freed else keys
 
     def _note_pod(self, change: ObjectChange[Pod]) -> bool:
-        """What follows from a pod in indexes and sums; whether room came free."""
-        new, room_freed = change.new, False
-        if new is not None:
-            self._file_pod(new.key, new)
-            room_freed = self._count_pod(new)
+        """Keep indexes and sums up to date with a pod. Return whether room came free."""
+        pod, room_freed = change.new, False
+        if pod is not None:
+            key, uid, node = pod.key, pod.metadata.uid, pod.spec.node_name
+            # A change of any pod may make a gang complete, or take a member away.
+            self._gang_members.clear()
+            self.pods_by_claim.file(key, claims_used(pod))
+            self.pods_by_template.file(key, templates_named(pod))
+            self.pods_by_volume_claim.file(key, volume_claims_used(pod))
+            self.pods_by_gang.file(key, self._gangs_named(pod))
+            if group_name(pod):
+                self.groups.members.file(key, groups_named(pod))
+            self._note_waiting(pod)
+            # The watch shows the node: what was only assumed of the binding counts no more.
+            if node:
+                self.bound.discard(uid)
+                self.storage.wait_no_more(uid)
+            if pod_is_done(pod):
+                room_freed = self.loads.forget(uid)
+            elif node:
+                room_freed = self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
+            else:
+                # A pod that is on its way to a node keeps its room there, whatever else of it changed.
+                self.loads.renew(pod)
         self._note_sharing(other_schedulers.on_pod, [change])
         return room_freed
 
@@ -335,6 +372,7 @@ class Cluster(ClusterState):
         self.pods_by_volume_claim.file_late(_filings(pods, volume_claims_used))
         self.pods_by_gang.file_late(_filings(pods, self._gangs_named))
         self.groups.members.file_late(_filings(pods, groups_named))
+        # A done pod still has its node, and takes nothing of it.
         placed = (pod for pod in pods if pod.spec.node_name and not pod_is_done(pod))
         self.loads.load((pod, node_requests(pod, served_resources(pod))) for pod in placed)
         for pod in pods:
@@ -358,20 +396,11 @@ class Cluster(ClusterState):
         self.storage.wait_no_more(pod.metadata.uid)
         return self.loads.forget(pod.metadata.uid)
 
-    def _file_pod(self, key: str, pod: Pod) -> None:
-        self._gang_members.clear()
-        self.pods_by_claim.file(key, claims_used(pod))
-        self.pods_by_template.file(key, templates_named(pod))
-        self.pods_by_volume_claim.file(key, volume_claims_used(pod))
-        self.pods_by_gang.file(key, self._gangs_named(pod))
-        if group_name(pod):
-            self.groups.members.file(key, groups_named(pod))
-        self._note_waiting(pod)
-
     def _note_waiting(self, pod: Pod) -> None:
         """Whether the pod waits for us, and for what."""
         key = pod.key
         if self.waits_for_us(pod):
+            # What an attempt found out about a waiting pod outlives changes that do not concern that.
             if key not in self.waiting:
                 self.waiting[key] = UNMADE if self.lacks_generated_claim(pod) else EVERYTHING
             self.pods_by_resource.file(key, extended_resources(pod))
@@ -380,6 +409,7 @@ class Cluster(ClusterState):
             self.pods_by_resource.file(key, ())
 
     def _gangs_named(self, pod: Pod) -> Iterable[str]:
+        # A failed pod does not count as one of the gang's pods, so its replacement does not make the gang too large.
         is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
         gang = gang_key(pod) if is_member else None
         return () if gang is None else (gang,)
@@ -388,20 +418,8 @@ class Cluster(ClusterState):
         self.waiting.pop(key, None)
         self.hinted.file(key, frozenset())
 
-    def _count_pod(self, pod: Pod) -> bool:
-        """Have the pod take the room that it takes now; whether room came free."""
-        uid, node = pod.metadata.uid, pod.spec.node_name
-        if node:
-            self.bound.discard(uid)
-            self.storage.wait_no_more(uid)
-        if pod_is_done(pod):
-            return self.loads.forget(uid)
-        if not node:
-            self.loads.renew(pod)
-            return False
-        return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
-
     def _absorb_node(self, change: ObjectChange[Node]) -> Keys:
+        # Taints and labels of a node may give its devices to us, or take them, without any slice being published.
         published = hints.devices_published(self) if self._note_node(change) else ()
         if change.new is None and change.old is not None:
             name = change.old.metadata.name
@@ -416,10 +434,12 @@ class Cluster(ClusterState):
             is_given = self.inventory.put_node(new)
             self._own_devices.note()
             self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
+            # The sum was read just now.
             self.loads.touched.discard(new.metadata.name)
         elif old is not None:
             self.inventory.remove_node(old.metadata.name)
             self._loaded_nodes.remove(old.metadata.name)
+            # Another node of the same name wakes whom it may help by itself.
             self._freed_nodes.gone(old.metadata.name)
         return is_given
 
@@ -427,6 +447,7 @@ class Cluster(ClusterState):
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
         old, new = change
         if new is not None:
+            # The rules read the labels from here, at each look: they are no copy of the store's.
             self.pods_by_node.namespaces[new.metadata.name] = new.metadata.labels or {}
         elif old is not None:
             self.pods_by_node.namespaces.pop(old.metadata.name, None)
@@ -449,6 +470,7 @@ class Cluster(ClusterState):
         waits until it is asked."""
         old, new = change
         self._file_placeholder(change)
+        # A successor of the same name has none of the devices of the claim before it.
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self.allocated_devices.stored(old.metadata.uid, None)
         if new is None:
@@ -479,11 +501,13 @@ class Cluster(ClusterState):
         new = change.new
         is_new = new is not None and is_immediate(new)
         claim = new or change.old
+        # Nearly all claims are of pods: they end here, without a look-up.
         if claim is None or not (is_new or self.placeholders):
             return
         key = placeholder_key(claim)
         if not is_new and self.placeholders.pop(key, None) is None:
             return
+        # Filed as a user of the claim, the placeholder is woken by all that wakes users.
         self.pods_by_claim.file(key, (claim.key,) if is_new else ())
         if is_new:
             self.placeholders[key] = placeholder_of(claim, self.scheduler_name)
@@ -502,6 +526,7 @@ class Cluster(ClusterState):
             self.inventory.put_slice(change.new)
             self._shared_drivers.freed((change.new.spec.driver,))
             self._own_devices.visitors.freed((change.new.spec.driver,))
+            # New devices of our territory are safe only after others have had time to see the taint.
             self._own_devices.note(change.new.spec.driver)
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
@@ -524,10 +549,12 @@ class Cluster(ClusterState):
 
     def _absorb_rule(self, change: ObjectChange[DeviceTaintRule]) -> Keys:
         if change.new is not None:
+            # A rule may taint devices with our scheduler's taint, which makes them our own.
             self.inventory.put_rule(change.new)
             self._own_devices.note()
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
+        # A taint that goes frees devices for waiting pods that do not tolerate it.
         published = () if evictions.is_same_rule(change) else hints.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
 

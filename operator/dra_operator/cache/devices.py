@@ -61,7 +61,9 @@ class SharedDrivers:
         wanted, before = frozenset(classes), self._classes.values_of(key)
         self._drivers.file(key, drivers)
         self._classes.file(key, wanted)
+        # Nobody may want a class that is gone any more.
         self._forget_gone(before - wanted)
+        # Only the moment at which it is queued starts a decision; a second version of the same pod does not.
         if is_queued and key not in self._queued:
             self._cluster_events.update(map(self.driver_of_class, wanted))
         self._queued.file(key, wanted if is_queued else ())
@@ -77,6 +79,7 @@ class SharedDrivers:
 
     def remove_class(self, name: str) -> None:
         """A class is gone. It counts while they want it: what they decided before may be on its way."""
+        # Its driver is kept while somebody wants the class, since otherwise the class would stand for every driver.
         self._gone_classes.add(name)
         self._forget_gone((name,))
 
@@ -96,6 +99,7 @@ class SharedDrivers:
 
     def others_decide(self, drivers: Set[str]) -> OthersDecide:
         """Whether other schedulers may be giving away devices of the drivers."""
+        # A class that does not name its driver stands for every one: so each event counts.
         is_any = ANY_DRIVER in drivers
         is_wanted = self._is_among(self._classes, drivers)
         is_held = any(map(self._drivers.keys, self._drivers.values() if is_any else drivers))
@@ -105,6 +109,7 @@ class SharedDrivers:
 
     def _is_among(self, wanted: Index[str], drivers: Set[str]) -> bool:
         """Goes through the classes that there are: pods may name others by the thousand."""
+        # Over the classes that exist, not over those that are wanted: a tenant chooses how many of these there are.
         known = (driver for name, driver in self._class_drivers.items() if wanted.has(name))
         return any(ANY_DRIVER in (driver, *drivers) or driver in drivers for driver in known)
 
@@ -128,6 +133,7 @@ def driver_of(class_: DeviceClass) -> str:
     """The only driver whose devices can be in the class, or ``ANY_DRIVER`` if the selectors do not plainly say."""
     for selector in class_.spec.selectors or ():
         expression = selector.cel.expression if selector.cel is not None else ""
+        # One side of an alternative may name the driver, and the other one let any device through.
         if "||" in expression or "?" in expression:
             continue
         for part in expression.split("&&"):
@@ -192,6 +198,7 @@ class OwnDevices:
 
     def contested(self, drivers: Set[str]) -> frozenset[str]:
         """Return the drivers of which every other scheduler may take some device that we may take."""
+        # Without a territory, as in most clusters, every device is contested.
         if not self._territory.has_any:
             return frozenset(drivers)
         return frozenset(driver for driver in drivers if self._is_contested(driver))
@@ -202,6 +209,8 @@ class OwnDevices:
         ``claim`` is one of ``visitors`` if it may.
         """
         devices = [DeviceId.of(result) for result in allocation.results if not result.admin_access]
+        # Only a device that was safe shows that the taint was ignored; one that had just become ours may have been
+        # taken before.
         taken = next((device for device in devices if self.is_safe(device)), None)
         if taken is None or claim.key in self.visitors:
             return
@@ -219,6 +228,7 @@ class OwnDevices:
     def others_decide(self, drivers: Set[str], everybody: SharedDrivers) -> OthersDecide:
         """Return what other schedulers do with devices that we may take as well; ``everybody``: all their claims."""
         contested = self.contested(drivers)
+        # The usual case, without a look at visitors, who are among everybody.
         if contested == drivers:
             return everybody.others_decide(drivers)
         open_ = everybody.others_decide(contested) if contested else OthersDecide(False, False, False, 0)
@@ -232,6 +242,7 @@ class OwnDevices:
 
     def _is_contested(self, driver: str) -> bool:
         if driver == ANY_DRIVER:
+            # A class without a driver in its selectors may hold devices of each of them.
             return any(map(self._is_contested, self._territory.drivers))
         return self._territory.has_open(driver) or not self._is_respected(driver)
 
@@ -240,6 +251,7 @@ class OwnDevices:
 
     def _seconds_settled(self, driver: str) -> float:
         now, gains = self._clock(), self._territory.gains[driver]
+        # The first look counts as the moment: an operator that starts does not know since when devices are tainted.
         known, since = self._settling.get(driver, (-1, now))
         if known != gains:
             self._settling[driver] = (gains, since := now)
@@ -283,6 +295,7 @@ class NominatedPods:
 
     def as_seen_by(self, pod: Pod) -> Nominations:
         """Return the nominations that the pod has to respect, and its own node."""
+        # Without preemption nobody is nominated, and no pod respects a name in a status.
         if not self.is_on:
             return NO_NOMINATIONS
         own = self._by_uid.get(pod.metadata.uid)
@@ -293,8 +306,10 @@ class NominatedPods:
             return
         gang, own = self._gang_of(pod), self._priority_of(pod)
         for uid, it in self._by_uid.items():
+            # What is kept for a gang or a workload is kept for each of its pods.
             if (gang is not None and it.gang == gang) or (it.workload is not None and it.workload.owns(pod)):
                 continue
+            # A pod of higher priority may take what is kept for one of lower priority: it would preempt it otherwise.
             is_lower = self._priority_of(it.pod) < own
             if uid != pod.metadata.uid and not is_lower and not self._is_placed(uid):
                 yield it

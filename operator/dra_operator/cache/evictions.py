@@ -32,6 +32,7 @@ def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys
     if not cluster.features.device_taints:
         return NOTHING
     devices = cluster.device_taints.replace(change.old, change.new)
+    # In the order of devices, so that two runs evict in the same order.
     claims = dict.fromkeys(claim for device in sorted(devices) for claim in cluster.claims_by_device.keys(device))
     return _users(cluster, claims)
 
@@ -40,6 +41,7 @@ def on_rule(cluster: ClusterState, change: ObjectChange[DeviceTaintRule]) -> Key
     """The rule itself: its status may have to change, and pods on devices that it selects or did select are named by
     ``users_of_changed``, since they may be many."""
     old, new = change
+    # The status is written by ``RuleReporter`` itself: each report would lead to the next one.
     if not (cluster.features.device_taints and cluster.features.taint_rules) or is_same_rule(change):
         return NOTHING
     for rule in change:
@@ -48,12 +50,14 @@ def on_rule(cluster: ClusterState, change: ObjectChange[DeviceTaintRule]) -> Key
     if new is not None and evicts(new):
         cluster.evicting_rules[new.metadata.name] = new
     name = next(rule.metadata.name for rule in (new, old) if rule is not None)
+    # The version before counts as well: pods that had to go because of it are spared now.
     cluster.changed_rules.setdefault(name, []).extend(rule for rule in change if rule is not None and evicts(rule))
     return (Key("taint-rules", name),)
 
 
 def users_of_changed(cluster: ClusterState, name: str) -> Iterator[tuple[Key, ...]]:
     """The pods on devices that a rule selects, or did select before it changed or went; in parts."""
+    # Taken out before the look: a change in the midst of it comes again.
     rules = cluster.changed_rules.pop(name, ())
     for claims in parts(list(cluster.claims) if rules else ()):
         yield _users(cluster, (claim.key for claim in claims if _is_selected(claim, rules)))
@@ -63,6 +67,7 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
     if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
         return NOTHING
+    # Both versions are asked: a claim that lost a tainted device spares its pods.
     versions = [claim for claim in change if claim is not None]
     return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
 
@@ -100,9 +105,11 @@ def eviction_of(cluster: ClusterState, pod: Pod, undated: datetime, now: datetim
     Once a pod is due no others are looked at: each of a large group would look at all.
     """
     found = own_eviction(cluster, pod, undated)
+    # A pod that does not run yet ends for itself at most.
     if not pod.spec.node_name:
         return found
     for mate in cluster.ending_with(pod):
+        # It cannot be due sooner than now.
         if found is not None and found.due <= now:
             break
         its = own_eviction(cluster, mate, undated)
@@ -120,6 +127,7 @@ def own_eviction(cluster: ClusterState, pod: Pod, undated: datetime) -> Eviction
 def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Generator[None, None, RuleCounts]:
     """What a rule affects; a rule with the effect None counts as if it had ``NoExecute``, and as if there were no other
     rule. Yields between parts of the work."""
+    # People write a rule with the effect None first, to see what it would evict.
     is_dry_run = rule.spec.taint.effect == "None"
     spec = structs.replace(rule.spec, taint=structs.replace(rule.spec.taint, effect="NoExecute"))
     acting = structs.replace(rule, spec=spec) if is_dry_run else rule
@@ -132,6 +140,7 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
             if selected := sum(1 for device in _devices(claim) if selects(rule, device)):
                 allocated += selected
                 for key in cluster.pods_by_claim.keys(claim.key):
+                    # A pod with several selected claims counts once.
                     if key not in users:
                         users[key] = _pending(cluster, key, acting, now)
         yield

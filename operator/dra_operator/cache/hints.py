@@ -41,7 +41,6 @@ from dra_api.resource import (
     DeviceClass,
     ResourceClaim,
     ResourceClaimConsumerReference,
-    ResourceClaimStatus,
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
@@ -69,6 +68,7 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
     keys: list[Hint] = []
     if gone is not None:
         keys += _claims_left_by(cluster, gone)
+        # A write for the pod that is gone may still land: its key is handled once more to find out.
         keys += place(entry.pod.key for entry in cluster.allocated_devices.assumed_for(gone.key))
         keys += _left_by(cluster, gone)
     if new is not None:
@@ -78,11 +78,14 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
         if pod_needs_work(cluster, new):
             keys.append(Key("templates", key))
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
+            # Only now: until the pod has its node, any of these claims may become the one that counts.
             keys += _made_in_vain(cluster, new)
             keys += _left_to_placeholders(cluster, new)
             keys += group_of_placed(cluster, new)
+        # One that got its node, failed, or chose another gang no longer leads the gang it was in.
         if old is not None and gone is None and _waits(old) and (not _waits(new) or gang_key(old) != gang_key(new)):
             keys += _left_by(cluster, old)
+        # Before its claim is recorded an attempt would only find that out; the record wakes the pod.
         is_other = gone is not None or _may_place_differently(cluster, old, new)
         if is_other and key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("placement", key))
@@ -96,6 +99,7 @@ def on_group(cluster: ClusterState, change: ObjectChange[PodGroup]) -> Keys:
     if group is None or (old is not None and new is not None and _is_same(old, new) and _says_the_same(old, new)):
         return NOTHING
     keys: list[Hint] = [Key("group-conditions", group.key)]
+    # A group of the same name that comes anew has other claims, and owes those of the one before.
     if not _is_same(old, new):
         versions = (it for it in change if it is not None)
         left = dict.fromkeys(claim for it in versions for claim in claims_left_by(cluster, it))
@@ -104,6 +108,7 @@ def on_group(cluster: ClusterState, change: ObjectChange[PodGroup]) -> Keys:
         keys.append(Key("pod-groups", new.key))
     members = list(_existing(cluster, cluster.groups.members.keys(group.key)))
     keys += (Key("templates", pod.key) for pod in members if pod_needs_work(cluster, pod))
+    # All of them: its priority, its claims and its wish for a gang are read by each of its pods.
     keys += place_users(pod.key for pod in members if pod.key in cluster.waiting)
     return tuple(keys)
 
@@ -124,12 +129,14 @@ def _left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """A pod of the gang that still waits, and one that could be tried: the gang may lack a pod now, or its leader."""
     gang = gang_key(pod) if cluster.to_wake else None
     members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
+    # The first may not be ready, and only one that was ready can lead.
     ready = (it for it in members if cluster.waiting[it].reason == WITH_GANG.reason)
     return place(dict.fromkeys((*members[:1], *islice(ready, 1))))
 
 
 def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | None) -> Keys:
     """Waiting pods with rules between pods, when a pod comes to a node, leaves it or changes there; None: nowhere."""
+    # The same object: no event brought another version, so nothing is compared.
     if before is after:
         return NOTHING
     was, where = before or (None, "")
@@ -137,6 +144,7 @@ def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | N
     if was is not None and now is not None:
         if where == there and counts_alike(was, now):
             return NOTHING
+        # Leaving and coming concern different pods: those near the one node and those near the other.
         if where != there:
             return (*on_pod_of_node(cluster, before, None), *on_pod_of_node(cluster, None, after))
     return place_widely(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
@@ -145,6 +153,7 @@ def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | N
 def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys:
     """Waiting pods with rules that select namespaces, when labels of namespaces changed."""
     old, new = change
+    # Selectors read labels, and nothing else of a namespace.
     if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
         return NOTHING
     return place_widely(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
@@ -163,12 +172,15 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     keys += groups_of_claim(cluster, key, new)
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
+    # A claim may have thousands of users, and anyone may change its annotations: only some changes concern them.
     users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
     keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and _may_need_work(cluster, pod))
     if new is None or _matters_to_users(old, new):
         keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)
+    # Gone, or replaced without an event about its end: both may be what its owner waits for.
     if old is not None and not _is_same(old, new):
         keys += _leftover_gone(cluster, old)
+    # Devices come free with the allocation, however that ended.
     had = old.status.allocation if old is not None else None
     if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster, had)
@@ -187,6 +199,7 @@ def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
     old, new = change
     if old is None or new is None or not _is_same(old, new) or _life(old) != _life(new):
         return True
+    # A pod with a node whose claim is not reserved for it was not placed by a scheduler that knows claims.
     return bool(pod.spec.node_name) and new.status.allocation is not None and not is_reserved_for(pod, new)
 
 
@@ -201,6 +214,7 @@ def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
 
 def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> Keys:
     """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
+    # Pods whose claims were made need it no more, and the others are told when they are tried.
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
@@ -216,6 +230,7 @@ def on_node(cluster: ClusterState, change: ObjectChange[Node]) -> Keys:
     old, new = change
     if new is None:
         return place_widely(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
+    # A kubelet reports its node again and again: conditions and images must wake nobody.
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
     return place_widely(key for key, wake_on in cluster.to_wake.items() if wake_on.nodes)
@@ -228,10 +243,12 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
     resource (scheduling.md 7.1).
     """
     old, new = change
+    # Only the selectors and the resource of a class matter to claims.
     if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
         return NOTHING
     name = next(version.metadata.name for version in change if version is not None)
     keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
+    # Those of both versions: the class may serve a resource from now on, or serve it no more.
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
@@ -240,6 +257,7 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
 def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys:
     """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
     old, new = change
+    # Drivers write their slices again and again without a change.
     if old is not None and new is not None and old.spec == new.spec:
         return NOTHING
     return devices_published(cluster)
@@ -254,6 +272,7 @@ def devices_published(cluster: ClusterState) -> Keys:
 
 def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
+    # A pod whose class may hold devices of any driver is helped by each of them.
     freed = {ANY_DRIVER, *drivers_in(allocation)}
     waiting = (key for key, wake_on in cluster.to_wake.items() if not freed.isdisjoint(wake_on.freed))
     return tuple(Weak(Key("placement", key)) for key in waiting if _needs_devices(cluster, key))
@@ -292,11 +311,14 @@ def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:
             continue
         claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
         if claim is None:
+            # A claim that is named but missing is made by someone else; so is that of the group.
             if entry.resource_claim_template_name is not None and not is_shared(cluster, pod, entry.name):
                 return True
             continue
+        # Somebody made a claim of this name for himself: nothing of it can be repaired here.
         if must_check_owner and not is_owned_by(pod, claim):
             continue
+        # The kubelet starts no pod whose claim is not reserved for it, and no scheduler looks at a pod with a node.
         unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
         if pod.spec.node_name and unreserved:
             return True
@@ -309,6 +331,7 @@ def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
     Not while all that it is reserved for, and the pod that it was made for, are there: their end wakes it.
     """
     meta = claim.metadata
+    # Each of these has more to do than to wait for its consumers.
     is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
     if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
         return True
@@ -317,6 +340,7 @@ def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
     users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
     if (owner := owning_pod(claim)) is not None:
         users.append((owner.name, owner.uid))
+    # By UID: a successor of the same name uses nothing of the claim.
     known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
     return any(pod is None or pod_is_done(pod) for pod in known)
 
@@ -326,9 +350,11 @@ def is_unprotected(cluster: ClusterState, claim: ResourceClaim) -> bool:
     meta, status = claim.metadata, claim.status
     if status.allocation is None or meta.deletion_timestamp is not None:
         return False
+    # Either finalizer keeps a deleted claim until its devices are given back.
     if FINALIZER in (meta.finalizers or ()) or HOLD in (meta.finalizers or ()):
         return False
     users = (user for it in status.reserved_for or () for user in _users(cluster, claim, it))
+    # Another scheduler protects its own claims: two writers would only make each other conflict.
     return any(pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
 
 
@@ -348,6 +374,7 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
 def _has_duplicates(cluster: ClusterState, pod: Pod) -> bool:
     """Whether there may be some. Of far more claims than entries that is not found out here, with each of them."""
     claims = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid))
+    # Users can make claims that name the pod as their owner: comparing them all at each change would be quadratic.
     if claims > max(LOOKED_AT_CLAIMS, 2 * len(pod.spec.resource_claims or ())):
         return True
     return claims > 1 and any(duplicates(pod, cluster.claims_owned_by(pod)))
@@ -355,6 +382,7 @@ def _has_duplicates(cluster: ClusterState, pod: Pod) -> bool:
 
 def _claims_left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
+    # Both, since a claim that was made for the pod and never recorded is in none of its entries.
     used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
     used += claims_left_by_member(cluster, pod)
     owned = [claim.key for claim in cluster.claims_owned_by(pod)]
@@ -379,6 +407,7 @@ def _leftover_gone(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
     wake_on = cluster.waiting.get(key)
+    # An attempt would find the leftover again and end at once, so the pod waits for its end and for nothing else.
     waits = wake_on is not None and wake_on.leftovers and is_for_extended_resources(claim)
     return place((key,) if waits else ())
 
@@ -403,8 +432,7 @@ def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
     if old is None or not _is_same(old, new) or _is_left(old, new):
         return True
     before, now = old.status, new.status
-    is_other = _life(old) != _life(new)
-    return is_other or before.devices != now.devices or before.allocation != now.allocation
+    return _life(old) != _life(new) or before.devices != now.devices or before.allocation != now.allocation
 
 
 def _life(claim: ResourceClaim) -> object:
@@ -414,11 +442,10 @@ def _life(claim: ResourceClaim) -> object:
 
 def _is_left(old: ResourceClaim | None, new: ResourceClaim) -> bool:
     """Whether a consumer gave the claim up."""
-    return old is not None and not _uids(old.status) <= _uids(new.status)
-
-
-def _uids(status: ResourceClaimStatus) -> set[str]:
-    return {consumer.uid for consumer in status.reserved_for or ()}
+    if old is None or old.status.reserved_for is None:
+        return False
+    now = {consumer.uid for consumer in new.status.reserved_for or ()}
+    return any(consumer.uid not in now for consumer in old.status.reserved_for)
 
 
 def _offer(node: Node) -> object:
@@ -458,6 +485,7 @@ ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, ObjectChange[Any]
 
 def group_needs_work(cluster: ClusterState, group: PodGroup) -> bool:
     """Whether claims have to be made or recorded for the group."""
+    # Its claims end with it.
     if group.metadata.deletion_timestamp is not None:
         return False
     name_of = claim_names(group)
@@ -480,6 +508,7 @@ def group_of_placed(cluster: ClusterState, pod: Pod) -> Keys:
 
 def groups_of_claim(cluster: ClusterState, key: str, claim: ResourceClaim | None) -> Keys:
     """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
+    # Where no PodGroup exists nothing of this is asked: the gate is off in most clusters.
     if not cluster.groups.store:
         return NOTHING
     names = list(cluster.groups.by_claim.keys(key))
@@ -516,6 +545,7 @@ def claims_left_by(cluster: ClusterState, group: PodGroup) -> Iterator[str]:
 def claims_left_by_member(cluster: ClusterState, pod: Pod) -> Iterator[str]:
     """The keys of the claims of the pod's group, if no other known pod of it is active."""
     name, group = group_name(pod), cluster.groups.of(pod)
+    # As long as one pod of the group is active, its claims stay reserved for it.
     if name is None or group is None or cluster.groups.has_active(f"{pod.metadata.namespace}/{name}"):
         return
     yield from claims_left_by(cluster, group)
@@ -523,6 +553,7 @@ def claims_left_by_member(cluster: ClusterState, pod: Pod) -> Iterator[str]:
 
 def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
+    # With the gate off a reservation for a group is of an earlier time, and nobody knows whom it serves.
     if not cluster.features.workload_resource_claims:
         return False
     groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))
@@ -553,6 +584,7 @@ def on_node_gone(cluster: ClusterState, name: str) -> Keys:
 
 def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
     """The pods that wait for a claim which this one uses no longer."""
+    # Asked first: an overlay in which nobody waits moves thousands of pods.
     waiting = cluster.to_wake
     if not waiting:
         return NOTHING
@@ -568,5 +600,6 @@ def _is_news(change: ObjectChange[Any]) -> bool:
 
 def _content(obj: Object) -> tuple[Any, ...]:
     meta = obj.metadata
+    # Without resourceVersion and managedFields, which change with every write.
     fields = tuple(getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata")
     return (meta.uid, meta.labels, meta.annotations, meta.deletion_timestamp, meta.owner_references, *fields)

@@ -52,22 +52,38 @@ class Index(Generic[V]):
 
     def file(self, key: str, values: Iterable[V]) -> None:
         """File ``key`` under exactly these values; under none to forget it."""
+        # Filings that wait are older. They must not come after this one, which may be of the same key.
         if self._late:
             self.file_late([(key, frozenset(values))])
+            return
+        new, old = frozenset(values), self._filed.get(key, _NONE)
+        if new == old:
+            return
+        # Only differences are touched: a key that stays keeps its place in the order of arrival.
+        for value in old - new if old else ():
+            keys = self._found[value]
+            del keys[key]
+            if not keys:
+                del self._found[value]
+        for value in new - old if old else new:
+            self._found.setdefault(value, {})[key] = None
+        if new:
+            self._filed[key] = new
         else:
-            self._file(key, values)
+            self._filed.pop(key, None)
 
     def file_late(self, filings: Iterable[tuple[str, Iterable[V]]]) -> None:
         """As ``file`` for each, at the next look-up. What the filings are made of must not change until then."""
+        # Each piece holds the objects of one batch of changes: too many of them would keep old versions alive.
         if len(self._late) == _MOST_LATE_PIECES:
             self._catch_up()
         self._late.append(filings)
 
     def _catch_up(self) -> None:
-        late, self._late = self._late, []
+        late, self._late = self._late, []  # emptied first: ``file`` would put each of them off again
         for filings in late:
             for key, values in filings:
-                self._file(key, values)
+                self.file(key, values)
 
     @property
     def _values(self) -> dict[str, frozenset[V]]:
@@ -80,22 +96,6 @@ class Index(Generic[V]):
         if self._late:
             self._catch_up()
         return self._found
-
-    def _file(self, key: str, values: Iterable[V]) -> None:
-        new, old = frozenset(values), self._filed.get(key, _NONE)
-        if new == old:
-            return
-        for value in old - new if old else ():
-            keys = self._found[value]
-            del keys[key]
-            if not keys:
-                del self._found[value]
-        for value in new - old if old else new:
-            self._found.setdefault(value, {})[key] = None
-        if new:
-            self._filed[key] = new
-        else:
-            self._filed.pop(key, None)
 
     def keys(self, value: V) -> tuple[str, ...]:
         """The keys filed under ``value``."""
@@ -139,8 +139,8 @@ def claims_used(pod: Pod) -> Iterable[str]:
 
 def templates_named(pod: Pod) -> Iterable[str]:
     """The keys of the templates that the pod names."""
-    names = [entry.resource_claim_template_name for entry in pod.spec.resource_claims or ()]
-    return [f"{pod.metadata.namespace}/{name}" for name in names if name]
+    entries, namespace = pod.spec.resource_claims or (), pod.metadata.namespace
+    return [f"{namespace}/{name}" for entry in entries if (name := entry.resource_claim_template_name)]
 
 
 def volume_claims_used(pod: Pod) -> Iterable[str]:
@@ -217,6 +217,7 @@ class PodGroupView:
 
     def has_placed(self, pod: Pod) -> bool:
         """Whether another pod of the pod's group has a node, or is on its way to one (K37-WL-25)."""
+        # By the group's name, since it may be gone while its pods run.
         others = self.active(f"{pod.metadata.namespace}/{group_name(pod)}")
         return any(it.metadata.uid != pod.metadata.uid and self._is_placed(it) for it in others)
 
@@ -229,6 +230,7 @@ class PodGroupView:
         key = f"{claim.metadata.namespace}/{group.name}"
         if self.store.get(key, group.uid) is not None:
             return self.has_active(key)
+        # The group is gone, and its pods may still run with the devices.
         users = self._users_of(claim.key)
         return any(pod.key in users for pod in self.active(key))
 
@@ -246,12 +248,14 @@ def duplicates(pod: Pod, owned: Iterable[ResourceClaim]) -> Iterator[Duplicates]
     """What has to be repaired; nothing for entries with one claim, or with the right one recorded. The pod owns
     ``owned``."""
     owned = tuple(owned)
+    # Nearly every pod owns one claim for each entry at most: nothing to compare.
     if len(owned) < 2:
         return
     made = by_entry(owned)
     recorded = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses or ()}
     for item in pod.spec.resource_claims or ():
         claims = made.get(item.name, ())
+        # Before anything is recorded the generator chooses, and no repair is needed.
         if item.resource_claim_template_name is None or len(claims) < 2 or item.name not in recorded:
             continue
         found = _of_entry(pod, item.name, claims, recorded[item.name])

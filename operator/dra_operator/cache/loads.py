@@ -58,6 +58,7 @@ class NodeLoads:
         """The pod runs, or is about to run, on the node; this replaces what was known. Whether room came free."""
         uid = pod.metadata.uid
         before, wanted = self._pods.get(uid, ("", _NONE))
+        # The watch shows what was assumed: the sum stays, the pod may have other labels.
         if (before, wanted) == (node, requests):
             self._pods_by_node.put(pod, node)
             return False
@@ -65,6 +66,7 @@ class NodeLoads:
         self._pods_by_node.put(pod, node)
         self._pods[uid] = (node, requests)
         self._priorities[pod.spec.priority or 0] += 1
+        # A new mapping, not a changed one: nodes that were handed out keep the old sum.
         self._used[node] = add(self._used.get(node, _NONE), requests)
         self.touched.add(node)
         moved = before not in ("", node)
@@ -78,6 +80,7 @@ class NodeLoads:
         sums: dict[str, dict[str, int]] = {}
         for pod, requests in placed:
             uid, node = pod.metadata.uid, pod.spec.node_name
+            # A pod may be known by an assumed place already.
             if uid in self._pods:
                 self.forget(uid)
             self._pods_by_node.put(pod, node)
@@ -85,6 +88,7 @@ class NodeLoads:
             self._priorities[pod.spec.priority or 0] += 1
             total = sums.get(node)
             if total is None:
+                # One copy for each node, instead of one for each pod on it.
                 total = sums[node] = dict(self._used.get(node, _NONE))
             for name, amount in requests.items():
                 total[name] = total.get(name, 0) + amount
@@ -107,6 +111,7 @@ class NodeLoads:
             self._priorities -= Counter([place[0].spec.priority or 0])
         self._pods_by_node.remove(uid)
         self.touched.add(node)
+        # A node without pods is forgotten: names of nodes that are gone must not pile up.
         rest = subtract(self._used[node], requests)
         if rest:
             self._used[node] = rest
@@ -169,6 +174,7 @@ class FreedNodes:
     def since(self, number: int) -> Iterator[str]:
         """The nodes on which room came free after this number of times, the latest first."""
         for node, freed_at in reversed(self._freed_at.items()):
+            # They are in the order in which room came free, so the others came free earlier still.
             if freed_at <= number:
                 return
             yield node
@@ -207,6 +213,7 @@ class StorageView:
     def claim(self, key: str) -> PersistentVolumeClaim | None:
         """By ``namespace/name``."""
         found = self.claims.get(key)
+        # As it will be after the write of a plan: the next plan must not give the claim another node.
         plan = self._plan_with(key)
         if found is None or plan is None:
             return found
@@ -243,6 +250,7 @@ class StorageView:
 
     def capacities(self, storage_class: StorageClass) -> tuple[CSIStorageCapacity, ...] | None:
         """What room there is for new volumes of the class; None if its driver does not tell."""
+        # A driver that does not publish capacity is taken to have enough, as kube-scheduler takes it.
         driver = self.csi_drivers.get(storage_class.provisioner)
         if driver is None or not driver.spec.storage_capacity:
             return None
@@ -263,6 +271,7 @@ class StorageView:
         """A volume came, went, or changed."""
         for volume in change:
             if volume is not None:
+                # The old version first, then the new one, which replaces what was filed.
                 classes = (volume.storage_class,) if volume is change.new else ()
                 self._volumes_by_class.file(volume.key, classes)
 
@@ -276,6 +285,7 @@ class StorageView:
     def assume(self, pod_uid: str, node: str, bindings: Bindings) -> None:
         """A plan for the pod will be written; ``written`` ends this."""
         reserved = {volume.metadata.name: reference(claim) for claim, volume in bindings.reserve}
+        # Most pods use no volume: nothing is kept of them.
         if reserved or bindings.provision:
             self._assumed[pod_uid] = Assumed(node, reserved)
             self._assumed_by_object.file(pod_uid, (*reserved, *(claim.key for claim in bindings.provision)))
@@ -288,6 +298,7 @@ class StorageView:
     def wait(self, pod_uid: str, wait: VolumeWait) -> VolumeWait:
         """The pod waits for its volumes; the first deadline for a node holds."""
         known = self._waits.get(pod_uid)
+        # Otherwise each look at the pod would put its deadline off, and it would wait for ever.
         if known is None or known.node != wait.node:
             self._waits[pod_uid] = wait
         return self._waits[pod_uid]

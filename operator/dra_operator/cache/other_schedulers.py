@@ -41,10 +41,12 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
                 _file(cluster, claim)
         if _has_newer_version(cluster, pod, change):
             continue  # filing this one now would make the pod look as if it came just now
+        # A pod with a node wants nothing more; its claims say what it has.
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         ahead = list(_templates_ahead(cluster, pod)) if is_waiting else []
         named = [class_ for template in ahead for class_ in classes_of(template)]
         classes = (*cluster.classes_serving(pod).values(), *named) if is_waiting else ()
+        # Filed beside claims of the same namespace and name: the prefix has a blank, which no claim's key has.
         key, own, is_queued = f"pod {pod.key}", cluster.own_devices, _is_queued(pod)
         cluster.shared_drivers.file(key, classes=classes, is_queued=is_queued)
         entering = named if any(map(own.may_enter, ahead)) else ()
@@ -72,11 +74,13 @@ def _meaning(pod: Pod) -> object:
 def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> None:
     """A claim counts as long as a pod of another scheduler uses it; its devices may come free."""
     old, new = change
+    # Whoever gave the devices back: the other scheduler may be taking them in this moment.
     if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
         cluster.shared_drivers.freed(drivers_in(old.status.allocation))
         cluster.own_devices.visitors.freed(drivers_in(old.status.allocation))
     if new is not None:
         is_theirs = _file(cluster, new)
+        # Only a change that was seen tells who allocated: what was allocated at the start may be ours.
         was_open = old is not None and old.metadata.uid == new.metadata.uid and old.status.allocation is None
         is_news = is_theirs and was_open and cluster.allocated_devices.assumed(new.metadata.uid) is None
         if is_news and new.status.allocation is not None:  # and no write of our own
@@ -89,19 +93,23 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> None
 def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """File the claim as what it is now; return whether a pod of another scheduler uses it."""
     key, visitors = claim.key, cluster.own_devices.visitors
+    # Lazily, up to the first of theirs: a claim may have thousands of users.
     users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
     theirs = (pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod))
     allocation, first = claim.status.allocation, next(theirs, None)
     if first is None:
+        # Most claims are never theirs: nothing is filed for these.
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
             visitors.file(key)
         return False
     drivers = drivers_in(allocation) if allocation is not None else ()
     classes = () if allocation is not None else (*classes_of(claim),)
+    # Another pod of theirs may still be queued when the first one was refused.
     is_queued = allocation is None and any(map(_is_queued, chain((first,), theirs)))
     cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)
     own = cluster.own_devices
+    # Where nodes are tainted instead of devices, the pod's tolerations decide, not the claim's.
     may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True
@@ -125,6 +133,7 @@ def _has_newer_version(cluster: ClusterState, pod: Pod, change: ObjectChange[Pod
 
 def _is_queued(pod: Pod) -> bool:
     """Whether its scheduler has given it no node, and not said why not."""
+    # Any other reason is a scheduler's answer: it has tried the pod, and waits for a change.
     said = (entry for entry in pod.status.conditions or () if (entry.type, entry.status) == ("PodScheduled", "False"))
     return not pod.spec.node_name and all(entry.reason == GATED for entry in said)
 
@@ -137,6 +146,7 @@ def _templates_ahead(cluster: ClusterState, pod: Pod) -> Iterator[ResourceClaimT
         template = cluster.templates.get(f"{namespace}/{entry.resource_claim_template_name}")
         if template is None:
             continue
+        # A faulty template makes no claim, so no scheduler can be allocating one.
         with suppress(DecodeError, ClaimReferenceError):
             name = _name_or_unmade(name_of, entry)
             if name is not None and f"{namespace}/{name}" not in cluster.claims:

@@ -155,6 +155,7 @@ class ClusterState(Stores):
         return self._own_devices
 
     def _catch_up_with_sharing(self) -> None:
+        # Emptied first: the functions below read ``shared_drivers``, which would come here again.
         late, self._late_sharing = self._late_sharing, []
         for note, changes in late:
             for change in changes:
@@ -162,11 +163,13 @@ class ClusterState(Stores):
 
     def _note_sharing(self, note: _Note, changes: Sequence[ObjectChange[Any]], *, late: bool = False) -> None:
         """Have changes noted in ``shared_drivers``; ``late``, or if others wait for that: at the next look at it."""
+        # Changes are noted in their order: one that is not late waits behind those that are.
         if not late and not self._late_sharing:
             for change in changes:
                 note(self, change)
             return
         self._late_sharing.append((note, changes))
+        # Where no other scheduler is asked about for long, the line would grow with each change of the cluster.
         if len(self._late_sharing) > _MOST_LATE_CHANGES:
             self._catch_up_with_sharing()
 
@@ -180,11 +183,13 @@ class ClusterState(Stores):
 
         Another claim that is missing has to be told of, if its entry comes first, and a PodGroup that is missing.
         """
+        # Without its group it is not known which entries mean a claim of the group.
         if group_name(pod) is not None and self.groups.of(pod) is None:
             return False
         name_of = claim_names(pod)
         for entry in pod.spec.resource_claims or ():
             try:
+                # Entries in their order: the first fault is the one of which the pod is told.
                 name, _ = name_of(entry)
             except ClaimNotCreatedYet:
                 return True
@@ -199,6 +204,7 @@ class ClusterState(Stores):
         """UIDs of the pods with a node, or on their way to one, that use a PersistentVolumeClaim."""
         for key in self.pods_by_volume_claim.keys(claim):
             pod = self.pods.get(key)
+            # A pod whose binding is under way mounts the volume as surely as one that runs.
             if pod is not None and (pod.spec.node_name or self.loads.node_of(pod.metadata.uid) is not None):
                 yield pod.metadata.uid
 
@@ -209,6 +215,8 @@ class ClusterState(Stores):
 
     def claims_owned_by(self, owner: Pod | PodGroup) -> Iterator[ResourceClaim]:
         """Claims in the namespace whose controller is this very pod or group: those of another one only say so."""
+        # An owner reference may name any UID. The index has it beside the namespace, so a claim elsewhere is not taken
+        # for one.
         for key in self.claims_by_owner.keys(owner_id(owner.metadata.namespace, owner.metadata.uid)):
             claim = self.claims.get(key)
             if claim is not None:
@@ -227,6 +235,7 @@ class ClusterState(Stores):
 
     def classes_serving(self, pod: Pod) -> dict[str, str]:
         """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
+        # Most pods ask for no extended resource: then no class is looked at.
         wanted = extended_resources(pod) if self.features.extended_resources else []
         classes = classes_by_resource(self.classes) if wanted else {}
         return {resource: classes[resource] for resource in wanted if resource in classes}
@@ -240,6 +249,7 @@ class ClusterState(Stores):
 
         Devices of our own territory count only for claims that may enter it.
         """
+        # Without another scheduler there is nobody to clash with: most clusters end here.
         if not self.shared_drivers:
             return False
         own = self.own_devices
@@ -259,6 +269,8 @@ class ClusterState(Stores):
 
     def assumed_pods(self) -> Iterator[tuple[Pod, str, Mapping[str, int]]]:
         """Yield the pods that are on their way to a node, with the node and what they take there."""
+        # Pods that wait may have room in advance; those whose binding was answered wait no more, but the watch does not
+        # know.
         waiting = (pod.metadata.uid for key in self.waiting if (pod := self.pods.get(key)) is not None)
         for uid in (*waiting, *self.bound):
             if (place := self.pods_by_node.at(uid)) is not None:
@@ -283,6 +295,7 @@ class ClusterState(Stores):
             pod = self.pods.get(key)
             if pod is None or pod.spec.node_name or pod_is_done(pod):
                 continue
+            # A pod behind other gates may never be let go: the claim is not left to it.
             if is_at_gate(pod) or not pod.spec.scheduling_gates:
                 yield pod
 
@@ -294,8 +307,10 @@ class ClusterState(Stores):
         """
         if is_placeholder(pod):
             claim = self.claims.get(claim_behind(pod))
+            # A claim with consumers is decided with the pods that use it.
             if claim is None or claim.status.reserved_for:
                 return False
+            # A pod that waits with the claim says more about where its devices have to be than the claim alone.
             is_open = claim.status.allocation is None
             return not any(self.awaiting(claim)) if is_open else bool(self.clashes(claim))
         return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
@@ -305,8 +320,11 @@ class ClusterState(Stores):
         devices = self.allocated_devices.clashes(claim)
         if is_parked(claim):
             return []
+        # It was held twice. Though the other claim is gone, kube-scheduler takes these devices for free
+        # (docs/contests.md).
         if claim.metadata.uid in self.contested and claim.status.allocation is not None:
             return [DeviceId.of(it) for it in claim.status.allocation.results if not it.admin_access]
+        # Parked claims keep a device only so that nobody sees it come free: no pod runs with them.
         return devices if not all(map(is_parked, self.sharers(claim, devices))) else []
 
     def note_contests(self, claim: ResourceClaim, is_unbound: Callable[[ResourceClaim], bool]) -> None:
@@ -322,12 +340,15 @@ class ClusterState(Stores):
             self.contested.pop(uid, None)
             return
         if claim.status.allocation is None:
+            # A version without the allocation may be older than our write, which is still on its way.
             if self.allocated_devices.assumed(uid) is None:
                 self.contested.pop(uid, None)
             return
+        # Our allocations on their way are not among the claims with devices yet, but may have lost already.
         for entry in self.allocated_devices.assumed_with(devices) if devices else ():
             if entry.claim.metadata.uid != uid and any(self.rivals(entry.claim, devices)):
                 self.contested.setdefault(entry.claim.metadata.uid, claim)
+        # Either of two claims may be the one that came later.
         for one in (claim, *self.sharers(claim, devices)) if devices else ():
             is_open = is_unbound(one) or self.allocated_devices.assumed(one.metadata.uid) is not None
             rival = next(self.rivals(one, devices), None) if is_open else None
@@ -337,6 +358,7 @@ class ClusterState(Stores):
     def waits_with_ours(self) -> Iterator[ResourceClaim]:
         """Yield the allocated claims that are reserved for pods which wait for us, and for no other."""
         for claim in self.claims:
+            # A claim without consumers is not waited with: ``release`` takes its devices back.
             consumers = claim.status.reserved_for if claim.status.allocation is not None else ()
             if consumers and all(self._still_waits(claim, it) for it in consumers):
                 yield claim
@@ -350,6 +372,7 @@ class ClusterState(Stores):
             if is_parked(other):
                 continue
             consumers = other.status.reserved_for or ()
+            # Ours give way to each other by themselves: one whose pods all wait loses nothing but time.
             gives_way = all(self._still_waits(other, it) for it in consumers) if consumers else is_immediate(other)
             if not gives_way:
                 yield other
@@ -360,10 +383,12 @@ class ClusterState(Stores):
             return True
         consumers = claim.status.reserved_for or ()
         pods = [self.pods.get(f"{claim.metadata.namespace}/{it.name}", it.uid) for it in consumers]
+        # An unknown consumer may be a pod of another scheduler that the watch has not shown yet.
         return bool(pods) and all(pod is not None and pod.spec.scheduler_name == self.scheduler_name for pod in pods)
 
     def sharers(self, claim: ResourceClaim, devices: Iterable[DeviceId]) -> Iterator[ResourceClaim]:
         """Yield the other claims that hold one of the devices."""
+        # Each claim once, in an order that does not change from run to run.
         keys = dict.fromkeys(key for device in devices for key in self.claims_by_device.keys(device))
         for other in filter(None, map(self.claims.get, keys)):
             if other.metadata.uid != claim.metadata.uid:
@@ -371,6 +396,7 @@ class ClusterState(Stores):
 
     def is_parked(self, claim: ResourceClaim) -> bool:
         """Return whether no pod may use the claim, because it lost a contest, or its end is not certain yet."""
+        # A claim that just gave its devices back may still be seen with them by kube-scheduler.
         return claim.metadata.uid in self.unparking or is_parked(claim)
 
     def is_dispensable(self, pod: Pod, claim: ResourceClaim) -> bool:
@@ -380,6 +406,7 @@ class ClusterState(Stores):
 
     def _still_waits(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         key = f"{claim.metadata.namespace}/{consumer.name}"
+        # A group stands for all of its pods: if one of them runs, it runs with the claim.
         if is_pod_group(consumer):
             return all(self.waits_for_us(it) and not self._is_placed(it) for it in self.groups.active(key))
         pod = self.pods.get(key, consumer.uid)
@@ -392,6 +419,7 @@ class ClusterState(Stores):
     def gang_pods(self, gang: Gang) -> int:
         """See ``Snapshot``."""
         keys = self.pods_by_gang.count(gang.key)
+        # Too few or too many by any count: the pods need not be looked at.
         if keys < gang.size or keys > MOST_GANG_PODS:
             return keys
         running, waiting = self.members_of(gang)
@@ -402,15 +430,18 @@ class ClusterState(Stores):
 
         All pods of a gang are looked at one after the other, and each asks for all.
         """
+        # Otherwise a gang of a thousand pods would cost a million looks for one decision.
         found = self._gang_members.get(gang.key)
         if found is None:
             pods = [pod for key in self.pods_by_gang.keys(gang.key) if (pod := self.pods.get(key)) is not None]
             running = [pod for pod in pods if self.is_bound(pod)]
             found = self._gang_members[gang.key] = running, [pod for pod in pods if self.is_waiting_member(pod)]
+        # Callers sort and shorten them.
         return found[0].copy(), found[1].copy()
 
     def is_waiting_member(self, pod: Pod) -> bool:
         """Whether a pod of a gang waits for us."""
+        # A pod that is being deleted would leave the gang one short as soon as it is placed.
         return not self.is_bound(pod) and self.is_ours_to_place(pod) and pod.metadata.deletion_timestamp is None
 
     def gang_key_of(self, pod: Pod) -> str | None:
@@ -450,6 +481,7 @@ class ClusterState(Stores):
         Those of one that is too large end alone: all of it would be looked at for each of them.
         """
         group = self.groups.of(pod) if self.features.groups_end_as_one else None
+        # Anyone can make a group of thousands of pods: the work for one pod must not grow with it.
         is_one = group is not None and ends_as_one(group) and self.groups.members.count(group.key) <= MOST_GANG_PODS
         return group.key if group is not None and is_one else None
 
@@ -502,6 +534,7 @@ class ClusterState(Stores):
     def may_preempt(self, key: str) -> bool:
         """Whether others end for a waiting pod, or may: a pod of lower priority has a place."""
         pod = self.pods.get(key)
+        # Where pods of a group end together the priority of a single pod says little, so nothing is ruled out.
         if pod is None or self.features.groups_end_as_one or self.nominated_pods.get(pod.metadata.uid) is not None:
             return True
         return self.loads.has_lower(self.priority_of(pod))
@@ -514,10 +547,12 @@ class ClusterState(Stores):
         pod, wake_on = self.pods.get(key), self.waiting.get(key)
         if pod is None or wake_on is None or wake_on.tried_at is None:
             return True
+        # Asked for devices first: that is one look, and room is a look at each node.
         if wake_on.freed and self.allocated_devices.freed_devices.any_since(wake_on.tried_at.devices):
             return True
         if wake_on.room and self._has_room(pod, wake_on.tried_at.room):
             return True
+        # Nothing of what came free is left: the next look need not ask about it again.
         self.waiting[key] = wake_on._replace(tried_at=self.times_freed())
         return False
 
@@ -526,6 +561,7 @@ class ClusterState(Stores):
 
         Resources that devices may serve are left out, and a pod whose devices may bring cpu or memory may always fit.
         """
+        # What its devices add to its requests differs from node to node: only an attempt tells.
         if self.features.node_allocatable_resources and pod.spec.resource_claims:
             return any(True for _ in self._freed_nodes.since(since))
         requests, served = NodeResources(tuple(pod_requests(pod).items())), extended_resources(pod)
@@ -535,15 +571,20 @@ class ClusterState(Stores):
 
     def _room_came_free(self, node: str) -> None:
         """Of a node that is gone nothing is remembered: another one of its name wakes the pods that it may help."""
+        # A pod may leave a node that is gone, and the name would stay in memory for ever.
         if self._loaded_nodes.get(node) is not None:
             self._freed_nodes.freed(node)
 
     def _is_being_written(self, claim: ResourceClaim) -> bool:
+        # Neither may be planned with: an allocation on its way may land, and a reservation that goes may free the
+        # devices.
         uid = claim.metadata.uid
         return self.allocated_devices.assumed(uid) is not None or uid in self.groups.releasing
 
     def loaded_nodes(self) -> Nodes:
         """All nodes with what is used of them: the live ones, brought up to date by this call."""
+        # Only nodes whose sum changed since the last call: a decision costs as much as changed, not as much as there
+        # is.
         touched, self.loads.touched = self.loads.touched, set()
         for name in touched:
             state = self._loaded_nodes.get(name)

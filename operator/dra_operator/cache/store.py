@@ -54,6 +54,7 @@ class UidMemory:
     def add(self, uid: str) -> None:
         """Remember ``uid`` as the newest."""
         self._uids[uid] = None
+        # One that is put in again must not be forgotten as if it were the oldest.
         self._uids.move_to_end(uid)
         if len(self._uids) > self._limit:
             self._uids.popitem(last=False)
@@ -90,8 +91,10 @@ class Store(Generic[T]):
         """Take ``obj`` in; None if that is no news."""
         key, meta = obj.key, obj.metadata
         old = self._objects.get(key)
+        # Sources overlap: the watch repeats what an answer has brought, and may bring it after a newer version.
         if (old is not None or self.deleted) and self.knows(key, meta.uid, meta.resource_version):
             return None
+        # The end of the old one was not seen, and may still be reported.
         if old is not None and old.metadata.uid != meta.uid:
             self.deleted.add(old.metadata.uid)
         self._objects[key] = obj
@@ -106,6 +109,7 @@ class Store(Generic[T]):
     def remove(self, key: str, uid: str | None = None) -> ObjectChange[T] | None:
         """Forget the object; None if it is not there, or has another UID than ``uid``."""
         if uid:
+            # Also of an object that is not known: its creation may be reported after its end.
             self.deleted.add(uid)
         old = self._objects.get(key)
         if old is None or (uid and old.metadata.uid != uid):
@@ -166,6 +170,7 @@ class ClaimTemplate(Object, frozen=True):
 
     def without_bulk(self) -> ClaimTemplate:
         """The template itself, or what is kept of it if it is large."""
+        # Only the length is looked at where that is enough: to decode a template of a megabyte takes milliseconds.
         size = len(self.spec)
         if size + len(encode(self.metadata)) <= LARGEST_OBJECT_BYTES:
             return self
@@ -186,6 +191,7 @@ class ClaimTemplate(Object, frozen=True):
     def typed(self) -> ResourceClaimTemplateSpec:
         """The same for reading. Raises DecodeError, which names the template and the field at fault."""
         try:
+            # Decoded when it is needed: most templates are named by no pod that waits.
             return decode(ResourceClaimTemplateSpec, self.spec or b"{}")
         except DecodeError as error:
             raise DecodeError(f"ResourceClaimTemplate {self.key}: {error}") from error
@@ -233,6 +239,7 @@ def _for_volumes(meta: ObjectMeta) -> ObjectMeta:
 def _without_labels(meta: ObjectMeta) -> ObjectMeta:
     """Keep short annotations with our prefix, and the controller."""
     ours = {name: text for name, text in (meta.annotations or {}).items() if name.startswith("dra.kopf.dev/")}
+    # The controller stays: evictions and budgets look for pods by their owner.
     owner = meta.controller
     return replace(
         _with_labels(meta), labels=None, annotations=ours or None, owner_references=None if owner is None else (owner,)
