@@ -38,6 +38,7 @@ from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.cycle.attempt import Attempt
 from dra_operator.scheduling.cycle.filter import Plan
+from dra_operator.scheduling.cycle.select_host import best
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
@@ -150,10 +151,10 @@ def _state(cluster: Cluster, allocator: Allocator, pod: Pod, claims: Sequence[Re
 
 
 def _placed(state: CycleState, placement: Placement) -> Plan | None:
-    attempt = Attempt(state, math.inf, lambda _name, _answer: None, placement)
+    attempt = Attempt(state, math.inf, None, placement)
     for _ in attempt.search():
         pass
-    return attempt.best() if attempt.fits else None
+    return best(attempt.fits, attempt.question.scores) if attempt.fits else None
 
 
 def main() -> None:

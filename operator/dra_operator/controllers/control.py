@@ -291,8 +291,14 @@ class Control:
         ``raw`` is what the server sent, if that is at hand: an update may be made on top of it. An answer to a write of
         ours does not show that others see the object by now; every other source does.
         """
-        if source is not Source.ANSWER:
-            self._shown(obj)
+        # Of a claim that has ended nothing is kept: its last version may be shown after its end.
+        if (
+            source is not Source.ANSWER
+            and isinstance(obj, ResourceClaim)
+            and obj.metadata.uid not in self.cluster.claims.deleted
+            and self._conflict_check.seen(obj)
+        ):
+            self._look_at_users([obj.key], after=self._grace)
         if raw is not None and isinstance(obj, Pod):
             self._pods.came(obj, raw)
         elif raw is not None and isinstance(obj, ResourceClaim):
@@ -329,12 +335,6 @@ class Control:
             if any(pod.spec.scheduler_name != self.cluster.scheduler_name for pod in pods):
                 for result in allocation.results:
                     self._drivers.met(result.driver)
-
-    def _shown(self, obj: Object) -> None:
-        if not isinstance(obj, ResourceClaim) or obj.metadata.uid in self.cluster.claims.deleted:
-            return  # of a claim that has ended nothing is kept
-        if self._conflict_check.seen(obj):
-            self._look_at_users([obj.key], after=self._grace)
 
     def records_claim(self, pod: Pod, claim: str) -> bool:
         """Return whether the claim of this name is being recorded in the pod from here, or may have been."""

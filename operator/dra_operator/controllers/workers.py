@@ -228,11 +228,6 @@ class _Begun(NamedTuple):
     charged: float = 0.0
 
 
-def _begun(key: Key) -> _Begun:
-    attempt = new_attempt()
-    return _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
-
-
 async def _turns_of_others() -> None:
     """Let the others on the event loop do what they have to, for as long as decisions took at most."""
     before, end = 0.0, time.perf_counter() + DISPATCH_STRETCH_SECONDS
@@ -285,7 +280,11 @@ class Dispatcher:
             self._queue.looked_at(key, 0.0)
             self._queue.done(key, is_over=False)
             return
-        begun = self._postponed.pop(key, None) or _begun(key)
+        begun = self._postponed.pop(key, None)
+        if begun is None:
+            attempt = new_attempt()
+            begun = _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
+        # Log lines and spans of all pieces of an attempt have its id, however many others run in between.
         enter_attempt(begun.attempt)
         began = time.perf_counter()
         try:
@@ -297,7 +296,11 @@ class Dispatcher:
             return
         # Charged before the key goes back: the debt decides about its namespace's next turn.
         is_much = self._queue.looked_at(key, time.perf_counter() - began)
-        self._charge(key, begun, decided.spent, is_much)
+        # The last piece only; a plan made anew begins with 0 seconds. Cheap decisions are free, unless a namespace has
+        # had much of a round: then the rank alone decides who is next.
+        piece = decided.spent - begun.charged if decided.spent >= begun.charged else decided.spent
+        if is_much or piece > self._time_slices.cheap:
+            self._queue.charge(key, piece)
         if isinstance(decided, Postponed):
             # No write is under way for it, so it must not keep a worker from keys with writes.
             self._slots.release()
@@ -310,15 +313,6 @@ class Dispatcher:
         else:
             group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
-
-    def _charge(self, key: Key, begun: _Begun, spent: float, is_much: bool) -> None:
-        """Have the namespace pay for the last piece, unless that was cheap and the namespace has had little else.
-
-        A plan made anew begins with 0 seconds.
-        """
-        piece = spent - begun.charged if spent >= begun.charged else spent
-        if is_much or piece > self._time_slices.cheap:
-            self._queue.charge(key, piece)
 
     async def _tell(self, key: Key, note: Awaitable[None]) -> None:
         """Write a note. One that cannot be written is not worth another try: the end of the attempt tells more."""

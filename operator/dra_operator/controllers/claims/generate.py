@@ -62,7 +62,6 @@ from dra_api.resource import (
     POD_CLAIM_NAME_ANNOTATION,
     ResourceClaim,
     ResourceClaimSpec,
-    ResourceClaimTemplateSpec,
 )
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
@@ -270,11 +269,17 @@ class ClaimMaker:
         if template is None:
             missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
             raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
-        spec = template.typed()
-        if (size := bytes_of_large(spec.spec)) is not None:
+        spec, features = template.typed().spec, self._cluster.features
+        if (size := bytes_of_large(spec)) is not None:
             raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")
-        admin = self._check_gates(spec)
-        body = claim_from_template(owner, entry, template, self._cluster.features.release)
+        # A server whose gate is off would drop the field without a word, and the pod would get less than it asked for.
+        requests = spec.devices.requests or ()
+        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
+        if admin and not features.admin_access:
+            raise GenerationFailed("admin access is requested, but the feature is disabled")
+        if not features.prioritized_list and any(request.first_available for request in requests):
+            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
+        body = claim_from_template(owner, entry, template, features.release)
         if with_finalizer:
             body["metadata"]["finalizers"] = [FINALIZER]
         try:
@@ -311,22 +316,10 @@ class ClaimMaker:
                 return claim
         raise taken
 
-    def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
-        """Return whether the template asks for admin access.
-
-        Raises GenerationFailed for what is switched off (5.4, 7).
-        """
-        requests = spec.spec.devices.requests or ()
-        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
-        if admin and not self._cluster.features.admin_access:
-            raise GenerationFailed("admin access is requested, but the feature is disabled")
-        if not self._cluster.features.prioritized_list and any(request.first_available for request in requests):
-            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
-        return admin
-
 
 def claim_from_template(owner: Pod | PodGroup, entry: str, template: ClaimTemplate, release: Release) -> Object:
     """Return the claim to create for an entry (5.4, step 8)."""
+    # From the JSON of the template, not from its struct: fields that this release does not know go into the claim.
     content = template.content()
     wanted = content.get("metadata") or {}
     annotations = {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry}
@@ -455,16 +448,14 @@ class ClaimGenerator:
             if name is not None:
                 found[entry.name] = name
         if found:
+            # Where devices are abundant the pod is planned meanwhile; its binding waits for this write.
             with self._names_being_written.of(pod, found):
-                pod = await self._record(pod, found)
+                try:
+                    pod = await self._pods.record_claims(pod, found)
+                except NotFound as error:
+                    raise PodVanished(str(error)) from error
         if pod.spec.node_name:
             await self._reserve(pod)
-
-    async def _record(self, pod: Pod, found: Mapping[str, str]) -> Pod:
-        try:
-            return await self._pods.record_claims(pod, found)
-        except NotFound as error:
-            raise PodVanished(str(error)) from error
 
     async def _claim_for(
         self, pod: Pod, entry: PodResourceClaim, owned: Mapping[str, list[ResourceClaim]]
@@ -484,18 +475,16 @@ class ClaimGenerator:
             made = next((claim for claim in every if _is_legacy_claim_of(claim, pod, entry.name)), None)
         if made is not None:
             return made.metadata.name
-        return await self._make(pod, entry, entry.resource_claim_template_name)
-
-    async def _make(self, pod: Pod, entry: PodResourceClaim, template: str) -> str | None:
-        """Return the name of a new claim, or None if the recorded one is gone once more: it is made again after a
-        pause."""
-        if recorded_name(pod, entry.name) is None:
-            return (await self._create(pod, entry, template)).metadata.name
-        what = f"{pod.metadata.uid}/{entry.name}"
-        if self._context.pauses.puts_off(what, Key("templates", pod.key)):
+        # A recorded claim that is gone is made again. Somebody who deletes it again and again meets growing pauses.
+        what, is_again = f"{pod.metadata.uid}/{entry.name}", recorded_name(pod, entry.name) is not None
+        if is_again and self._context.pauses.puts_off(what, Key("templates", pod.key)):
             return None
-        claim = await self._create(pod, entry, template)
-        self._context.pauses.did(what)
+        with_finalizer = self._is_ours_throughout(pod)
+        claim = await self._maker.create(
+            pod, entry.name, entry.resource_claim_template_name, with_finalizer=with_finalizer
+        )
+        if is_again:
+            self._context.pauses.did(what)
         return claim.metadata.name
 
     def _check_gate_of_groups(self, pod: Pod) -> None:
@@ -510,9 +499,6 @@ class ClaimGenerator:
                 "the pod is in a PodGroup, whose claims need the feature gates GenericWorkload and "
                 "DRAWorkloadResourceClaims: turn both on"
             )
-
-    async def _create(self, pod: Pod, entry: PodResourceClaim, template: str) -> ResourceClaim:
-        return await self._maker.create(pod, entry.name, template, with_finalizer=self._is_ours_throughout(pod))
 
     def _is_settled(self, pod: Pod, entry: PodResourceClaim, name_of: Callable[[PodResourceClaim], ClaimName]) -> bool:
         try:

@@ -84,29 +84,27 @@ class Bind:
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``BindStep``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
-        pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod
+        # The newest version: its record of the claims is what the kubelet will read.
+        bound = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod
         with span("bind", pod=pod.key, node=node):
-            await self._bind(pod, node, claims)
-        self._cluster.assume_bound(pod)
+            for attempt in range(1, BIND_ATTEMPTS + 1):
+                try:
+                    await self._pods.bind(bound, node)
+                except NotFound as error:
+                    raise PodVanished(str(error)) from error
+                except Conflict as conflict:
+                    # Any write to the pod makes a binding of an older version conflict, a condition of ours as well.
+                    current = await self._unless_bound(bound, node, conflict)
+                    if current is None:
+                        break
+                    if attempt == BIND_ATTEMPTS:
+                        raise
+                    check_recorded(current, claims)
+                    bound = current
+                else:
+                    break
+        self._cluster.assume_bound(bound)
         tell(logger, logging.INFO, "pod bound", pod=pod.key, node=node)
-
-    async def _bind(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """Bind this version of the pod, or the newer one that the server has, if that records its claims as well."""
-        for attempt in range(1, BIND_ATTEMPTS + 1):
-            try:
-                await self._pods.bind(pod, node)
-            except NotFound as error:
-                raise PodVanished(str(error)) from error
-            except Conflict as conflict:
-                current = await self._unless_bound(pod, node, conflict)
-                if current is None:
-                    return
-                if attempt == BIND_ATTEMPTS:
-                    raise
-                check_recorded(current, claims)
-                pod = current
-            else:
-                return
 
     async def _unless_bound(self, pod: Pod, node: str, conflict: Conflict) -> Pod | None:
         """Return the newer version of the pod; None if it is assigned to the node already.

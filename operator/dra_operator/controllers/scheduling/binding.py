@@ -32,10 +32,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from typing import TypeVar
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
@@ -119,21 +118,11 @@ class BindingCycle:
             self._context.wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
-    async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
-        """Write the plan, as much of it as may be written by now; None if the bind step has to wait. Raises
-        BindingFailed.
+    async def pre_bind(self) -> list[ResourceClaim]:
+        """Write all of the plan but volumes and the bind step. Return the claims as they are then.
 
         Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
-        claims = await self.pre_bind()
-        await self.bind_volumes()
-        if not may_bind(claims):
-            return False
-        await self.bind(claims)
-        return True
-
-    async def pre_bind(self) -> list[ResourceClaim]:
-        """All of it but volumes and the bind step: the claims as they are then. Raises as ``write``."""
         async with self._undoing():
             # One after the other: a failed write then leaves one claim behind, and the next attempt finds it.
             claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
@@ -144,7 +133,10 @@ class BindingCycle:
             return claims
 
     async def bind_volumes(self) -> None:
-        """Begin what the PV controller and the provisioners complete. It is never taken back. Raises as ``write``."""
+        """Begin what the PV controller and the provisioners complete. It is never taken back.
+
+        Raises as ``pre_bind``.
+        """
         if is_at_gate(self._pod):
             return  # the pod's own scheduler does that
         async with self._undoing():
@@ -159,7 +151,7 @@ class BindingCycle:
     async def bind(self, claims: Sequence[ResourceClaim], *, undo: bool = True) -> None:
         """Take the bind step.
 
-        Raises as ``write``; without ``undo`` a pod that exists keeps all it has when that fails.
+        Raises as ``pre_bind``; without ``undo`` a pod that exists keeps all it has when that fails.
         """
         async with self._undoing(always=undo):
             self._action = self._bind_step.action(self._plan.node)
@@ -396,7 +388,11 @@ class Permit:
             with span(
                 "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
             ):
-                is_done = await binding_cycle.write(partial(self.may_bind, pod))
+                # Devices, then volumes, then the pod: what cannot be taken back comes after what can fail.
+                claims = await binding_cycle.pre_bind()
+                await binding_cycle.bind_volumes()
+                if is_done := self.may_bind(pod, claims):
+                    await binding_cycle.bind(claims)
         except BindingRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise

@@ -332,26 +332,21 @@ class SchedulingCycle:
     def _planning(self, cycle_state: CycleState) -> Planning:
         """Counts first what the pod's rules ask about; the pod waits for any change of it until they are made."""
         pod, nodes = cycle_state.pod, cycle_state.nodes
+        post_filter = self._makes_room.post_filter if self._makes_room is not None else None
+
+        def answered(node: str, answer: NodeStatus) -> None:
+            tell(logger, logging.DEBUG, "node asked", pod=pod.key, node=node, answer=answer.text)
+
         for pause in counted(pod, nodes):
             self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=ANY_CHANGE))
             yield pause
         self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=nodes.rules_between(pod).hints()))
-        decision = yield from self._plan(cycle_state)
+        # Every node's answer is put into words, which costs more than the search: only where that is logged.
+        noted = answered if logger.isEnabledFor(logging.DEBUG) else None
+        decision = yield from plan(cycle_state, self._filter_timeout, noted, post_filter, self._placement)
         if isinstance(decision, Plan):
             yield from counted(pod, nodes)  # for the last look at the rules, if others needed the room meanwhile
         return decision
-
-    def _plan(self, cycle_state: CycleState) -> Planning:
-        """Return a plan that says what each node answered, if that is logged."""
-        post_filter = self._makes_room.post_filter if self._makes_room is not None else None
-        if not logger.isEnabledFor(logging.DEBUG):
-            return plan(cycle_state, self._filter_timeout, post_filter=post_filter, placement=self._placement)
-        pod = cycle_state.pod.key
-
-        def answered(node: str, answer: NodeStatus) -> None:
-            tell(logger, logging.DEBUG, "node asked", pod=pod, node=node, answer=answer.text)
-
-        return plan(cycle_state, self._filter_timeout, answered, post_filter, self._placement)
 
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster

@@ -120,7 +120,11 @@ class Attempt:
     """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
 
     def __init__(
-        self, cycle_state: CycleState, filter_timeout: float, answered: Answered, placement: Placement | None = None
+        self,
+        cycle_state: CycleState,
+        filter_timeout: float,
+        answered: Answered | None,
+        placement: Placement | None = None,
     ) -> None:
         self._answered = answered
         self._placement = placement
@@ -149,6 +153,8 @@ class Attempt:
         self._is_best = False
         """No node that was not asked can be better than those that fit."""
         self.fits: list[Fit] = []
+        self.statuses: dict[str, NodeStatus] = {}
+        """The answers, for a post filter."""
 
     def search(self) -> Work:
         """Ask nodes until the best one is known. Raises AllocationError or Aborted when that ends the attempt."""
@@ -172,13 +178,10 @@ class Attempt:
         for name in by_room if self._chosen is None else chain(self._chosen.ranking.best_first(), by_room):
             if name not in self._asked and self._demands.may_fit(name):
                 yield from self._try(name)
-                if self._is_settled():
+                # No other node can be better, or enough of them fit: kube-scheduler stops at as many.
+                if self._is_best or len(self.fits) >= enough(len(self._nodes)):
                     return
             yield from self._pause(1)
-
-    def best(self) -> Plan:
-        """The best of the nodes that fit."""
-        return best(self.fits, self.question.scores)
 
     def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
         """The answer when no node fits. Raises Aborted if that is not known of some."""
@@ -228,12 +231,10 @@ class Attempt:
     def _look_up(self, demand: Demand) -> Work:
         """Have the index say which nodes can meet the demand."""
         self._ideal = max(self._ideal, ideal(demand.program))
-        if demand.claims:
-            yield from self._evaluate(demand)
-            demand.candidates = self._allocator.candidates(demand.program, self._usage)
-
-    def _evaluate(self, demand: Demand) -> Work:
-        """Have the claims' selectors evaluated on all devices. That is work for this pod, and its time is limited."""
+        if not demand.claims:
+            return
+        # The selectors are evaluated on all devices. That is work for this pod, and its time is limited; what brings
+        # the index up to date other pods need as well, so it is not charged.
         began: Elapsed = None
         for expression in self._allocator.catch_up(demand.program, self._usage):
             elapsed = yield Pause.SEARCHING if expression else Pause.INDEXING
@@ -241,6 +242,7 @@ class Attempt:
             spent = elapsed - began if elapsed is not None and began is not None else 0.0
             if expression and spent > self.question.filter_timeout:
                 raise Aborted(self._too_slow(demand, expression))
+        demand.candidates = self._allocator.candidates(demand.program, self._usage)
 
     def _too_slow(self, demand: Demand, expression: str) -> str:
         cost = self._allocator.inventory.compiled.cost(expression)
@@ -265,10 +267,6 @@ class Attempt:
         states = (state for name in few if (state := self._nodes.get(name)) is not None)
         return [state.name for state in sorted(states, key=lambda it: (-self._nodes.room(it), it.name))]
 
-    def _is_settled(self) -> bool:
-        """Whether no other node can be better than those that fit, or enough of them are known."""
-        return self._is_best or len(self.fits) >= enough(len(self._nodes))
-
     # --- asking a node ---
 
     def _try_all(self, names: Iterable[str]) -> Work:
@@ -281,9 +279,11 @@ class Attempt:
             return
         self._asked.add(name)
         answer = yield from self.question.filter(state)
-        self._answered(name, answer)
+        self.statuses[name] = answer
+        if self._answered is not None:
+            self._answered(name, answer)
         self._take_in(state, answer)
-        yield from self._take_pause()
+        yield from self._pause()
 
     def _take_in(self, state: LoadedNode, answer: NodeStatus) -> None:
         match answer:
@@ -320,13 +320,10 @@ class Attempt:
         room, score = ranking.normalized(state.name), ranking.score(state.name)
         return Fit(plan, alternatives, room, raw, score, self._chosen.strategy.name)
 
-    def _take_pause(self) -> Work:
-        """For what asking has cost."""
-        yield from self._pause(self.question.steps)
+    def _pause(self, steps: int = 0) -> Work:
+        """Let others run if so many steps, and those of the questions since the last call, make a piece."""
+        self._steps += steps + self.question.steps
         self.question.steps = 0
-
-    def _pause(self, steps: int) -> Work:
-        self._steps += steps
         if self._steps >= PAUSE_STEPS:
             self._steps = 0
             yield Pause.SEARCHING
@@ -352,7 +349,7 @@ class Attempt:
                 self._elsewhere.add(answer.obstacle.reason)
                 self._unavailable |= answer.elsewhere
                 missing -= answer.elsewhere
-            yield from self._take_pause()
+            yield from self._pause()
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
@@ -382,7 +379,7 @@ Planning = Generator[Pause, Elapsed, Plan | NoPlace]
 def plan(
     cycle_state: CycleState,
     filter_timeout: float = math.inf,
-    answered: Answered = lambda _name, _answer: None,
+    answered: Answered | None = None,
     post_filter: PostFilter | None = None,
     placement: Placement | None = None,
 ) -> Planning:
@@ -397,21 +394,15 @@ def plan(
     Faults of the claims end the attempt. A fault of what one node sees (a selector that fails on one of its devices)
     keeps the pod from that node only.
     """
-    statuses: dict[str, NodeStatus] = {}
-
-    def noted(name: str, answer: NodeStatus) -> None:
-        statuses[name] = answer
-        answered(name, answer)
-
     try:
-        attempt = Attempt(cycle_state, filter_timeout, answered if post_filter is None else noted, placement)
+        attempt = Attempt(cycle_state, filter_timeout, answered, placement)
         yield from attempt.search()
         if attempt.fits:
-            return attempt.best()
+            return best(attempt.fits, attempt.question.scores)
         refusal = yield from attempt.refuse()
         if post_filter is None or refusal.stuck:
             return refusal
-        nominated = yield from post_filter(Unschedulable(cycle_state, attempt.question, refusal, statuses))
+        nominated = yield from post_filter(Unschedulable(cycle_state, attempt.question, refusal, attempt.statuses))
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return replace(refusal, nominated=nominated)

@@ -42,7 +42,6 @@ from dra_operator.allocator import (
     Failed,
     GaveUp,
     NodeFailure,
-    Outcome,
     Refusal,
     Refused,
     RefusedClaim,
@@ -391,7 +390,9 @@ class PodFilter:
     def serve(self, state: LoadedNode) -> Generator[Pause, Elapsed, NodeStatus]:
         """What the node's devices say, whatever the rules do. Raises as ``filter`` does."""
         demand = self.demands.on(state)
-        elsewhere = frozenset(self._elsewhere(state, demand))
+        # Claims that the pod has already and that are of no use to it on this node.
+        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
+        elsewhere = frozenset(self.allocations.elsewhere(state.node) | outdated)
         if not demand.claims:
             plan = Plan(state.name, {}, demand.served, volumes=self.bindings(state))
             return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
@@ -406,7 +407,18 @@ class PodFilter:
             if elapsed is not None and began is not None and elapsed - began > self.filter_timeout / self.haste:
                 return Undecided("timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
-        return self._answer(state, demand, outcome, elsewhere)
+        if isinstance(outcome, Failed):
+            return Faulty(outcome.error, is_of_node=outcome.is_of_node)
+        if isinstance(outcome, GaveUp):
+            return Undecided(outcome.text)
+        if not isinstance(outcome, Allocated):
+            return Lacking(demand, outcome)
+        # Claims elsewhere come last: to give them back is of use only where all else fits.
+        if (obstructed := self._obstructed(state, elsewhere)) is not None:
+            return obstructed
+        allocations = demand.allocations(outcome.results)
+        plan = Plan(state.name, allocations, demand.served, demand.extended, self.bindings(state))
+        return self._with_node_use(state, plan, outcome.score)
 
     def likeness(self, state: LoadedNode) -> Hashable | None:
         """Equal for nodes that ``serve`` answers alike, but for the names of nodes, pools and devices; None: unknown.
@@ -425,19 +437,6 @@ class PodFilter:
         """How the pod's unbound claims of volumes get theirs on a node that no rule keeps it from."""
         found = self.volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
-
-    def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome, elsewhere: frozenset[str]) -> NodeStatus:
-        if isinstance(outcome, Allocated):
-            if (obstructed := self._obstructed(state, elsewhere)) is not None:
-                return obstructed
-            allocations = demand.allocations(outcome.results)
-            plan = Plan(state.name, allocations, demand.served, demand.extended, self.bindings(state))
-            return self._with_node_use(state, plan, outcome.score)
-        if isinstance(outcome, Failed):
-            return Faulty(outcome.error, is_of_node=outcome.is_of_node)
-        if isinstance(outcome, GaveUp):
-            return Undecided(outcome.text)
-        return Lacking(demand, outcome)
 
     def _with_node_use(self, state: LoadedNode, plan: Plan, score: int = 0) -> NodeStatus:
         """Whether the node has what the devices of the plan take of its own resources."""
@@ -461,11 +460,6 @@ class PodFilter:
             return Obstructed(use)
         short = shortage(pod, self._nominations.loaded(state), use)
         return Obstructed(short) if short is not None else Fits(replace(plan, node_use=use), score)
-
-    def _elsewhere(self, state: LoadedNode, demand: Demand) -> set[str]:
-        """UIDs of the claims that the pod has already and that are of no use to it on the node."""
-        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
-        return self.allocations.elsewhere(state.node) | outdated
 
     def _obstructed(self, state: LoadedNode, elsewhere: frozenset[str]) -> Obstructed | None:
         """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
