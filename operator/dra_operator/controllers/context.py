@@ -62,6 +62,7 @@ class Recently:
         """Note that it is done now."""
         self._done.pop(what, None)
         self._done[what] = self._clock()
+        # Names come from objects that tenants make: memory must not grow with them.
         if len(self._done) > KEPT_RECENT_THINGS:
             self._done.popitem(last=False)
 
@@ -116,7 +117,9 @@ class GrowingPauses:
     def did(self, what: str) -> float:
         """Note that it is done now. Return the pause before the next time."""
         now, before = self._clock(), self._done.pop(what, None)
+        # The pause itself is no calm: a thing that comes back as soon as it may goes on as before.
         times = before.times + 1 if before is not None and now - before.at - before.pause < CALM_SECONDS else 1
+        # The second time follows at once: once may be an accident.
         pause = min(self._waits.first * 2.0 ** min(times - 2, 30), self._waits.longest) if times > 1 else 0.0
         self._done[what] = _Done(times, now, pause)
         if len(self._done) > REMEMBERED_THINGS:

@@ -170,12 +170,14 @@ class Control:
         self.cluster, self.controllers = cluster, options.controllers
         self._drivers, self._grace = options.drivers, times.grace
         self._sees_others, self._checks_now = sees_others, options.check_invariants
+        # First of all: nearly everything below puts keys on queues.
         self.queues = queues = _queues(times, clock, self._rank)
         context = self._context(client, times, clock, now)
         self.events, self._claims, self._pods = context.events, context.claims, context.pods
 
         # Claims: made from templates, recorded in pods and groups, given back when their consumers are gone.
         delayed_deletion, counts = DelayedDeletion(queues.of("release"), clock), ClaimMetrics(registry)
+        # Where devices are scarce the names go first: a pod that gets none is told so by a write to the same status.
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
@@ -241,6 +243,7 @@ class Control:
         Answers to writes come in by the same door as watch events, so that nothing waits for the watch.
         """
         stamp = partial(_stamp, now)
+        # Without the gate a server drops the time, and the answer would differ from what was written.
         allocated_at = stamp if self.cluster.features.binding_conditions else lambda: None
         return ControllerContext(
             cluster=self.cluster,
@@ -261,6 +264,7 @@ class Control:
         return pod is None or shows_reason(pod)
 
     async def _decide(self, key: str) -> Decided | Postponed:
+        # Should a decision hang, the probe can say at which pod.
         self.deciding = f"pod {key}"
         try:
             return await self.placer.decide(key)
@@ -312,6 +316,7 @@ class Control:
         if isinstance(now, ResourceClaim):
             self._note_allocation(before, now)
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
+            # It needs nothing more: its timer would only bring it back to find that out.
             self.queues.of("placement").settled(Key("placement", key))
             self.placer.is_over(now)
         elif isinstance(now, Pod) and isinstance(before, Pod):
@@ -326,10 +331,12 @@ class Control:
         was = before if isinstance(before, ResourceClaim) else None
         if was is not None and (was.status.allocation is None) == (now.status.allocation is None):
             return
+        # Both: who had devices and gave them back may take some again.
         for claim in (was, now):
             allocation = claim.status.allocation if claim is not None else None
             if claim is None or allocation is None:
                 continue
+            # By the consumers: nothing else in a claim says who allocated it.
             users = (f"{claim.metadata.namespace}/{it.name}" for it in claim.status.reserved_for or ())
             pods = (pod for key in users if (pod := self.cluster.pods.get(key)) is not None)
             if any(pod.spec.scheduler_name != self.cluster.scheduler_name for pod in pods):
@@ -400,6 +407,7 @@ class Control:
 
     def delete(self, source: Source, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone. Its successor of the same name, which the cache may have already, stays."""
+        # By UID, even if the cache has a successor of the name: what was known of the claim ends with it.
         if uid and kind is ResourceClaim:
             self._conflict_check.gone(uid)
             self.cluster.contested.pop(uid, None)
@@ -419,6 +427,7 @@ class Control:
             return
         if isinstance(before, Pod):
             self.placer.is_over(before)
+        # The back-off of a deleted pod must not delay a new one of its name.
         for key in _keys_of(before):
             self.queues.of(key.controller).forget(key)
 
@@ -427,6 +436,7 @@ class Control:
         if self._observer is not None:
             self._observer.hold(uid, allocation)
         devices = self.cluster.allocated_devices
+        # A claim that cannot be read still holds its devices: given away twice, they would break a running pod.
         had_some = devices.holds(uid)
         devices.stored(uid, allocation)
         if had_some and not devices.holds(uid):
@@ -445,6 +455,7 @@ class Control:
         pod = self.cluster.applicant(key.object)
         if pod is None:
             return (0, "")
+        # As kube-scheduler's PrioritySort orders its queue.
         return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")
 
     def load(self, objects: Iterable[Object]) -> None:
@@ -463,6 +474,7 @@ class Control:
 
     async def run(self) -> None:
         """Work until cancelled; then write the last events and stop."""
+        # Before the first decision: what a former process allocated may be contested without our knowing.
         self._conflict_check.begins(self.cluster.waits_with_ours())
         try:
             async with asyncio.TaskGroup() as group:
@@ -473,6 +485,7 @@ class Control:
                         for crew in self._crews:
                             crews.create_task(crew.run(), name=type(crew).__name__)
                 finally:
+                    # The last events tell why the work ended; they are lost with the process otherwise.
                     await self.events.flush(1.0)
                     events.cancel()
                     late_work.cancel()
@@ -484,6 +497,7 @@ class Control:
     def _after(self) -> None:
         if not self._checks_now():
             return
+        # News of two objects come in either order, so a violation counts only if it lasts: hence the second look.
         seconds = self._violations.report(violations(self.cluster))
         if seconds is not None and self._looks_again is None:
             self._looks_again = asyncio.get_running_loop().call_later(seconds, self._look_again)

@@ -115,8 +115,10 @@ class Fairness:
         namespace = key.namespace
         keys, entry = self._keys.setdefault(namespace, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
+        # Keys of a namespace that stands aside are in line, but nobody would get them.
         if namespace not in self._aside:
             self.ready += 1
+        # Only the first key of a namespace decides about its place.
         if keys[0] is entry:
             self._file(namespace)
 
@@ -141,6 +143,8 @@ class Fairness:
         self._held[key.namespace] -= 1
         if not self._held[key.namespace]:
             del self._held[key.namespace]
+        # Every one of them, not only the namespace that gave the worker back: one more free worker raises the limit of
+        # all.
         for namespace in list(filter(self._may_take, self._aside)):
             self._aside.discard(namespace)
             self.ready += len(self._keys.get(namespace, ()))
@@ -159,6 +163,7 @@ class Fairness:
         """Return the namespace whose turn it is."""
         if self._paid_at:
             now = self._loop.time()
+            # Nobody tells when a debt is paid back, so it is looked at before each choice.
             for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
                 del self._paid_at[namespace]
                 self._file(namespace)
@@ -175,6 +180,7 @@ class Fairness:
             self._filed.pop(namespace, None)
             return
         entry = (self._paid_at.get(namespace, 0.0), keys[0][0], namespace)
+        # A heap with the same entry twice would have to be cleaned up later.
         if self._filed.get(namespace) == entry:
             return
         self._filed[namespace] = entry
@@ -189,7 +195,9 @@ class Fairness:
     def charge(self, key: Key, seconds: float) -> None:
         """Add the time of a decision about the key to its namespace's debt."""
         namespace, now = key.namespace, self._loop.time()
+        # At a quarter of a second per second: a debt of a second keeps the namespace back for four.
         due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
+        # A tenant with ten thousand hard pods must be able to pay its debt back at all.
         self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
         self._file(namespace)
 
@@ -215,8 +223,10 @@ class Fairness:
             return False
         self._left.discard(key)
         self._spent[key.namespace] += seconds
+        # A thousand cheap looks are not cheap together.
         is_much = self._spent[key.namespace] > FREE_SECONDS
         if not self._left:
+            # As long a pause as the round took: changes that follow each other take half of the time at most.
             self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
             self._spent.clear()
             self._plan_round()
@@ -229,6 +239,7 @@ class Fairness:
             self._timer.cancel()
 
     def _plan_round(self) -> None:
+        # One round at a time: what is wanted while it is under way belongs to the next one.
         if self._next and not self._left and self._timer is None:
             self._timer = self._loop.call_later(max(0.0, self._rests_until - self._loop.time()), self._start_round)
 

@@ -71,7 +71,9 @@ class KeyBackoff:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         first, longest = self._waits.first, self._waits.longest
+        # A power of a large number of failures would be no float any more.
         own = longest if failures > 30 else min(first * 2**failures, longest)
+        # A token is drawn in any case: also keys whose failure passes soon are requests to a server that is not well.
         return max(min(own, at_most), self._draw(key.namespace))
 
     def succeeded(self, key: Key) -> None:
@@ -85,6 +87,7 @@ class KeyBackoff:
     def _draw(self, namespace: str) -> float:
         """Take one token of the namespace. Return how many seconds to wait until it exists."""
         now = self._clock()
+        # A full bucket is the same as none, so only namespaces that fail are kept.
         self._full_at = {name: at for name, at in self._full_at.items() if at > now}
         at = self._full_at.setdefault(namespace, now) + len(self._full_at) / self._waits.rate
         self._full_at[namespace] = at
@@ -137,6 +140,7 @@ class WorkQueue:
         looked at in rounds.
         """
         for key in keys:
+            # A wide add does not touch the timer or the hold of the key: the next round comes anyway.
             if wide:
                 self._fairness.want(key)
                 continue
@@ -160,6 +164,7 @@ class WorkQueue:
 
     def _begin_round(self, keys: Sequence[Key]) -> list[Key]:
         self.add(*keys)
+        # Keys that a worker has, or that are held, are not in the line: the round must not wait for a look at them.
         return [key for key in keys if key in self._ready]
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -167,6 +172,7 @@ class WorkQueue:
         due = self._loop.time() + seconds
         timer = self._timers.get(key)
         is_ready = key in self._ready and key not in self._weak
+        # A weak look may be found needless, and then the timer is all that brings the key back.
         if is_ready or (timer is not None and timer.when() <= due):
             return
         self._cancel_timer(key)
@@ -176,6 +182,7 @@ class WorkQueue:
     async def get(self) -> Key:
         """Return the next key; wait for one."""
         while not self._fairness.ready:
+            # A future for each waiting worker, so that one key wakes one of them and not all.
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
             try:
@@ -203,6 +210,7 @@ class WorkQueue:
         """
         if is_over:
             self._backoff.succeeded(key)
+        # Asked before the hold, which takes over what was added meanwhile.
         weak = self._finish(key)
         if rest:
             self._hold(key, rest, weak)
@@ -220,9 +228,11 @@ class WorkQueue:
         """
         self.retries += 1
         seconds = self._backoff.failed(key, at_most)
+        # The change may be the remedy. In a firm queue it seldom is: pods that fail wake each other.
         if self._finish(key) is not None and not self._firm:
             seconds = min(seconds, SOON_SECONDS)
         seconds = max(seconds, at_least)
+        # Wanted in any case: a failure is tried again although nothing changes.
         self._hold(key, seconds, weak=False)
         self._notice()
         return seconds
@@ -230,6 +240,7 @@ class WorkQueue:
     def postpone(self, key: Key, level: int) -> None:
         """Put the key back, on which the work is not over: keys postponed to a lower level come first."""
         self._leave(key)
+        # Adds that come while it waits for its next piece are kept for its end: the plan reads the cluster as it began.
         self._postponed.add(key)
         self._push(key, level)
         self._notice()
@@ -291,6 +302,7 @@ class WorkQueue:
 
     def close(self) -> None:
         """Cancel all timers, so that none outlives the loop."""
+        # A timer holds its queue and all that hangs on it until the loop is closed.
         for timer in (*self._timers.values(), *self._held.values()):
             timer.cancel()
         self._timers.clear()
@@ -311,6 +323,7 @@ class WorkQueue:
 
     def _hold(self, key: Key, seconds: float, weak: bool | None) -> None:
         """Hold the key for ``seconds``. ``weak``: how it is wanted afterwards, or None if it is not."""
+        # The timer would bring the key back before its hold is over, so it becomes a wish for the time after that.
         if key in self._timers:
             self._cancel_timer(key)
             weak = False
@@ -320,6 +333,7 @@ class WorkQueue:
 
     def _hold_over(self, key: Key) -> None:
         self._held.pop(key, None)
+        # Nobody wanted the key while it was held: it stays away.
         weak = self._wanted.pop(key, None)
         if weak is not None:
             self.add(key, weak=weak)
@@ -341,6 +355,7 @@ class WorkQueue:
     def _make_ready(self, key: Key, *, weak: bool) -> None:
         if not weak:
             self._weak.discard(key)
+        # One that is in line for an ordinary look stays so.
         elif key not in self._ready:
             self._weak.add(key)
         if key not in self._ready:
@@ -352,6 +367,8 @@ class WorkQueue:
         self._fairness.push(key, level, self._rank(key))
 
     def _notice(self) -> None:
+        # As many as there are keys to hand out, the longest waiting first; one that was called already takes its key
+        # itself.
         for getter in itertools.islice(self._getters, self._fairness.ready):
             if not getter.done():
                 getter.set_result(None)
@@ -397,6 +414,7 @@ class WorkQueues:
 
     async def idle(self) -> None:
         """Wait until nothing is ready and no worker is busy in any of them."""
+        # The last key of one queue may add one to another.
         while not all(queue.is_idle for queue in self._queues.values()):
             for queue in self._queues.values():
                 await queue.idle()

@@ -88,6 +88,8 @@ class Failures:
                 self._told.pop(key, None)
             queue.done(key, rest, is_over=is_over)
             return
+        # A server that asks for a pause knows better than the back-off; a decision that took long rests as if it had
+        # succeeded.
         seconds = queue.retry(key, max(rest, pause_asked_for(error)), _longest_wait(error))
         is_expected = isinstance(error, KubeError | ControllerError)
         self._errors.labels(key.controller, "expected" if is_expected else "unexpected").inc()
@@ -99,6 +101,7 @@ class Failures:
             tell(logger, level, "failed", error=error, **fields)
 
     def _is_news(self, key: Key, error: Exception) -> bool:
+        # They are part of ordinary life beside other writers: the next attempt succeeds, and nobody has to do anything.
         passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
         if passes or is_held_back(error) or self._told.get(key) == str(error):
             return False
@@ -115,6 +118,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _longest_wait(error: BaseException) -> float:
     """Return the longest back-off after the error: short, unless the server refuses for good."""
+    # A refused binding is a failed one, which passes; but only a person can change what refuses.
     passes = any(isinstance(one, PASSING) for one in _causes(error)) and not isinstance(error, BindingRefused)
     return PASSING_SECONDS if passes else math.inf
 
@@ -158,6 +162,7 @@ class Workers:
     async def _work(self) -> None:
         resumed = time.perf_counter()
         while True:
+            # The seconds of waiting for a key are none of work: they must not count as a stretch.
             had_to_wait = not self._queue.depth
             key = await self._queue.get()
             if had_to_wait:
@@ -306,11 +311,13 @@ class Dispatcher:
             self._slots.release()
             self._postponed[key] = begun._replace(charged=decided.spent)
             if decided.note is not None:
+                # Beside the next decisions: a slow server must not stop planning.
                 group.create_task(self._tell(key, decided.note()), name=f"note about {key}")
             self._queue.postpone(key, self._time_slices.level(decided.spent))
         elif decided.follow_up is None:
             self._finish(key, begun, None, decided)
         else:
+            # The key stays with its worker until the writes are over, so no other decision about the pod comes between.
             group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
 
@@ -322,12 +329,16 @@ class Dispatcher:
             logger.debug("%s: cannot record why it waits: %s", key, error)
 
     async def _pause(self, key: Key) -> None:
+        # Planning in pieces gets at most half of the time: others have as much between two pieces.
         if key in self._postponed:
             await asyncio.sleep(self._time_slices.turn)
+        # Between two stretches and not after each decision: with ten thousand pods that cannot be decided, pauses would
+        # add up.
         elif time.perf_counter() - self._paused_at >= DISPATCH_STRETCH_SECONDS:
             await _turns_of_others()
         else:
             return
+        # After the pause: how long others took is not part of the next stretch.
         self._paused_at = time.perf_counter()
 
     async def _follow_up(
@@ -355,5 +366,6 @@ class Dispatcher:
         result = result if error is None else AttemptResult.ERROR
         if result is not None:
             self._ended(result, time.perf_counter() - begun.at)
+        # Also after a failure: a hard pod that fails must not come back before a hard pod that does not.
         rest = self._time_slices.rest_after(decided.spent)
         self._failures.report(self._queue, key, error, rest, is_over=not decided.clears_up)

@@ -112,6 +112,7 @@ def legacy_name(pod: str, entry: str) -> str:
 
 def generated_name_base(pod: str, entry: str) -> str:
     """Return what goes into ``metadata.generateName``; keeps the hyphen before the random part."""
+    # Most names are short enough, and are read by people as they are.
     base = f"{pod}-{entry}-"
     if len(base) <= LONGEST_BASE_CHARACTERS:
         return base
@@ -142,17 +143,20 @@ class NamesBeingWritten:
     @contextmanager
     def of(self, pod: Pod, claims: Mapping[str, str]) -> Iterator[None]:
         """Inside the block the names of ``claims``, by entry, are being written."""
+        # The record and a refusal would be two writes to one status, and make each other conflict.
         if not self._wanted(pod):
             yield
             return
         known = {status.name: status for status in pod.status.resource_claim_statuses or ()}
         known |= {entry: PodResourceClaimStatus(name=entry, resource_claim_name=name) for entry, name in claims.items()}
         self._under_way[pod.metadata.uid] = under_way = _UnderWay(tuple(known.values()))
+        # After the names are known here: the plan that this starts must find them.
         self._wake(pod)
         try:
             yield
         finally:
             del self._under_way[pod.metadata.uid]
+            # Also if the write failed: who waits sees by the pod whether the names are there.
             under_way.is_over.set()
 
     def foreseen(self, pod: Pod) -> Pod:
@@ -185,8 +189,10 @@ def records_claim_of_others(before: Pod | None, now: Pod, records_here: Callable
 
     ``records_here``: whether the claim of that name is being recorded in the pod by this process, or may have been.
     """
+    # Without a version before it nobody can say who recorded what.
     if before is None or before.metadata.uid != now.metadata.uid:
         return False
+    # A node may write the status of its pods, and a pod of a group may record the claim of the group.
     if now.spec.node_name or now.spec.scheduling_group is not None:
         return False
     known, new = _recorded(before), _recorded(now)
@@ -301,6 +307,7 @@ class ClaimMaker:
         meta, former = body["metadata"], recorded_name(owner, entry)
         for attempt in range(NAME_ATTEMPTS):
             name = generated_name(meta["generateName"], owner.metadata.uid, entry, attempt)
+            # Nodes may still remember the claim of that name, and what they prepared for it.
             if name == former:
                 continue
             meta["name"] = name
@@ -309,6 +316,7 @@ class ClaimMaker:
             except AlreadyExists as error:
                 taken = error
             try:
+                # The name is taken: perhaps by our own creation, of which the answer was lost.
                 claim = await self._claims.find(owner.metadata.namespace, name)
             except NotFound:
                 continue  # gone in between: its name may still be that of a claim which others remember
@@ -359,15 +367,19 @@ class ClaimRepair:
 
     async def handle(self, pod: Pod) -> Pod:
         """The pod, with the claims recorded that count; the superfluous ones are deleted."""
+        # Nearly always. The rest costs a request for each claim.
         if not list(duplicates(pod, self._cluster.claims_owned_by(pod))):
             return pod
         uid = pod.metadata.uid
+        # By the server's word, which the cache takes in: what it had may be old, and the wrong claim would be deleted.
         for claim in list(self._cluster.claims_owned_by(pod)):
             await self._claims.read(claim)
         known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
         self.pod_seen(known, pod)
+        # The claims of a pod that goes are deleted with it.
         if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
             return pod
+        # Once more, by what was read.
         found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
         right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
         if right:
@@ -411,11 +423,14 @@ class ClaimGenerator:
         """Make, record and reserve one pod's claims. The first entry that fails ends the round and leads to an
         event."""
         pod = self._cluster.pods.get(key)
+        # Before all else: whether it fails now is found out below.
         self._failed.pop(key, None)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
         ours = self._ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:
+            # Beside a kube-controller-manager only placement knows which of two claims counts: the one that it
+            # allocated.
             if ours or self._ours.templates:
                 pod = await self.repair.handle(pod)
             if self._ours.templates:
@@ -423,6 +438,7 @@ class ClaimGenerator:
         except PodChanged:
             return  # its successor, which was read, has brought the key here again
         except (ControllerError, KubeError) as error:
+            # The event about it is gone after an hour, and the pod still waits: placement says it in the condition.
             self._failed[key] = (pod.metadata.uid, f"waits for its claims, which cannot be made: {error}")
             raise
         finally:
@@ -433,6 +449,7 @@ class ClaimGenerator:
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
+        # Which entries mean a claim of the group follows from the group.
         if group_name(pod) is not None and self._cluster.groups.of(pod) is None:
             return  # it brings the pod here again when it comes
         name_of, owned = claim_names(pod), by_entry(self._cluster.claims_owned_by(pod))
@@ -442,6 +459,7 @@ class ClaimGenerator:
             try:
                 name = None if self._is_settled(pod, entry, name_of) else await self._claim_for(pod, entry, owned)
             except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
+                # The words of kube-controller-manager, for which people and programs look.
                 text = f"PodResourceClaim {entry.name}: {error}"
                 self._context.events.post(pod, EventReason.FAILED_CLAIM_CREATION, text)
                 raise GenerationFailed(text) from error
@@ -470,6 +488,7 @@ class ClaimGenerator:
             shared = counting_claim(group, by_entry(self._cluster.claims_owned_by(group)).get(entry.name, ()))
             return shared.metadata.name if shared is not None else None  # its controller makes it, and wakes the pod
         made = counting_claim(pod, owned.get(entry.name, ()))
+        # A cluster that was upgraded from 1.27 has claims without the annotation by which they are found.
         if made is None and self._legacy_names:
             every = self._cluster.claims_owned_by(pod)
             made = next((claim for claim in every if _is_legacy_claim_of(claim, pod, entry.name)), None)
@@ -524,6 +543,7 @@ class ClaimGenerator:
         the claim never be allocated, its deletion waits until the finalizer is removed, as that of any other claim.
         """
         ours = self._ours
+        # Whoever else allocates the claim puts the finalizer on by itself.
         is_placed_here = ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         is_allocated_here = ours.allocation if has_gate(pod) else is_placed_here
         return is_allocated_here and ours.release and not pod.spec.node_name
@@ -543,6 +563,7 @@ class ClaimGenerator:
                 return  # its arrival brings the pod here again
             if must_check_owner:
                 check_owned_by(pod, claim)
+            # Without devices the pod cannot run: it names a node, so no scheduler will ever give it some.
             if claim.status.allocation is not None and not is_reserved_for(pod, claim):
                 try:
                     await self._claims.reserve(claim, consumer_of(pod, self._cluster.groups.of(pod), entry))

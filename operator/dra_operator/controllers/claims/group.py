@@ -75,10 +75,12 @@ class GroupClaimGenerator:
         """Return the name of the claim that has to be recorded for the entry; None if there is nothing to record."""
         if self._is_settled(group, entry) or entry.resource_claim_template_name is None:
             return None
+        # A claim may name the group as its controller without being made for it.
         owned = by_entry(it for it in self._cluster.claims_owned_by(group) if is_owned_by_group(group, it))
         made = counting_claim(group, owned.get(entry.name, ()))
         if made is not None:
             return made.metadata.name
+        # The first time at once; somebody who deletes it again and again meets growing pauses.
         if recorded_name(group, entry.name) is None:
             return (await self._maker.create(group, entry.name, entry.resource_claim_template_name)).metadata.name
         what = f"{group.metadata.uid}/{entry.name}"
@@ -104,6 +106,7 @@ async def keeps_reservation(
 ) -> bool:
     """Return whether a pod of the group may still need the reservation of the claim. Raises ReleaseFailed."""
     features = context.cluster.features
+    # With the gate off nobody knows what the reservation is for, so it stays.
     if not features.workload_resource_claims or context.cluster.groups.needs(claim, group):
         return True
     if not await _exists(context, claim.metadata.namespace, group):
@@ -116,6 +119,7 @@ async def keeps_reservation(
 
 async def _exists(context: ControllerContext, namespace: str, group: ResourceClaimConsumerReference) -> bool:
     known = context.cluster.groups.store
+    # The end of the group was seen: no request is needed.
     if group.uid in known.deleted:
         return False
     if known.get(f"{namespace}/{group.name}", group.uid) is not None:
@@ -132,12 +136,14 @@ async def _exists(context: ControllerContext, namespace: str, group: ResourceCla
 @contextmanager
 def releasing(cluster: Cluster, claim: ResourceClaim, wake: Callable[[Keys], None]) -> Iterator[None]:
     """Inside the block, in which the claim's reservation for a PodGroup ends, no pod is placed with it."""
+    # A pod that was placed now would run with devices that are being given back.
     cluster.groups.releasing.add(claim.metadata.uid)
     try:
         yield
     finally:
         cluster.groups.releasing.discard(claim.metadata.uid)
         users = cluster.pods_by_claim.keys(claim.key)
+        # They were put off because of this release.
         wake(tuple(Key("placement", pod) for pod in users if pod in cluster.waiting))
 
 
@@ -167,9 +173,11 @@ class GroupConditions:
         Pods of a large group say so all the time, so the group is looked at for it after growing pauses.
         """
         group = self._cluster.groups.of(pod)
+        # A pod at the gate is placed by another scheduler, which reports the group by itself.
         if group is None or is_at_gate(pod) or self._is_over(self._shown(group)):
             return
         key = Key("group-conditions", group.key)
+        # Kept even if it is not written now: the last reason counts at the end of the pause.
         self._said[group.key] = Shown("False", reason, message)
         if not self._context.pauses.puts_off(group.metadata.uid, key):
             self._context.pauses.did(group.metadata.uid)
@@ -181,6 +189,7 @@ class GroupConditions:
         if group is None or not self._context.ours.placement or self._is_over(shown := self._shown(group)):
             return
         wanted = Shown("True", PLACED, "") if self._is_placed(group) else said
+        # Pods of a group may wait for different reasons: as long as one of them says what is shown, nothing is written.
         if wanted is None or wanted == shown or (wanted == said and self._is_said(group, shown)):
             return
         try:
@@ -188,6 +197,7 @@ class GroupConditions:
         except (NotFound, PodGroupChanged):
             return  # gone, or its successor was read, which has brought the key here again
         except KubeError:
+            # Not over a newer reason that came while this one was on its way.
             if said is not None:
                 self._said.setdefault(key, said)
             raise
@@ -210,6 +220,7 @@ class GroupConditions:
 
     def _is_placed(self, group: PodGroup) -> bool:
         gang = group.spec.scheduling_policy.gang
+        # By the watch and not by answers: a condition that says so must be true for whoever reads both.
         placed = sum(bool(pod.spec.node_name) for pod in self._members(group))
         return placed >= max(gang.min_count if gang is not None else 1, 1)
 

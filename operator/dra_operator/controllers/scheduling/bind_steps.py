@@ -115,6 +115,7 @@ class Bind:
             current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
         except NotFound as error:
             raise PodVanished(str(error)) from error
+        # The name says nothing: the pod that was planned is gone.
         if current.metadata.uid != pod.metadata.uid:
             raise PodVanished(f"pod {pod.key} was replaced by another one of the same name")
         if current.spec.node_name == node:
@@ -124,6 +125,7 @@ class Bind:
             raise BoundElsewhere(elsewhere) from conflict
         if current.metadata.deletion_timestamp is not None:
             raise PodVanished(f"pod {pod.key} is being deleted") from conflict
+        # There is no newer version that could be bound instead.
         if current.metadata.resource_version == pod.metadata.resource_version:
             raise conflict
         return current
@@ -149,6 +151,7 @@ class RemoveGate:
         """See ``BindStep``. A pod with changed node requirements or gates is planned again."""
         allocations = [claim.status.allocation for claim in claims]
         selectors = [allocation.node_selector for allocation in allocations if allocation is not None]
+        # Its scheduler may choose any node that reaches the devices, and must not choose another one.
         where = reach(selectors, self._cluster.nodes.get(node))
         if where is None:
             raise BindingFailed(f"node {node} no longer reaches the devices of pod {pod.key}")

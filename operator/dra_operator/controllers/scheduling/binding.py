@@ -115,7 +115,9 @@ class BindingCycle:
             self._unreserve_devices()
             raise
         if not is_placeholder(pod):
+            # The room as well: a placeholder pod takes none, since no pod runs.
             self._context.wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
+        # So that the next plan does not choose the same volume, and run into a conflict.
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
     async def pre_bind(self) -> list[ResourceClaim]:
@@ -155,11 +157,13 @@ class BindingCycle:
         """
         async with self._undoing(always=undo):
             self._action = self._bind_step.action(self._plan.node)
+            # The kubelet mounts what the status names: a pod that is bound with other claims would never start.
             pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
             if pod is not None:  # otherwise the server knows better
                 check_recorded(pod, claims)
             await self._bind_step.write(self._pod, self._plan.node, claims)
         if not is_placeholder(self._pod):
+            # A bound pod needs no check any more; an immediate claim still does, until pods use it.
             self._conflict_check.forget(claims)
 
     def unreserve(self) -> None:
@@ -173,6 +177,7 @@ class BindingCycle:
 
     def renew(self) -> None:
         """Take the claims as others have written them by now."""
+        # Another member of the gang has allocated a claim that this one only reserves.
         known = self._cluster.claims.get
         self._pod_claims = [
             PodClaim(it, known(claim.key, claim.metadata.uid) or claim) for it, claim in self._pod_claims
@@ -188,6 +193,7 @@ class BindingCycle:
                 # The write may still happen. Devices named in it stay taken (``_unknown``), all others are free.
                 self._unreserve_devices()
             elif always or isinstance(error, PodVanished):
+                # The same plan would be refused again, so what an earlier attempt allocated goes as well.
                 refused = isinstance(error, ApiError) and not isinstance(error, _PASSING)
                 await self._undo(vanished=isinstance(error, PodVanished), refused=refused)
             if isinstance(error, KubeError | ObjectChanged):
@@ -209,14 +215,17 @@ class BindingCycle:
             if allocation is not None:
                 claim = await self._allocate(claim, allocation, self._claims.allocate_ahead(claim, allocation))
             return claim
+        # An earlier attempt wrote it: nothing is to be done, and nothing to be undone.
         if allocation is None and is_reserved_for(self._pod, claim):
             return claim
         pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
         group = self._cluster.groups.of(self._pod)
+        # Without the group it is not known who the consumer is: the pod or the group.
         if group is None and group_name(self._pod) is not None:
             raise PodGroupChanged(f"PodGroup {group_name(self._pod)} is gone")
         consumer = consumer_of(self._pod, group, pod_entry)
         written = await self._allocate(claim, allocation, self._claims.allocate(claim, allocation, consumer))
+        # Reservations of groups are taken back by other rules (``_undo_group_claims``).
         if not is_pod_group(consumer):
             self._reserved.append(written)
         return written
@@ -224,6 +233,7 @@ class BindingCycle:
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult | None, writing: Awaitable[ResourceClaim]
     ) -> ResourceClaim:
+        # Said before each write, so that its failure can name what was tried.
         self._action = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
         try:
             written = await writing
@@ -234,10 +244,12 @@ class BindingCycle:
         pod = "" if is_placeholder(self._pod) else self._pod.key
         fields = {"claim": claim.key, "pod": pod, "node": self._plan.node}
         if allocation is not None:
+            # The check counts from here: another scheduler that decided before it saw this write needs its grace.
             self._conflict_check.wrote(written)
             tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
         else:
             tell(logger, logging.DEBUG, "claim reserved", **fields)
+        # From now on the claim itself says what it has; pods that share it may be tried again.
         self._context.wake(self._cluster.confirm(claim.metadata.uid))
         return written
 
@@ -248,6 +260,7 @@ class BindingCycle:
             if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
                 await self._record(None)  # what is recorded is of an attempt for a node where devices served
             return []
+        # Remembered before the next write: what fails from here on has to delete it.
         self._extended = made = await self._create(plan.extended)
         allocation = plan.allocations[plan.extended.claim.metadata.uid]
         writing = self._claims.allocate(made, allocation, pod_as_consumer(self._pod))
@@ -271,6 +284,7 @@ class BindingCycle:
         statuses = self._plan.node_use.statuses
         if is_placeholder(self._pod) or is_at_gate(self._pod):
             return  # the scheduler that binds the pod records it
+        # An earlier attempt has written the same.
         if statuses == (self._pod.status.node_allocatable_resource_claim_statuses or ()):
             return
         self._action = "record resources of the node in the pod's status"
@@ -293,6 +307,7 @@ class BindingCycle:
             raise
         self._context.metrics.created(success=True)
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
+        # The devices were taken for a claim that existed only here.
         self._cluster.follow(extended.claim.metadata.uid, made)
         return made
 
@@ -305,6 +320,7 @@ class BindingCycle:
         self.unreserve()
         uid = self._pod.metadata.uid
         for claim in self._reserved:
+            # A claim that had devices and no consumer before keeps them: somebody allocated it on purpose.
             frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
         earlier = list(self._allocated_earlier()) if refused else []
@@ -312,6 +328,7 @@ class BindingCycle:
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=True))
         self._conflict_check.given_up([*self._reserved, *earlier])
         await self._undo_group_claims()
+        # Left in the status it would charge the pod for devices that it does not have.
         if self._has_node_use and not vanished:
             with suppress(KubeError):  # the next attempt writes it anew
                 await self._pods.record_node_use(self._pod, ())
@@ -328,6 +345,7 @@ class BindingCycle:
             claim = self._cluster.claims.get(planned.key, planned.metadata.uid)
             if claim is None or claim.status.allocation is None or claim.metadata.uid in known:
                 continue
+            # Only what was allocated here for pods that wait: another claim may belong to a pod that runs.
             if self._conflict_check.is_unbound(claim) and claim.metadata.uid not in self._cluster.contested:
                 yield claim
 
@@ -343,6 +361,8 @@ class BindingCycle:
             group = group_consumer(self._pod, claim) if claim is not None else None
             if claim is None or group is None or self._cluster.groups.has_placed(self._pod):
                 continue
+            # As it was when the plan was made: then the group's reservation is ours to take off, and the devices are
+            # not.
             had_devices = planned.status.allocation is not None and not planned.status.reserved_for
             with releasing(self._cluster, claim, self._context.wake):
                 undoing = self._claims.unreserve(claim, {group.uid}, deallocate=not had_devices)
@@ -360,6 +380,7 @@ class BindingCycle:
 
     def _unreserve_devices(self) -> None:
         for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
+            # The write may still land. Given away now, the device would be held twice.
             if entry.claim.metadata.uid not in self._unknown:
                 self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
 
@@ -394,13 +415,16 @@ class Permit:
                 if is_done := self.may_bind(pod, claims):
                     await binding_cycle.bind(claims)
         except BindingRefused as refused:
+            # At once and not after the silence: nothing but a person changes the answer.
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise
         finally:
+            # Whatever became of it, the objects say so from now on.
             self._cluster.storage.written(pod.metadata.uid)
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:
             waits_for, obstacle = self._look_again(pod, plan), self._conflict_check.obstacle
+            # The list does not come, and the pod waits for nothing else: that has to be said at once.
             if obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
                 await self._report.waits(pod, SCHEDULER_ERROR, obstacle)
             elif waits_for:
@@ -424,12 +448,14 @@ class Permit:
         """
         if is_placeholder(pod):
             return True
+        # The kubelet would fail to prepare a device that is not attached yet.
         if any(self._context.readiness(claim).state is not Readiness.READY for claim in claims):
             return False
         if any(self._unbound_volumes(pod)):
             return False
         if self._conflict_check.wait(claims) > 0:
             return False
+        # A device may have had a second holder before this process began, and kube-scheduler then takes it for free.
         for claim in filter(self._conflict_check.is_doubtful, claims):
             self._cluster.contested.setdefault(claim.metadata.uid, claim)
         return not any(self._must_give_way(pod, claim) for claim in claims)
@@ -458,6 +484,7 @@ class Permit:
         """Return whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
         unbound = ", ".join(self._unbound_volumes(pod))
         if unbound:
+            # A provisioner may never answer: then the devices are given to others.
             deadline = self._context.now() + timedelta(seconds=self._context.times.volume_binding_timeout)
             self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
             waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"

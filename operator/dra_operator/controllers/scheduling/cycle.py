@@ -147,6 +147,7 @@ class SchedulingCycle:
         """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
         pod = self._cluster.applicant(key)
         if pod is not None:
+            # Counted from the first attempt on: however often the pod is put off, it says why once that has lasted.
             self._report.begin(pod)
         try:
             decided = await self._attempt(key)
@@ -159,6 +160,7 @@ class SchedulingCycle:
         # The writes run after this turn, beside other decisions; the pod is told of their failures as of those above.
         if decided.follow_up is not None:
             return decided._replace(follow_up=partial(self._carry_out, key, decided.follow_up))
+        # Nothing to do, or nothing to wait for: silence is right.
         if pod is None or not decided.waits_for:
             if pod is not None:
                 self._report.is_over(pod)
@@ -184,6 +186,7 @@ class SchedulingCycle:
             return False
         if (left := self._report.silence_left(pod)) is None:
             return False  # this attempt told more
+        # Failures have a back-off that doubles: the next one may come after more than what is left of the silence.
         spent = self._times.silence - left
         return 2 * spent + pause_asked_for(error) >= self._times.silence and not is_held_back(error)
 
@@ -191,6 +194,7 @@ class SchedulingCycle:
         """Have the pod say what fails. Raises the error."""
         pod = self._cluster.applicant(key)
         is_expected = isinstance(error, KubeError | ControllerError)
+        # A person who reads the pod cannot do anything about a bug, but has to know that it is one.
         text = str(error) if is_expected else f"the operator failed unexpectedly, its log says where: {error!r}"
         for pause in TELL_AGAIN_SECONDS:
             if pod is None:
@@ -204,6 +208,7 @@ class SchedulingCycle:
 
     async def _attempt(self, key: str) -> Decided | Postponed:
         attempt = self._put_aside.pop(key, None)
+        # Something is being written for the pod with its gang: the last word on its status is that one.
         if self._gangs.puts_off(key):
             return Decided()
         # A write of an earlier attempt was not answered: nothing is decided before its fate is certain, since the
@@ -216,6 +221,7 @@ class SchedulingCycle:
             return Decided()
         # The names of its claims may be on their way into the pod's status: it is planned meanwhile.
         pod = self._context.names_being_written.foreseen(pod)
+        # The binding may have happened: the pod keeps its devices until the server says.
         if self._context.pods.unanswered(pod) is not None:
             return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
         if (of_gang := self._gangs.taken_up(key)) is not None:
@@ -246,6 +252,7 @@ class SchedulingCycle:
         return True
 
     def _is_ours(self, pod: Pod) -> bool:
+        # Neither gets a node from us, so who places pods has no say in it.
         is_ahead = is_at_gate(pod) or is_placeholder(pod)
         controller = self._context.ours.allocation if is_ahead else self._context.ours.placement
         return controller and self._cluster.waits_for_us(pod)
@@ -261,8 +268,10 @@ class SchedulingCycle:
         self._cluster.set_wake_conditions(pod.key, EVERYTHING)
         match found := pre_filter(pod, self._snapshot(self._context.deference.wait)):
             case CycleState():
+                # The gate was put on for all pods of a workload, of which some use no claims.
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
+                # Only pods that are tried: what cannot be tried is not what devices will be asked for.
                 self._mix.see(pod, found.resource_claims)
                 of_gang = self._gangs.begin(found)
                 if of_gang is not None:
@@ -293,6 +302,7 @@ class SchedulingCycle:
     def _not_tried(self, pod: Pod, found: NotTried) -> Decided:
         obstacle, stale = found.obstacle, found.stale
         reason, volumes = obstacle.reason.name, obstacle.reason.is_about_volumes
+        # No change of nodes or devices helps a pod that is not tried; its claims and its own changes wake it always.
         wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
         self._cluster.set_wake_conditions(pod.key, wake_on)
         self._gangs.not_tried(pod, obstacle)
@@ -304,6 +314,7 @@ class SchedulingCycle:
             self._makes_room.forget(pod)
         if obstacle.reason is GANG_INCOMPLETE:
             return self._gangs.lacks_pods(pod, obstacle.text)
+        # Nobody can plan for its gang, so nobody would ever use the devices.
         if obstacle.reason in UNKNOWN_GANG and self._cluster.holds_devices(pod):
             return Decided(partial(self._gangs.give_up_alone, pod, obstacle.text))
         return self._refuse(pod, NoPlace(obstacle.text, reason, leftovers=stale))
@@ -311,6 +322,7 @@ class SchedulingCycle:
     def _await_claims(self, pod: Pod, obstacle: Obstacle) -> Decided:
         fault = template_fault(self._cluster, pod, obstacle) or self._context.claim_failure(pod)
         are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
+        # Whoever makes claims is busy with others: the pod's turn comes, and a condition would be wrong a moment later.
         silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
         left = silent - age(pod, self._context.now())
         if left > 0:
@@ -356,12 +368,15 @@ class SchedulingCycle:
             with span("plan", pod=pod.key, claims=lambda: [claim.key for claim in attempt.cycle_state.resource_claims]):
                 decision = await attempt.advance(self._times.time_slices.turn)
             if decision is None:
+                # By key, and taken out at the pod's next turn: a plan for an older version of the pod is found out
+                # then.
                 self._put_aside[pod.key] = attempt
                 return Postponed(attempt.spent, self._unreserve.note(attempt, pod))
             if isinstance(decision, Plan):
                 return Decided(self._take(attempt, decision), attempt.spent)
         if not decision.is_error:
             self._wait_for_changes(attempt, decision)
+            # Devices of deleted pods come free in a moment: the pod would be told that there are none, and be wrong.
             if seconds := self._silent_seconds(attempt, decision):
                 self._context.wake(cluster.forget_placed(pod))
                 self._context.look_again(pod.key, seconds)
@@ -378,6 +393,7 @@ class SchedulingCycle:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
         pod = attempt.pod
         self._cluster.set_wake_conditions(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
+        # Others took devices and room while the plan was made in pieces.
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         bind_step = self._bind_step(pod)
@@ -393,6 +409,7 @@ class SchedulingCycle:
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
         classes = attempt.cycle_state.wanted_classes
+        # Where the index does not know which drivers could help, all drivers of the classes may.
         freed = self._cluster.drivers_of(classes) if decision.drivers is None else decision.drivers
         if classes and freed:  # nothing that ends would help who asks for what no device is
             self._context.delayed_deletion.scarce()
@@ -421,6 +438,7 @@ class SchedulingCycle:
             return await self._unreserve.refuse(pod, decision)
         prospect = self._makes_room.prospect(pod)
         message = f"{decision.message}; {prospect}" if prospect else decision.message
+        # The pod gives back what it holds before others end for it: they would end for room that it has.
         result = await self._unreserve.refuse(pod, replace(decision, message=message))
         await self._makes_room.prepare_candidate(pod, decision.nominated)
         return result

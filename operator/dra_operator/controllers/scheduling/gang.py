@@ -255,9 +255,11 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         for number, pod in enumerate(self._in_order()):
             if len(self.states) == self.wanted:
                 break
+            # A look at a pod is cheap, one at each of a thousand is not.
             if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
                 yield Pause.SEARCHING
             found = pre_filter(pod, snapshot)
+            # What is being written for a pod may be the devices that this plan would count on.
             if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
                 self.states.append(found)
             elif unready is None:
@@ -267,6 +269,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         self._is_looked_at = True
         answer = yield from joint_plan(self.states, self._same, self._filter_timeout)
         has_refusal = isinstance(answer, NoPlace) and not answer.is_error
+        # Others must not end for devices that the gang itself is about to give back.
         if has_refusal and self._makes_room is not None and not self._holds_devices():
             self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)
         return answer

@@ -50,8 +50,10 @@ class GangBinding:
         """Take the devices and the room of all. Raises PlacementFailed when they are no more what they were."""
         usage, parts = attempt.states[0].usage, list[MemberBinding]()
         failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
+        # Before anything is taken: the devices of one member are no change for the others.
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
             raise failed
+        # In the order in which they were planned: each counts on what those before it take.
         for number in plans.order:
             state, plan = attempt.states[number], plans[number]
             binding_cycle = BindingCycle(self._context, self._bind)
@@ -65,6 +67,7 @@ class GangBinding:
                     part.binding_cycle.unreserve()
                 raise PlacementFailed(str(error)) from error
             parts.append(MemberBinding(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
+        # Back in the order of the members, in which their states are.
         parts = [part for _, part in sorted(zip(plans.order, parts, strict=True), key=lambda it: it[0])]
         if any(state.claims for state in attempt.states):
             self._context.delayed_deletion.placed()
@@ -88,15 +91,18 @@ class GangBinding:
 
     async def _reserve(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> list[list[ResourceClaim]]:
         done: dict[int, list[ResourceClaim] | BaseException] = {}
+        # Side by side: a gang of a thousand pods would take minutes one after the other.
         first = [number for number, part in enumerate(parts) if not part.waits]
         answers = await asyncio.gather(*(parts[it].binding_cycle.pre_bind() for it in first), return_exceptions=True)
         done.update(zip(first, answers, strict=True))
         for number, part in enumerate(parts):
             if part.waits and not _errors(done.values()):
+                # Another member has allocated the claim by now: the plan's version of it would conflict.
                 part.binding_cycle.renew()
                 [done[number]] = await asyncio.gather(part.binding_cycle.pre_bind(), return_exceptions=True)
         errors = _errors(done.values())
         if not errors:
+            # Last, since it is never taken back: until here every member may still fail.
             await self._bind_volumes(parts, done)
             errors = _errors(done.values())
         if not errors:
@@ -121,9 +127,11 @@ class GangBinding:
     async def _end(
         self, attempt: GangAttempt, parts: Sequence[MemberBinding], claims: Sequence[Sequence[ResourceClaim]]
     ) -> None:
+        # Without undoing: others of the gang may run already, and the one that failed joins them with its devices.
         ends = (part.binding_cycle.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
         answers = await asyncio.gather(*ends, return_exceptions=True)
         unanswered = self._context.pods.unanswered
+        # A binding without an answer counts as one that happened.
         runs = any(
             not isinstance(answer, BaseException) or unanswered(part.pod) is not None
             for part, answer in zip(parts, answers, strict=True)

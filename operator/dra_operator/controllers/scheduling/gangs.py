@@ -79,6 +79,7 @@ class Gangs:
     def leave(self, key: str) -> None:
         """Note that the pod of this key waits no more. If its gang was being planned, another pod leads."""
         progress = self._in_hand.get(key)
+        # Only while the plan is put aside: what is being written goes on without its leader.
         if progress is not None and progress.leader == key and progress.attempt is not None:
             self._over(progress)
 
@@ -91,6 +92,7 @@ class Gangs:
         gang = self._cluster.gang_of(pod)
         if not isinstance(gang, Gang):
             return
+        # This pod counts as one of the gang's, so the others lack no pods any more.
         if obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
             for key in self._cluster.pods_by_gang.keys(gang.key):
                 waits = self._cluster.waiting.get(key)
@@ -99,6 +101,7 @@ class Gangs:
         progress = self._gangs.get(gang.key)
         if progress is None or (refusal := progress.refusal) is None:
             return
+        # The leader's words name this pod's obstacle, which is another one now.
         if refusal.untried.get(pod.key, obstacle) != obstacle:
             self._context.look_again(refusal.leader.key)
         if refusal.leader.key == pod.key and not progress.is_led:
@@ -122,6 +125,7 @@ class Gangs:
         if progress is None or progress.leader != key or (attempt := progress.attempt) is None:
             return None
         progress.attempt = None
+        # Size or topology may have been changed meanwhile: the plan is for another gang then.
         is_same = self._cluster.gang_of(attempt.leader) == attempt.gang
         if is_same and attempt.is_of(self._cluster) and self._cluster.pods.get(key) is attempt.leader:
             return attempt
@@ -131,11 +135,13 @@ class Gangs:
     def begin(self, state: CycleState) -> GangAttempt | Decided | None:
         """Return the attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
         pod = state.pod
+        # A pod at the gate is placed by another scheduler, which has gangs of its own.
         gang = None if has_gate(pod) or is_placeholder(pod) else self._cluster.gang_of(pod)
         if not isinstance(gang, Gang):
             return None
         running, waiting = self._cluster.members_of(gang)
         wanted = max(gang.size - len(running), 1)
+        # It joins those that run, and no place binds it to them.
         if len(running) >= gang.size and not gang.has_domain:
             return None
         progress = self._progress_of(gang)
@@ -145,11 +151,13 @@ class Gangs:
         if refusal is not None and self._waits_with(refusal, gang, wanted, state):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided(partial(self._tell_mate, progress, refusal, gang, pod))
+        # A plan without them would be refused, with words that are wrong a moment later.
         if (lacking := self._lacks_claim(progress, waiting, wanted)) is not None:
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return self._await_claims(progress, gang, pod, lacking)  # the pod whose claim is made last leads
         if progress.awaited is not None:
             progress.forget()
+        # Taking devices for all and giving them back again and again keeps other pods from them.
         if self._context.pauses.puts_off(gang.key, Key("placement", pod.key)):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided(waits_for=f"waits with gang {gang.title}, which gave devices back again and again")
@@ -163,6 +171,7 @@ class Gangs:
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
         same, tried_at = same_values(self._cluster, gang, running), self._cluster.times_freed()
+        # From here on decisions about the others do nothing until this one's is over.
         progress.lead(pod)
         self._in_hand[pod.key] = progress
         task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout)
@@ -176,6 +185,7 @@ class Gangs:
 
     def _waits_with(self, refusal: GangRefusal, gang: Gang, wanted: int, state: CycleState) -> bool:
         """Return whether the gang was refused as it is now, and its leader still waits for what may help."""
+        # A leader that is gone is woken by nothing, and all would wait with it for ever.
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
         if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
             return False
@@ -207,6 +217,7 @@ class Gangs:
         """
         known = progress.awaited
         first = known.lacking.metadata.uid if known is not None else ""
+        # So that it is one look while that pod still lacks its claims.
         ordered = sorted(waiting, key=lambda it: it.metadata.uid != first)
         lacking = (it for it in ordered if self._cluster.lacks_generated_claim(it))
         found = list(islice(lacking, len(waiting) - wanted + 1))
@@ -220,6 +231,7 @@ class Gangs:
             known = AwaitedClaims(pod, lacking, now)
             progress.await_claims(known)
         is_other, known.lacking = known.lacking.key != lacking.key, lacking
+        # One pod says it for all: each of a thousand would be a write.
         if known.teller.key != pod.key:
             if known.is_told and is_other:
                 self._context.look_again(known.teller.key)
@@ -286,6 +298,7 @@ class Gangs:
     async def _go_on(self, progress: GangProgress, attempt: GangAttempt) -> Decided | Postponed:
         with ExitStack() as without:
             for pod in attempt.without_load:
+                # Room that they hold from an earlier attempt must not keep them from their nodes.
                 without.enter_context(self._cluster.without_load_of(pod))
             self._cluster.loaded_nodes()
             answer = await attempt.advance(self._context.times.time_slices.turn)
@@ -293,6 +306,7 @@ class Gangs:
                 progress.attempt = attempt
                 return Postponed(attempt.spent, self._unreserve.note(attempt, attempt.leader))
             if isinstance(answer, tuple) and not isinstance(answer, Unready):
+                # Asked again: the plan was made in pieces, and a member may have been decided on in between.
                 if any(self._is_unsure(pod) for pod in attempt.members if pod is not attempt.leader):
                     return self._wait_for_mate(progress, attempt)
                 parts = self._binding.reserve(attempt, answer)
@@ -335,6 +349,7 @@ class Gangs:
         """
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
         now = asyncio.get_running_loop().time()
+        # Each member meets the same write: one look for all is enough.
         if progress.mate_looks_at <= now:
             progress.mate_looks_at = now + MATE_LOOK_SECONDS
             self._context.look_again(attempt.leader.key, MATE_LOOK_SECONDS)
@@ -369,6 +384,7 @@ class Gangs:
             self._context.delayed_deletion.scarce()
         nodes = attempt.states[0].nodes
         hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
+        # Where it is not certain what is missing, room may be it.
         room = decision.short_of_room or decision.drivers is None or is_nominated
         return EVERYTHING._replace(
             room=room,
@@ -411,6 +427,7 @@ class Gangs:
         teller = why.leader if isinstance(why, GangRefusal) else why.teller
         await self._report.waits(teller, reason, text)
         for pod in members:
+            # The gang may be decided on anew while these are written: then the words are out of date.
             current = self._cluster.pods.get(teller.key, teller.metadata.uid)
             if current is None or not self._cluster.is_waiting_member(current):
                 break
@@ -461,6 +478,7 @@ class Gangs:
 
     def _look_at_asked(self, progress: GangProgress) -> None:
         asked, progress.asked = progress.asked, set()
+        # In an order of their own: that of a set differs from process to process.
         for key in sorted(asked):
             self._context.look_again(key)
 

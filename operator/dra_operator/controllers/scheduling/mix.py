@@ -181,6 +181,7 @@ class MixLearner:
 
     def see(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Note that the pod is tried with these claims."""
+        # Nobody asks: no class has a strategy that goes by it.
         if not self._allocator.looks_at_mix:
             return
         if self._memory.given:
@@ -209,6 +210,7 @@ class MixLearner:
         if self._memory.before:
             self._take(self._memory.before)
             return
+        # What runs was asked for: a better guess than nothing, until pods come.
         placed = [pod for pod in self._cluster.pods if pod.spec.node_name and pod.spec.resource_claims]
         placed.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key))
         for pod in placed[-EXISTING_PODS:]:
@@ -224,6 +226,7 @@ class MixLearner:
         if not claims or pod.metadata.uid in self._told:
             return
         milli_cpu = milli_cpu_of(pod)
+        # A pod that fits on no node is no demand, however often it is tried.
         if milli_cpu * MILLI_BILLIONTHS > (self._cluster.loaded_nodes().largest_cpu or inf):
             return
         if len(self._told) >= REMEMBERED_PODS:

@@ -73,6 +73,7 @@ class DriverMemory:
 
     def met(self, driver: str) -> None:
         """Another scheduler gave devices of the driver to a pod, or such a pod gave them back."""
+        # The memory stands on a Lease, which must not grow without end.
         if driver not in self._met and len(self._met) >= MOST_DRIVERS:
             driver = ANY_DRIVER
         self._met[driver] = self._clock()
@@ -89,6 +90,7 @@ class DriverMemory:
         """Return the drivers with the time when each was met last; empty if there is none."""
         now, met = self._clock(), dict(self._met)  # a copy: the thread of the Lease asks
         kept = {
+            # In steps, so that the Lease does not change with each pod of another scheduler.
             driver: int(at - at % KNOWN_DRIVER_STEP_SECONDS)
             for driver, at in met.items()
             if now - at < KNOWN_DRIVER_SECONDS
@@ -107,6 +109,7 @@ class DriverMemory:
             return
         now = self._clock()
         for driver, at in sorted(read.items(), key=lambda item: -item[1])[:MOST_DRIVERS]:
+            # A time in the future, of a clock that was set, would never be forgotten.
             self._met[driver] = max(self._met.get(driver, 0.0), min(at, now))
 
 
@@ -152,6 +155,7 @@ class Deference:
         now."""
         uid, now = pod.metadata.uid, self._clock()
         pause = self._pause * 2.0 ** self._doubled(drivers, now)
+        # A pod that waits for no devices meets nobody.
         if not drivers or not self._must_wait(uid, drivers, now, pause):
             self._waiting.pop(uid, None)
             return 0.0
@@ -161,6 +165,7 @@ class Deference:
     def clashed(self, drivers: Iterable[str]) -> None:
         """Note that a pod of ours lost devices of these drivers to another scheduler."""
         now = self._clock()
+        # Those that have halved to nothing.
         self._doublings = {driver: it for driver, it in self._doublings.items() if _left(*it, now)}
         for driver in drivers:
             self._doublings[driver] = (min(self._doubled({driver}, now) + 1, MOST_DOUBLING_STEPS), now)
@@ -176,18 +181,21 @@ class Deference:
         return max((_left(*doubled, now) for _, doubled in found if doubled is not None), default=0)
 
     def _must_wait(self, uid: str, drivers: frozenset[str], now: float, pause: float) -> bool:
+        # What others want is unknown for a moment, as at the start: no pod waits for it without end.
         if not self._sees_others():
             return now - self._waiting.setdefault(uid, now) < UNSEEN_SECONDS
         others, own = self._cluster.others_decide(drivers), self._cluster.own_devices
         if others.present:
             self._met[drivers] = now
         was_there = now - self._met.get(drivers, -math.inf) <= MET_OTHERS_SECONDS
+        # Nobody allocates such devices, or nobody may take them: nearly all clusters end here.
         if not was_there and not any(map(self._knows, own.contested(drivers))):
             return False
         counted, since = self._events.get(drivers, (-1, now))
         if counted != others.cluster_events:
             self._events[drivers] = (others.cluster_events, since := now)
         waited, most = now - self._waiting.setdefault(uid, now), MOST_PAUSES * pause
+        # Pods of a scheduler that does not exist are never decided.
         if waited >= most:
             return False
         is_deciding = others.waiting and now - since < (most if others.queued else pause)
@@ -245,6 +253,7 @@ class ConflictCheck:
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._written[uid] = _Written(version)
         self._former.discard(uid)
+        # The watch may be faster than the answer to our write.
         if _is_at_least(self._shown.get(uid, ""), version):
             self._written[uid].seen = self._clock()
 
@@ -254,6 +263,7 @@ class ConflictCheck:
         if not _is_at_least(self._shown.get(uid, ""), version):  # a list may be older than what the watch has shown
             self._shown[uid] = version
         written = self._written.get(uid)
+        # The first time counts: the grace begins when others can have seen our write.
         if written is None or written.seen < math.inf or not _is_at_least(version, written.resource_version):
             return False
         written.seen = self._clock()
@@ -261,6 +271,7 @@ class ConflictCheck:
 
     def listed(self, as_of: float) -> list[str]:
         """Note that the cache has all claims as of this time. Return the keys of claims that waited for that."""
+        # Lists may end in another order than they began.
         self._as_of = max(self._as_of, as_of)
         keys, self._unlisted = list(self._unlisted), {}
         return keys
@@ -323,9 +334,11 @@ class ConflictCheck:
         if not self._is_shared(claim):
             return 0.0
         written = self._written.get(claim.metadata.uid)
+        # What was allocated before this process counts as seen when that began.
         due = (self._began if written is None else written.seen) + self._grace
         if self._as_of >= due:
             return 0.0
+        # Too early for a list: what others decided before they saw our write may still be on its way.
         if now < due:
             if written is not None:
                 written.is_awaited = True

@@ -93,6 +93,7 @@ class InProgress(Generic[T]):
                 self.spent += time.perf_counter() - began
             if self._pieces.is_over:
                 return self._pieces.answer
+            # From here on others may take what this plan counts on.
             self.is_interrupted = True
             self._pieces.elapsed = self.spent
             if pause is Pause.SEARCHING and self.spent >= turn_ends:
@@ -115,6 +116,7 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
 
     def is_of(self, cluster: Cluster) -> bool:
         """Return whether the pod and its claims are still those for which the plan is made."""
+        # By identity: each version is an object of its own, so nothing has to be compared.
         if cluster.applicant(self.pod.key) is not self.pod:
             return False
         return all(cluster.claims.get(claim.key) is claim for claim in self.cycle_state.resource_claims)
@@ -123,6 +125,7 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
         """Return whether the devices and the room that the plan takes are as they were when it was begun."""
         if not self.is_interrupted:
             return True
+        # Another pod may have been nominated meanwhile, which this plan has not seen.
         if is_promised(self.cycle_state, plan, cluster):
             return False
         return has_devices(self.cycle_state.usage, plan, cluster) and has_room(self.pod, plan, cluster)
@@ -131,6 +134,7 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
 def has_devices(usage: Usage, plan: Plan, cluster: Cluster) -> bool:
     """Return whether nothing has changed in the pools of the plan's devices since the plan saw this usage."""
     now = cluster.allocated_devices.usage
+    # By pools, since counters and capacity are shared by the devices of one; most plans see no change at all.
     pools = _pools(plan.allocations.values()) if usage.revision != now.revision else ()
     return all(usage.pool(pool) == now.pool(pool) for pool in pools)
 
@@ -139,6 +143,7 @@ def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
     """Return whether the rules let the pod go to the node of the plan, as it is now."""
     nodes = cluster.loaded_nodes()
     state = nodes.get(plan.node)
+    # Anew: another plan may have taken a volume that this one counts on.
     volumes = volumes_of(pod, cluster.storage)
     if state is None or isinstance(volumes, Obstacle):
         return False
@@ -150,6 +155,7 @@ def has_room(pod: Pod, plan: Plan, cluster: Cluster) -> bool:
 
 def is_promised(cycle_state: CycleState, plan: Plan, cluster: Cluster) -> bool:
     """Return whether another pod was nominated meanwhile for the node of the plan, or for devices of the same pools."""
+    # By identity: a nomination that was renewed is another object, and may be for other devices.
     known = set(map(id, cycle_state.nominations.of_others))
     later = [it for it in cluster.nominated_pods.as_seen_by(cycle_state.pod).of_others if id(it) not in known]
     pools = _pools(plan.allocations.values()) if later else set()

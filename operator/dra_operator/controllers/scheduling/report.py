@@ -61,6 +61,7 @@ def awaited_claim(obstacle: Obstacle, controllers: OwnControllers, *, are_made: 
     events = "events FailedResourceClaimCreation of the pod say why"
     if controllers.templates or are_made:
         return f"{obstacle.text}: if that lasts, {events}"
+    # The whole value, so that who follows the advice keeps the controllers that he has.
     ours = ",".join(name for name in NAMES if name in ("templates", "release") or getattr(controllers, name))
     return (
         f"{obstacle.text}: claims are left to kube-controller-manager, which has made none for any pod since this "
@@ -73,6 +74,7 @@ def template_fault(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str | None
     """For what the pod waits, and what to do about it, if a template is missing or too large. ``obstacle`` is about an
     entry, or about the claim of one."""
     recorded = pod.status.resource_claim_statuses or ()
+    # The obstacle names the entry, or the claim that is recorded for it.
     meant = {obstacle.subject, *(it.name for it in recorded if it.resource_claim_name == obstacle.subject)}
     for entry in pod.spec.resource_claims or ():
         name = entry.resource_claim_template_name
@@ -106,6 +108,7 @@ class DevicePatience:
 
     def seconds_left(self, pod: Pod) -> float:
         """Return how long a pod that lacks devices may wait in silence; 0: tell it now."""
+        # No claim is about to come free, so that there are none is true.
         if shows_reason(pod) or not self._delayed_deletion.is_ending(SILENT_SECONDS):
             return 0.0
         uid = pod.metadata.uid
@@ -142,6 +145,7 @@ class WaitingReport:
 
     def begin(self, pod: Pod) -> None:
         """Note that an attempt begins: the pod's silence counts from the first one after it was told something."""
+        # Not at each attempt: otherwise a pod that is tried often would never have waited long.
         if pod.metadata.uid not in self._silent:
             self._silent.add(pod.metadata.uid)
 
@@ -181,10 +185,12 @@ class WaitingReport:
         if is_placeholder(pod):
             self._tell_of_claim(pod, message)
             return
+        # Its own scheduler has not looked at it: any other reason would be taken for that one's answer.
         reason = GATED if is_at_gate(pod) else reason
         if not alone:
             self._context.group_waits(pod, reason, message)
         self._look_when_settled(pod)
+        # The newest version: a repeated reason costs neither a write nor an event.
         current = self._cluster.pods.get(pod.key) or pod
         for condition in current.status.conditions or ():
             if (condition.type, condition.status) == ("PodScheduled", "False") and (
@@ -196,6 +202,7 @@ class WaitingReport:
         if self._has_to_pause(pod, f"{reason}: {message}"):
             return
         self._put_off.pop(pod.metadata.uid, None)
+        # Before the write: one that fails was an attempt to write as well.
         self._pauses.did(pod.metadata.uid)
         tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
         self._context.events.post(pod, EventReason.FAILED_SCHEDULING, message)
@@ -204,6 +211,7 @@ class WaitingReport:
         except NotFound as error:
             raise PodVanished(str(error)) from error
         except Exception as error:
+            # Should it land after a later reason, the pod would show an old one from then on.
             if may_have_happened(error):
                 self._unanswered.add(pod.metadata.uid)
             raise
@@ -215,6 +223,7 @@ class WaitingReport:
             return False
         known, since = self._put_off.get(uid, ("", 0.0))
         if known != words:
+            # A reason that comes anew has not stood yet.
             since = self._clock()
             self._put_off.pop(uid, None)
             self._put_off[uid] = (words, since)

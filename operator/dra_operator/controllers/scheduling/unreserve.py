@@ -69,6 +69,7 @@ class Unreserve:
             self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
             current = self._cluster.claims.get(entry.claim.key)
             if current is not None and current.status.allocation is not None:
+                # The old write did land: from its moment on others may not have seen it.
                 self._conflict_check.wrote(current)
         self._context.look_again(key)
 
@@ -88,6 +89,7 @@ class Unreserve:
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
                 why = _news_of(current, f"cannot {bind_step.action(node or '')}", unanswered)
                 await self._report.waits(current, SCHEDULER_ERROR, why)
+        # Only now: until the server was asked the pod keeps its devices.
         self._pods.settled(pod)
         self._context.look_again(pod.key)
         if not is_done:
@@ -105,6 +107,7 @@ class Unreserve:
         """
         is_late = (self._report.silence_left(pod) or 0.0) <= 0
         is_news = attempt.spent >= NOTED_AFTER_SECONDS and not shows_reason(pod)
+        # Once per attempt: the words differ in their seconds, and each would be a write.
         if attempt.is_noted or not (is_late or is_news):
             return None
         attempt.is_noted = True
@@ -142,13 +145,16 @@ class Unreserve:
         its way to a node with.
         """
         self._context.wake(self._cluster.forget_placed(pod))
+        # The pauses were too short for the other scheduler: from now on they are longer.
         self._context.deference.clashed({device.driver for device in devices})
         taken = ", ".join(map(str, devices))
+        # A rival that is gone still matters: its scheduler takes the device for free (docs/contests.md).
         rival = next(self._cluster.rivals(claim, devices), None) or self._cluster.contested.get(claim.metadata.uid)
         try:
             if rival is not None and all(map(self._cluster.waits_for_us, self._cluster.awaiting(claim))):
                 await self._park(pod, claim, rival, taken)
                 return
+            # Others share the claim: the last one that leaves gives the devices back.
             if all(stands_for(consumer, pod) for consumer in claim.status.reserved_for or ()):
                 left = await self._deallocate(pod, claim)
             else:
@@ -172,6 +178,7 @@ class Unreserve:
             raise PlacementFailed(f"claim {claim.key} keeps {taken}, also allocated to claim {rival.key}")
         self._metrics.gave_way()
         lost = f"{taken} was also allocated to claim {rival.key}"
+        # ``Permit.may_bind`` puts the claim there itself where nothing is known of a rival.
         if rival.metadata.uid == claim.metadata.uid:
             lost = f"{taken} may have been allocated to another claim as well, before this operator led"
         tell(logger, logging.WARNING, "claim parked", claim=claim.key, pod=pod.key, because=lost)
@@ -191,6 +198,7 @@ class Unreserve:
         for use, claim in parked:
             template = use.entry.resource_claim_template_name if use.entry is not None else None
             owner = owning_pod(claim)
+            # A claim that a person made is not replaced: only its pod's author knows what else would do.
             if use.entry is not None and template is not None and owner is not None and owner.uid == pod.metadata.uid:
                 try:
                     made[use.entry.name] = (
@@ -217,9 +225,11 @@ class Unreserve:
         Claims that are being deleted it gives up as well: each would wait for the other for ever. And so it does with
         claims whose devices failed and that other pods have reserved: the last one gives the devices back.
         """
+        # First the words, then the writes below: should one of them fail, the pod has said why it waits.
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
         if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:
             await self._give_up(pod, ending, "it is being deleted")
+        # One claim at a time: with it given back, the others may turn out to be of use.
         stuck = decision.stuck[:1]
         if failed := [] if decision.stuck else list(self._failed(pod)):
             await self._give_up(pod, failed, self._context.readiness(failed[0]).text)
@@ -234,6 +244,7 @@ class Unreserve:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
+        # It may take the same devices again at once, and lose them again: so it pauses, the longer the oftener.
         if in_vain or stuck or failed:
             self._rest(pod)
         return AttemptResult.UNSCHEDULABLE
@@ -256,6 +267,7 @@ class Unreserve:
         if group is None:
             await self._deallocate(pod, claim)
             return
+        # A pod of the group that runs relies on these devices.
         if self._cluster.groups.has_placed(pod):
             raise ClaimChanged(f"claim {claim.key} is in use by another pod of PodGroup {group.name} by now")
         with releasing(self._cluster, claim, self._context.wake):
@@ -287,6 +299,7 @@ class Unreserve:
                     continue
                 had_some = True
                 try:
+                    # An immediate claim has devices whether a pod uses it or not.
                     frees = not is_immediate(claim)
                     await self._claims.unreserve(claim, self._consumers(pod, claim), deallocate=frees)
                     _tell(pod, claim, because)
