@@ -59,7 +59,7 @@ VERBS: Final = frozenset(
 PLACES: Final = """
 claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the garbage collector has 0.8 s
 claims/generate.py ClaimGenerator.handle add_after  said: claim-refused
-claims/generate.py ClaimGenerator._make puts_off  said: claim-not-made
+claims/generate.py ClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/generate.py NamesBeingWritten.over wait  warned: names-unanswered
 claims/release.py ParkedClaims.handle _later  said: parked-claim
@@ -427,7 +427,7 @@ def slow_plan() -> World:
             time.sleep(0.01)
             yield Pause.SEARCHING
 
-    return at_the_start(base(), lambda placer, _: setattr(placer, "_plan", endless))
+    return at_the_start(base(), lambda placer, _: setattr(placer, "_planning", endless))
 
 
 def many(world: World, pods: int, namespace: str = "ns") -> World:
