@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from dra_ledger.basics import each
-from dra_operator.allocator.pruning.matching import assignable
+from dra_operator.allocator.pruning.bounds import assignable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

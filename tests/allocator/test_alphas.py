@@ -7,7 +7,7 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-import dra_operator.allocator.search.search as search_module
+import dra_operator.allocator.search as search_module
 import pytest
 from allocator_lab import Answer, claim, device, held, lab, pool, request
 from dra_api.codec import convert

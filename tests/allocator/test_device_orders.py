@@ -36,8 +36,7 @@ from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceReq
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import DEVICE_ORDERS, Allocated, Allocator, DeviceId, Failed, Features
 from dra_operator.allocator.ordering import supply
-from dra_operator.allocator.ordering.partitions import RIVALRY_THOUSANDTHS, contested
-from dra_operator.allocator.ordering.supply import Kinds
+from dra_operator.allocator.ordering.supply import RIVALRY_THOUSANDTHS, Kinds, contested
 from kit_cases import expected
 from rounds import a_third
 

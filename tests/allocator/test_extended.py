@@ -8,7 +8,7 @@ import pytest
 from allocator_lab import Json
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.allocator.extended import extended_requests
+from dra_operator.allocator.claim_program import extended_requests
 
 GPU = "example.com/gpu"
 CLASSES = {GPU: "gpu"}

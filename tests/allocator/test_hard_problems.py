@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_operator.allocator import Allocated, Refused
-from dra_operator.allocator.search.search import PRUNED_STEP_FACTOR
+from dra_operator.allocator.search import PRUNED_STEP_FACTOR
 
 SIZES = (8, 16, 32, 64)
 MULTI = {"allowMultipleAllocations": True}

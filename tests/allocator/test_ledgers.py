@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 
-import dra_operator.allocator.search.search as search_module
+import dra_operator.allocator.search as search_module
 import pytest
 from allocator_agreement import comparable, laboratory
 from allocator_lab import Lab, claim, device, lab, make_node, outcome_kind, pool, request

@@ -15,7 +15,7 @@ from dra_ledger.basics import Journal, Memo
 from dra_ledger.predicates import CLASSES
 from dra_ledger.slices import Interner
 from dra_operator.allocator import Allocated, Failed, Outcome, Refused
-from dra_operator.allocator.nodes.node_index import NodeIndex
+from dra_operator.allocator.node_index import NodeIndex
 from dra_operator.allocator.problem.node_state import NodeState, NodeStates
 from dra_operator.allocator.problem.problem import NodeProblem
 from dra_operator.allocator.pruning.pruner import Pruner

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import dra_operator.allocator.search.search as search_module
+import dra_operator.allocator.search as search_module
 import pytest
 from allocator_agreement import REFERENCE_MISTAKES, ask_oracle, check, comparable, disagreement, laboratory
 from allocator_lab import Lab, difference

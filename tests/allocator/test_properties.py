@@ -6,14 +6,14 @@ import random
 from collections import Counter
 from typing import Any
 
-import dra_operator.allocator.search.search as search_module
+import dra_operator.allocator.search as search_module
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, outcome_kind, pool, request, sub
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, AllocationError, Usage
-from dra_operator.allocator.search.frames import BranchState
+from dra_operator.allocator.search import BranchState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -34,8 +34,8 @@ from dra_operator.allocator import (
     Inventory,
     Semantics,
     Usage,
+    search,
 )
-from dra_operator.allocator.search import search
 
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 MODELS = pool(device("a1", model="A"), device("b1", model="B"), device("a2", model="A"))

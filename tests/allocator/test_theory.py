@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dra_operator.allocator.search.search as search_module
+import dra_operator.allocator.search as search_module
 import pytest
 from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_ledger.basics import each
 from dra_operator.allocator import Allocated, Failed, Refused
 from dra_operator.allocator.pruning.pruner import Pruner
-from dra_operator.allocator.search.frames import BranchState
+from dra_operator.allocator.search import BranchState
 
 DEVICES = (
     device("d0", model="A", numa=0),

@@ -21,8 +21,7 @@ from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.releases.release import BUILT, Release
 from dra_api.resource import AllocationResult, DeviceTaintRule
-from dra_operator.allocator import Allocated, Outcome, Semantics
-from dra_operator.allocator.search import search
+from dra_operator.allocator import Allocated, Outcome, Semantics, search
 
 Json = dict[str, Any]
 REFERENCE_MISTAKES = ("newest_generation_only", "admin_ignores_allocations", "errors_stay_on_node")

@@ -30,11 +30,12 @@ from dra_ledger.taints import (
 )
 from dra_ledger.usage import Usage
 
+from dra_operator.allocator.claim_program import extended_requests
+from dra_operator.allocator.device_counts import ValueSupply
+from dra_operator.allocator.node_index import Candidates
+
 from .allocator import DEFAULT_BUDGET_STEPS, Allocator, Decision
 from .claim_program import AttributeValue, ClaimProgram, CompiledRequests, RequestSelector
-from .extended import extended_requests
-from .nodes.device_counts import ValueSupply
-from .nodes.node_index import Candidates
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
 from .ordering.mix import Mix, MixClass, Totals, wasted_with
 from .ordering.orders import DEVICE_ORDERS

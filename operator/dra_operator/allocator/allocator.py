@@ -19,17 +19,18 @@ from dra_ledger.errors import AllocationError, NodeSelectionError
 from dra_ledger.inventory import Inventory
 from dra_ledger.usage import Usage
 
-from dra_operator.allocator.search.frames import DeviceOrder
-
-from .claim_program import AttributeValue, ClaimCompiler, ClaimProgram
-from .explain.explain import refuse
-from .nodes.device_counts import (
+from dra_operator.allocator.device_counts import (
     ValueSupply,
     published_device,
     published_values,
     value_supplies,
 )
-from .nodes.node_index import Candidates, NodeIndex
+from dra_operator.allocator.explain import refuse
+from dra_operator.allocator.node_index import Candidates, NodeIndex
+from dra_operator.allocator.ordering.orders import Sketch, sketch
+from dra_operator.allocator.search import DeviceOrder, Search
+
+from .claim_program import AttributeValue, ClaimCompiler, ClaimProgram
 from .ordering.mix import LearnedMix
 from .ordering.orders import (
     DEVICE_ORDERS,
@@ -38,14 +39,12 @@ from .ordering.orders import (
     REFERENCE,
     device_order,
 )
-from .ordering.sketch import Sketch, sketch
 from .ordering.supply import Kinds
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .problem.node_state import NodeStates, likeness
 from .problem.problem import NodeProblem
 from .pruning.pruner import Pruner
 from .result import NewShareId, Results
-from .search.search import Search
 
 DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""

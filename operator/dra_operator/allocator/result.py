@@ -31,7 +31,7 @@ from dra_operator.allocator.claim_program import Alternative, CompiledRequests
 from dra_operator.allocator.outcome import ChosenAlternative
 from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import NodeProblem
-from dra_operator.allocator.search.frames import Grant
+from dra_operator.allocator.search import Grant
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
 

@@ -158,7 +158,7 @@ class Totals(NamedTuple):
     """What is idle on units that cannot serve the class."""
     takes: tuple[int, ...]
     """How many requests of a single device of the class could be served, in thousandths; of partitions, with what else
-    makes a unit worth keeping (``partitions``)."""
+    makes a unit worth keeping (``PartitionedKind``)."""
     whole: int = 0
     """Units of which nothing is taken."""
     units: int = 0

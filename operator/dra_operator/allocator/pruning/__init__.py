@@ -26,9 +26,8 @@ prefix uses it. The last is relaxation: forget all rules but some, and show that
 that become too small end the branch. Nothing is in an empty branch, so nothing is lost.
 
 *Bounds* (``bounds`` and what it calls) are relaxations of all remaining requests together: different devices for all
-(``matching``), groups that agree in a value, counters and capacities by sums
-(``aggregate_bounds``). A further rule can only remove solutions. So a bound that
-knows less than all rules says "impossible" too rarely, never too often.
+(``assignable``), groups that agree in a value, counters and capacities by sums (``aggregate_bounds``). A further rule
+can only remove solutions. So a bound that knows less than all rules says "impossible" too rarely, never too often.
 
 *Device symmetry* (``symmetry``). Let d and e be devices that no domain and no ledger tells apart, also after
 what was taken so far, d before e. Exchanging them turns a solution behind prefix + e into one behind prefix + d, which
@@ -69,7 +68,7 @@ not look before d1, since a and b are symmetric.
 What changes together
 ---------------------
 - a ledger and what it says of itself (``Ledger``): a false claim is a wrong answer; ``test_ledgers.py`` compares.
-- a new way to end an attempt with an error: ``Domain.cannot_raise``, and the nodes in ``nodes.node_index``.
+- a new way to end an attempt with an error: ``Domain.cannot_raise``, and the nodes in ``node_index``.
 - what ``Ledger.admit`` looks at: ``state``, ``tells_apart``, ``alike_now`` and ``treats`` of the same ledger.
 - what a frame chooses from, or the order in which it chooses: ``Pruner.key``, and both symmetries.
 - a rule by which two requests may have the same device: ``Sharing``, and every bound that counts devices.

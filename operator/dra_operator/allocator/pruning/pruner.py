@@ -18,9 +18,9 @@ from dra_ledger.basics import each
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import NodeProblem
+from dra_operator.allocator.pruning.aggregate_bounds import OpenRequest
 from dra_operator.allocator.pruning.bounds import Bounds
-from dra_operator.allocator.pruning.open_request import OpenRequest
-from dra_operator.allocator.search.frames import BranchEnd, BranchState, Remaining
+from dra_operator.allocator.search import BranchEnd, BranchState, Remaining
 
 from .symmetry import interchangeable, introduce
 

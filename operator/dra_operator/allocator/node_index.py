@@ -37,7 +37,7 @@ from dra_ledger.predicates import CLASSES, Expressions
 from dra_ledger.usage import Usage
 
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram, Stage
-from dra_operator.allocator.nodes.device_counts import DeviceCounts, IncrementalAggregate, Query
+from dra_operator.allocator.device_counts import DeviceCounts, IncrementalAggregate, Query
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule
 
 Value = tuple[str, object]

@@ -15,8 +15,7 @@ from dra_ledger.basics import each
 from dra_ledger.columns import Column
 from dra_ledger.pools import Status
 
-from dra_operator.allocator.explain.hints import hint
-from dra_operator.allocator.explain.shortage import Hint, Meant, Shortage, losses, meant, recovery
+from dra_operator.allocator.hints import Hint, Meant, Shortage, hint, losses, meant, recovery
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain

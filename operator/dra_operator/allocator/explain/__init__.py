@@ -1,1 +1,0 @@
-"""Explains a problem without solution: the refusal, and its nearest fix."""

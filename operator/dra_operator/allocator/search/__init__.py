@@ -1,1 +1,0 @@
-"""The depth-first search in reference order: its frames and its state."""
