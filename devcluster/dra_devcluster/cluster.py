@@ -23,7 +23,7 @@ from dra_api.releases.gates import Component, FeatureGates
 from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Connection, connection
 
-from dra_devcluster.apiserver.identity.certificates import NAME
+from dra_devcluster.apiserver.identity import NAME
 from dra_devcluster.apiserver.served.registry import API_SERVER
 
 from .agent import AgentSettings, NodeAgent

@@ -15,7 +15,7 @@ from dra_api.command_line import shell
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT
 
-from dra_devcluster.apiserver.identity.certificates import living, merged, read_kubeconfig, write_kubeconfig
+from dra_devcluster.apiserver.identity import living, merged, read_kubeconfig, write_kubeconfig
 
 from .agent import AgentSettings, KubeletDefect
 from .apiserver import ServerError

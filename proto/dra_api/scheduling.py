@@ -1,16 +1,17 @@
-"""The kinds of ``scheduling.k8s.io`` that concern devices: PodGroup and Workload, in the shape of v1beta1.
+"""The kinds of ``scheduling.k8s.io`` that concern devices, PodGroup and Workload, in the shape of v1beta1; and
+PodDisruptionBudgets of ``policy/v1``.
 
-Kubernetes 1.36 has them as v1alpha2, 1.37 as v1beta1; ``conversion`` has the differences. A claim of a PodGroup is
-shared by its pods. Spec: kubernetes-1.37.md section 8.
+Kubernetes 1.36 has PodGroup and Workload as v1alpha2, 1.37 as v1beta1; ``conversion`` has the differences. A claim of a
+PodGroup is shared by its pods. Spec: kubernetes-1.37.md section 8.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from .core import PodResourceClaim, PodResourceClaimStatus
-from .meta import Condition, Object, Part
-from .releases.release import Release
+from dra_api.core import PodResourceClaim, PodResourceClaimStatus
+from dra_api.meta import Condition, LabelSelector, Object, Part
+from dra_api.releases.release import Release
 
 GROUP: Final = "scheduling.k8s.io"
 
@@ -107,3 +108,19 @@ class GangWorkload(Object, frozen=True):
     """What a controller of pods makes PodGroups from; nothing here acts on it."""
 
     spec: GangWorkloadSpec = GangWorkloadSpec()
+
+
+class PodDisruptionBudgetSpec(Part, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Part, frozen=True):
+    """``disrupted_pods``: pods whose eviction was accepted and is not seen yet, by name, with its time."""
+
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] | None = None
+
+
+class PodDisruptionBudget(Object, frozen=True):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()

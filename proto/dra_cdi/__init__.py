@@ -5,21 +5,19 @@ the interface it needs, and which files a runtime refuses. The rules are those o
 interface's own Go library, which containerd and CRI-O use; plugin-helper.md section 10 lists them,
 and where this package is stricter.
 
-======================  =============================================================
-``names``               kinds, device names, and ids such as ``vendor.com/gpu=gpu0``
-``edits``               what changes in a container
-``spec``                a file: its devices, its kind, the version that it needs
-``text``                between a file's text and its model
-``index``, ``folder``   all devices of all files, and which of them an id means
-======================  =============================================================
+=========  =====================================================================================
+``edits``  what changes in a container; kinds, device names, and ids such as ``vendor.com/gpu=gpu0``
+``spec``   a file, its text and the version that it needs; all files, and which devices an id means
+=========  =====================================================================================
 
 A value that breaks a rule cannot be made: its constructor raises CdiError, for a driver that writes and a runtime that
 reads alike. No library for this exists for Python; the format: https://github.com/cncf-tags/container-device-interface.
 """
 
+from dra_cdi.edits import CdiError, check_device_name, check_kind
+from dra_cdi.spec import CdiDirectory, CdiIndex
+
 from .edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
-from .folder import CdiDirectory, CdiIndex
-from .names import CdiError, check_device_name, check_kind
 from .spec import VERSIONS, CdiDevice, CdiSpec, decode, encode
 
 __all__ = [

@@ -14,7 +14,7 @@ from dra_api.resource import Device
 from dra_cel import CompileError, CostLimitExceeded, EvaluationError, Selector, device_selectors, prepare
 from dra_cel.basics import effort
 from dra_cel.libraries import regexes
-from dra_cel.libraries.pattern_size import pattern_size
+from dra_cel.libraries.regexes import pattern_size
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from rounds import fewer

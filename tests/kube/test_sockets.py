@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from aiohttp import AddrInfoType
-from dra_devcluster.apiserver.identity.certificates import make_identity
+from dra_devcluster.apiserver.identity import make_identity
 from dra_kube.http.connecting import Sockets
 
 

@@ -16,8 +16,8 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.leases import MIX, Lease
 from dra_api.meta import Object
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.scheduling import PodDisruptionBudget
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import CONFIG_MAPS, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_operator.kubectl.cli import main

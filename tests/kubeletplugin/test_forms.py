@@ -1,4 +1,4 @@
-"""Partitions on each release: counters beside their devices until 1.34, in slices of their own since (pool_rules)."""
+"""Partitions on each release: counters beside their devices until 1.34, in slices of their own since (POOL_RULES)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from allocator_lab import claim, lab, make_node, request
 from dra_api.meta import ObjectMeta
 from dra_api.releases.gates import FeatureGates
-from dra_api.releases.pool_rules import POOL_RULES
-from dra_api.releases.release import Release
+from dra_api.releases.release import POOL_RULES, Release
 from dra_api.resource import Device, DeviceTaint, ResourceSlice
 from dra_api.validation import validate_resource_slice
 from dra_devcluster.apiserver import DevApiServer

@@ -29,8 +29,10 @@ ANSWER = 2 * 76 + 2 * 4 * 128 + 400  # two texts of 128 characters, a tuple and 
 
 BYTES = {
     "cel/dra_cel/selector.py": selector.KEPT_SELECTOR_BYTES,
-    "cel/dra_cel/libraries/regexes.py": regexes.KEPT_PATTERN_BYTES + (4096 + 1024) * ANSWER + 1024 * 4 * 128,
-    "cel/dra_cel/libraries/pattern_size.py": 1024 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/regexes.py": regexes.KEPT_PATTERN_BYTES
+    + (4096 + 1024) * ANSWER
+    + 1024 * 4 * 128
+    + 1024 * SHORT_ENTRY,
     "cel/dra_cel/libraries/quantity.py": 2048 * SHORT_ENTRY,
     "cel/dra_cel/libraries/semver.py": 2048 * SHORT_ENTRY,
     "cel/dra_cel/libraries/network.py": 2048 * SHORT_ENTRY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import NEWEST, Release
-from dra_devcluster.apiserver.served import discovery
+from dra_devcluster.apiserver.served import documents
 from dra_operator.allocator import Features
 from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce
 from dra_operator.app.settings.settings import OperatorSettings
@@ -105,8 +105,8 @@ def test_a_gate_that_the_server_s_release_has_locked_is_refused_at_the_start() -
 async def test_a_server_that_is_newer_than_we_know_is_told_in_the_log_and_by_the_probe(
     supervising: Supervising, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = discovery.version_of
-    monkeypatch.setattr(discovery, "version_of", lambda release: made(release) | {"emulationMinor": "99"})
+    made = documents.version_of
+    monkeypatch.setattr(documents, "version_of", lambda release: made(release) | {"emulationMinor": "99"})
     note = f"the API server is Kubernetes 1.99; it is treated as {NEWEST}, the newest known here"
     async with supervising(OperatorSettings()) as site:
         await site.ready()

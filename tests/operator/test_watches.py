@@ -7,7 +7,7 @@ import logging
 from typing import cast
 
 import pytest
-from dra_devcluster.apiserver.verbs import watch
+from dra_devcluster.apiserver.verbs import read
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Resource, Stream
 from dra_operator.sources import watches as module
 from dra_operator.sources.watches import Limits, Watches
@@ -44,7 +44,7 @@ async def test_a_kind_that_may_no_longer_be_watched_makes_the_operator_unready_u
 async def test_bookmarks_keep_an_idle_watch_fresh_and_their_absence_does_not(
     cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "BOOKMARK_SECONDS", 0.1)
+    monkeypatch.setattr(read, "BOOKMARK_SECONDS", 0.1)
     await cluster.furnish()
     async with supervising() as site:
         await site.ready()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
+from dra_api.scheduling import PodDisruptionBudget
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces
 from dra_operator.scheduling.gang import SameValues

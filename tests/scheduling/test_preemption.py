@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import MIRROR_ANNOTATION, Node, Pod
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceSlice
+from dra_api.scheduling import PodDisruptionBudget
 from dra_api.values import format_time
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces, NoPlace, PostFilterResult, decided, plan

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import Object, ObjectVersion
 from dra_api.values import format_time
-from dra_devcluster.apiserver.patching import PatchRefused, json_patch
+from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch
 from dra_kube import (
     RESOURCE_CLAIMS,
     AlreadyExists,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from dra_devcluster.apiserver.identity.tokens import Tokens
+from dra_devcluster.apiserver.identity import Tokens
 
 MARK = "hunter2-9f1c3b7e"
 _FORM = re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}")

@@ -27,8 +27,7 @@ from dra_cel.basics.types import (
     type_of,
 )
 from dra_cel.basics.walk import Walk, walk
-from dra_cel.environments.environment import Environment
-from dra_cel.environments.messages import NULL_VALUE
+from dra_cel.environments.environment import NULL_VALUE, Environment
 from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.tree import (
     Call,

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from dra_cel.basics.types import BOOL, DYN, INT, STRING, TIMESTAMP, Type, list_of, map_of, struct
+from dra_cel.environments.environment import STRUCTS
 from dra_cel.libraries.authorization import AUTHORIZER, RESOURCE_CHECK
 
 from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, kubernetes
-from .messages import STRUCTS
 
 _REQUEST: Final = struct("kubernetes.AdmissionRequest")
 _KIND: Final = struct("kubernetes.GroupVersionKind")

@@ -11,6 +11,7 @@ from dra_cel.basics.charges import (
     CHARACTER_COST,
     LIST_COST,
     ONE,
+    TRAVERSAL,
     Estimate,
     Operand,
     Range,
@@ -40,7 +41,6 @@ from dra_cel.basics.values import MISSING, UINT_MAX, Duration, Made, Uint, find,
 
 from .containers import LIST_ELEMENTS, MapAccumulator, bounded
 from .operators import add
-from .traversals import TRAVERSAL
 
 COMPARABLE: Final = (INT, UINT, DOUBLE, BOOL, DURATION, TIMESTAMP, STRING, BYTES)
 _ZEROS: Final = {INT: 0, UINT: Uint(0), DOUBLE: 0.0, DURATION: Duration(0)}

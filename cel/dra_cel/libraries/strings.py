@@ -9,6 +9,7 @@ from dra_cel.basics.charges import (
     CHARACTER_COST,
     MATCH,
     SEARCH,
+    TRAVERSAL,
     UNKNOWN,
     Estimate,
     Operand,
@@ -27,7 +28,6 @@ from dra_cel.basics.values import UINT_MAX
 from . import regexes
 from .containers import LIST_ELEMENTS, TEXT_CHARACTERS, bounded
 from .formatting import ESCAPES
-from .traversals import TRAVERSAL
 
 _TWICE: Final = 2 * CHARACTER_COST
 _ESCAPES: Final = str.maketrans(ESCAPES)

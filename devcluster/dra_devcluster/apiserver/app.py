@@ -1,4 +1,8 @@
-"""Routes each request: finds the user and the target, calls the handler, and renders refusals."""
+"""Routes each request: finds the user and the target, calls the handler, renders refusals, and counts the answers.
+
+There is one counter, with the real server's name and those of its labels that apply here. A watch is counted when it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,16 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
-from dra_devcluster.apiserver.endpoints.token_request import VIRTUAL
-from dra_devcluster.apiserver.wire.bodies import parse_target
-
-from .admission import Policies
-from .authorization import ANONYMOUS, User, asked_for
-from .authorization.impersonation import impersonated
-from .endpoints.call import Call
-from .endpoints.objects import handle_collection, handle_object
-from .endpoints.subresources import SUBRESOURCES
-from .errors import (
+from dra_devcluster.apiserver.admission import Policies
+from dra_devcluster.apiserver.authorization import ANONYMOUS, User, asked_for
+from dra_devcluster.apiserver.authorization.attributes import impersonated
+from dra_devcluster.apiserver.endpoints.call import Call
+from dra_devcluster.apiserver.endpoints.objects import handle_collection, handle_object
+from dra_devcluster.apiserver.endpoints.reviews import VIRTUAL
+from dra_devcluster.apiserver.endpoints.subresources import SUBRESOURCES
+from dra_devcluster.apiserver.errors import (
     Json,
     PathNotFound,
     StatusError,
@@ -29,12 +32,47 @@ from .errors import (
     too_many_requests,
     unauthorized,
 )
-from .identity.tokens import Tokens
-from .served import discovery, openapi
-from .served.registry import Registry
-from .structure import Structure
-from .wire.bodies import respond
-from .wire.request_metrics import RequestMetrics
+from dra_devcluster.apiserver.identity import Tokens
+from dra_devcluster.apiserver.served import documents
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.structure import Structure
+from dra_devcluster.apiserver.wire.bodies import PATCHES, flag, parse_target, respond
+
+
+class RequestMetrics:
+    """The counter of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._total = Counter(
+            "apiserver_request",
+            "Requests by verb, resource and code of the answer",
+            ["verb", "group", "version", "resource", "subresource", "code"],
+            registry=self._registry,
+        )
+
+    def answered(self, request: web.BaseRequest, code: int) -> None:
+        """A request about a resource was answered; others are not counted."""
+        target = parse_target(request.raw_path.partition("?")[0])
+        if target is not None:
+            verb = _verb(request, is_one=bool(target.name))
+            labels = (verb, target.group, target.version, target.plural, target.subresource, str(code))
+            self._total.labels(*labels).inc()
+
+    def page(self) -> web.Response:
+        """The content of ``/metrics``."""
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _verb(request: web.BaseRequest, *, is_one: bool) -> str:
+    if request.method == "PATCH" and PATCHES.get(request.content_type) == "apply":
+        return "APPLY"
+    if request.method != "GET":
+        return request.method if is_one or request.method != "DELETE" else "DELETECOLLECTION"
+    if flag(request.query, "watch"):
+        return "WATCH"
+    return "GET" if is_one else "LIST"
+
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +193,7 @@ class App:
         return handle_object if target.name else handle_collection
 
     def _version(self) -> web.Response:
-        version = discovery.version_of(self.registry.release)
+        version = documents.version_of(self.registry.release)
         return web.Response(body=orjson.dumps(version), content_type="application/json")
 
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -164,8 +202,8 @@ class App:
         structure = self.registry.structure
         accept = request.headers.get("Accept", "")
         if path == "/openapi/v2" and "protobuf" in accept and "json" not in accept:
-            return web.Response(body=openapi.v2_frame(), headers={"Content-Type": openapi.V2_PROTOBUF})
-        found = discovery.answer(structure, path, accept)
+            return web.Response(body=documents.v2_frame(), headers={"Content-Type": documents.V2_PROTOBUF})
+        found = documents.answer(structure, path, accept)
         body, content_type = found if found else (orjson.dumps(_openapi(structure, path)), "application/json")
         return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -174,14 +212,14 @@ def _openapi(structure: Structure, path: str) -> Json:
     """The OpenAPI document of a path. Raises PathNotFound."""
     document: Json | None = None
     if path == "/openapi/v2":
-        document = openapi.v2_document(structure)
+        document = documents.v2_document(structure)
     elif path == "/openapi/v3":
-        document = openapi.v3_index(structure)
+        document = documents.v3_index(structure)
     elif path.startswith("/openapi/v3/api/"):
-        document = openapi.v3_document(structure, "", path.removeprefix("/openapi/v3/api/"))
+        document = documents.v3_document(structure, "", path.removeprefix("/openapi/v3/api/"))
     elif path.startswith("/openapi/v3/apis/"):
         group, _, version = path.removeprefix("/openapi/v3/apis/").partition("/")
-        document = openapi.v3_document(structure, group, version)
+        document = documents.v3_document(structure, group, version)
     if document is None:
         raise PathNotFound
     return document

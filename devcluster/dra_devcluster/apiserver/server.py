@@ -6,6 +6,8 @@
         subprocess.run(["kubectl", "--kubeconfig", server.write_kubeconfig(path), "get", "namespaces"])
 
 For tests without an event loop of their own, ``serve_in_thread`` runs one in a thread.
+
+With ``snapshot`` all objects are kept in one file: written when the server stops, read when it starts.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import os
 import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
@@ -21,6 +24,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from dra_api.releases.gates import FeatureGates
@@ -28,14 +32,9 @@ from dra_api.releases.release import NEWEST, Release
 from dra_kube.door import MOST_CONNECTIONS, open_door
 from dra_kube.request_log import request_log
 
-from dra_devcluster.apiserver.identity.certificates import NAME, kubeconfig, write_kubeconfig
-from dra_devcluster.apiserver.served.registry import API_SERVER
-from dra_devcluster.background import in_thread
-
-from . import snapshot as snapshots
-from .app import App
-from .authorization import ADMIN, Mode, node_user
-from .controllers import (
+from dra_devcluster.apiserver.app import App
+from dra_devcluster.apiserver.authorization import ADMIN, Mode, node_user
+from dra_devcluster.apiserver.controllers import (
     AggregationController,
     CronJobController,
     DaemonSetController,
@@ -51,10 +50,67 @@ from .controllers import (
     ensure_default_roles,
     ensure_namespaces,
 )
-from .errors import ServerError
-from .identity.certificates import make_identity
-from .identity.tokens import Tokens
-from .served.registry import Registry
+from dra_devcluster.apiserver.errors import Json, ServerError, SnapshotError
+from dra_devcluster.apiserver.identity import NAME, Tokens, kubeconfig, make_identity, write_kubeconfig
+from dra_devcluster.apiserver.kinds import kind_of
+from dra_devcluster.apiserver.served.registry import API_SERVER, Registry
+from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.background import in_thread
+
+_FORMAT_VERSION = 1
+
+
+def save(registry: Registry, path: Path) -> None:
+    """Replace the file in one step. Raises SnapshotError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(orjson.dumps({"format": _FORMAT_VERSION, "revision": registry.store.revision}) + b"\n")
+            for collection in registry.store.collections():
+                head = orjson.dumps({"group": collection.group, "resource": collection.resource})
+                for stored in collection.all():
+                    file.write(b'%s,"object":{%s}\n' % (head[:-1], stored.data))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SnapshotError(f"cannot write the snapshot {path}: {error.strerror or error}") from error
+
+
+def load(registry: Registry, path: Path) -> None:
+    """Put the objects of the file into an empty store; a file that does not exist is made. Raises SnapshotError."""
+    try:
+        head, *lines = path.read_bytes().splitlines()
+        first = orjson.loads(head)
+        if first["format"] != _FORMAT_VERSION:
+            raise ValueError(f"its format is {first['format']}, not {_FORMAT_VERSION}")
+        registry.store.revision = int(first["revision"])
+        entries = [orjson.loads(line) for line in lines]
+        # Definitions first: they say how custom resources are to be read.
+        for entry in sorted(entries, key=lambda entry: entry["resource"] != "customresourcedefinitions"):
+            _restore(registry, entry)
+    except FileNotFoundError:
+        save(registry, path)  # better to hear now than at the end that it cannot be written
+    except OSError as error:
+        raise SnapshotError(f"cannot read the snapshot {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SnapshotError(
+            f"{path} is not a snapshot of this server ({error}): remove it or pass another file"
+        ) from error
+
+
+def _restore(registry: Registry, entry: Json) -> None:
+    obj: Json = entry["object"]
+    collection = registry.store.collection(entry["group"], entry["resource"])
+    if entry["resource"] == "customresourcedefinitions":
+        registry.add_definition(obj)
+    resource = registry.of_collection(collection)
+    if resource is None:
+        raise ValueError(f"{entry['resource']}.{entry['group']} is not served")
+    fields = kind_of(resource).fields(obj)
+    collection.restore(Stored(obj, int(obj["metadata"]["resourceVersion"]), fields))
+
 
 _CONTROLLERS = (
     GarbageCollector,
@@ -196,8 +252,8 @@ class DevApiServer:
     def _load(self, stack: AsyncExitStack) -> None:
         if self._snapshot is None:
             return
-        snapshots.load(self.registry, self._snapshot)
-        stack.callback(snapshots.save, self.registry, self._snapshot)
+        load(self.registry, self._snapshot)
+        stack.callback(save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         server = _Server(

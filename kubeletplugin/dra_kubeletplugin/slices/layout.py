@@ -8,7 +8,7 @@ room. The number of slices changes only when there is no room, or when half of t
 within a slice, and for a pool that has no slices yet.
 
 Counters stand in slices of their own, or beside the devices that draw from them; the release decides
-(``dra_api.releases.pool_rules``). Drivers describe their pools as they like. Until 1.34 all devices that draw from a
+(``POOL_RULES``). Drivers describe their pools as they like. Until 1.34 all devices that draw from a
 counter set stand in its slice, so devices and sets that hang together, directly or through others, must fit into one.
 
 A taint published without a time gets the time of the write from the API server. Publishing it again must keep that
@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from dra_api.releases.pool_rules import POOL_RULES, PoolRules
-from dra_api.releases.release import Release
+from dra_api.releases.release import POOL_RULES, PoolRules, Release
 from dra_api.resource import CounterSet, Device, DeviceTaint
 from dra_api.values import format_time
 from msgspec import structs

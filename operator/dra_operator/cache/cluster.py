@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
-from dra_api.policy import PodDisruptionBudget
 from dra_api.references import (
     classes_of,
     group_name,
@@ -23,7 +22,7 @@ from dra_api.references import (
     without_group,
 )
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_api.scheduling import PodGroup
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import (
     CSIDriver,
     CSINode,

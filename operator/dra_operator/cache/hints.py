@@ -16,7 +16,6 @@ from typing import Any, Final
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
-from dra_api.policy import PodDisruptionBudget
 from dra_api.quota import resources_of
 from dra_api.references import (
     ClaimReferenceError,
@@ -44,7 +43,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
-from dra_api.scheduling import PodGroup
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.allocated import AssumedAllocation
 

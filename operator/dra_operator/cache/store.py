@@ -26,8 +26,8 @@ from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import LabelSelector, Object, ObjectMeta
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
+from dra_api.scheduling import PodDisruptionBudget
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim
 from msgspec import Raw, field
 from msgspec.structs import replace

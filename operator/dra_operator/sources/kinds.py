@@ -35,7 +35,6 @@ from dra_api.api_resources import (
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -44,7 +43,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
-from dra_api.scheduling import PodGroup
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import (
     CSIDriver,
     CSINode,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bare_client import EVENTS, PODS, Client, Json
 from dra_devcluster.apiserver.controllers import CronJobController, JobController, jobs
-from dra_devcluster.apiserver.kinds.jobs import Schedule
+from dra_devcluster.apiserver.kinds.workloads import Schedule
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CRON_JOBS = "/apis/batch/v1/namespaces/default/cronjobs"

@@ -237,7 +237,7 @@ async def test_a_full_disk_leaves_the_snapshot_of_before_and_no_other_file(
     with pytest.raises(ServerError, match=r"cannot write the snapshot .*: No space left on device"):
         async with DevApiServer(snapshot=file):
             before = file.read_bytes()
-            monkeypatch.setattr("dra_devcluster.apiserver.snapshot.os.fsync", full)
+            monkeypatch.setattr("dra_devcluster.apiserver.server.os.fsync", full)
     assert os.listdir(tmp_path) == ["snapshot"]
     assert file.read_bytes() == before
 

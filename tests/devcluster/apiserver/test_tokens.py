@@ -11,7 +11,7 @@ import jwt
 import pytest
 from bare_client import NODES, PODS, Client, pod
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.identity.tokens import ISSUER
+from dra_devcluster.apiserver.identity import ISSUER
 from rbac_server import ACCOUNTS, SERVERS, new_account, rbac_server, token_of, whoami
 
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -116,7 +116,7 @@ async def test_a_token_ends_with_its_time(monkeypatch: pytest.MonkeyPatch, tmp_p
         robot = client.with_token(await token_of(client, "default", expirationSeconds=600))
         assert await robot.code("/version") == 200
         later = time.time() + 601
-        monkeypatch.setattr("dra_devcluster.apiserver.identity.tokens.time.time", lambda: later)
+        monkeypatch.setattr("dra_devcluster.apiserver.identity.time.time", lambda: later)
         assert await robot.code("/version") == 401
 
 

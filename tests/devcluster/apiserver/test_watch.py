@@ -87,7 +87,7 @@ async def test_streaming_lists_end_with_a_marked_bookmark(client: Client) -> Non
 
 
 async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_devcluster.apiserver.verbs.watch.BOOKMARK_SECONDS", 0.01)
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.read.BOOKMARK_SECONDS", 0.01)
     async with client.watch(CONFIG_MAPS, allowWatchBookmarks="true") as watch:
         kind, bookmark = await watch.next()
     assert kind == "BOOKMARK"

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 from dra_api.releases.release import Release
-from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch, track_update
-from dra_devcluster.apiserver.apply.managers import difference, intersection, paths, union
+from dra_devcluster.apiserver.apply import (
+    ApplyConflict,
+    ApplyRefused,
+    Writer,
+    apply_patch,
+    difference,
+    intersection,
+    paths,
+    track_update,
+    union,
+)
 from dra_devcluster.apiserver.served.registry import exists_in
 from dra_devcluster.apiserver.structure import Schema, Structure
 from hypothesis import given

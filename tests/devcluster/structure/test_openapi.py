@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dra_devcluster.apiserver.served import openapi
+from dra_devcluster.apiserver.served import documents
 from dra_devcluster.apiserver.structure import Structure
 
 WIDGETS: dict[str, Any] = {
@@ -26,9 +26,9 @@ WIDGETS: dict[str, Any] = {
 
 
 def test_every_reference_leads_to_a_schema_of_the_same_document(structure: Structure) -> None:
-    for path in openapi.v3_index(structure)["paths"]:
+    for path in documents.v3_index(structure)["paths"]:
         group, version = path.split("/")[1:] if path.startswith("apis/") else ("", path.split("/")[1])
-        document = openapi.v3_document(structure, group, version)
+        document = documents.v3_document(structure, group, version)
         assert document is not None
         schemas = document["components"]["schemas"]
         text = json.dumps(document)
@@ -37,7 +37,7 @@ def test_every_reference_leads_to_a_schema_of_the_same_document(structure: Struc
 
 
 def test_paths_tell_the_kind_and_that_the_server_validates(structure: Structure) -> None:
-    document = openapi.v3_document(structure, "resource.k8s.io", "v1")
+    document = documents.v3_document(structure, "resource.k8s.io", "v1")
     assert document is not None
     claim = document["paths"]["/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"]
     assert claim["get"]["x-kubernetes-group-version-kind"]["kind"] == "ResourceClaim"
@@ -46,7 +46,7 @@ def test_paths_tell_the_kind_and_that_the_server_validates(structure: Structure)
 
 
 def test_the_main_fields_are_explained(structure: Structure) -> None:
-    document = openapi.v3_document(structure, "resource.k8s.io", "v1")
+    document = documents.v3_document(structure, "resource.k8s.io", "v1")
     assert document is not None
     for name, schema in document["components"]["schemas"].items():
         if ".resource.v1.Device" in name or ".resource.v1.ResourceClaim" in name:
@@ -55,12 +55,12 @@ def test_the_main_fields_are_explained(structure: Structure) -> None:
 
 def test_definitions_appear_and_change_the_digest() -> None:
     structure = Structure.load()
-    before = openapi.v3_index(structure)["paths"]
+    before = documents.v3_index(structure)["paths"]
     structure.add_definition(WIDGETS)
-    after = openapi.v3_index(structure)["paths"]
+    after = documents.v3_index(structure)["paths"]
     assert set(after) - set(before) == {"apis/example.com/v1"}
     assert all(after[path] == url for path, url in before.items()), "other documents stay cached"
-    document = openapi.v3_document(structure, "example.com", "v1")
+    document = documents.v3_document(structure, "example.com", "v1")
     assert document is not None
     widget = document["components"]["schemas"]["com.example.v1.Widget"]
     assert set(widget["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
@@ -70,7 +70,7 @@ def test_definitions_appear_and_change_the_digest() -> None:
 
 def test_every_served_kind_can_be_found_in_its_document(structure: Structure) -> None:
     for resource in structure.resources():
-        document = openapi.v3_document(structure, resource.group, resource.version)
+        document = documents.v3_document(structure, resource.group, resource.version)
         assert document is not None
         schemas = document["components"]["schemas"].values()
         kinds = {gvk["kind"] for schema in schemas for gvk in schema.get("x-kubernetes-group-version-kind", ())}
@@ -78,10 +78,10 @@ def test_every_served_kind_can_be_found_in_its_document(structure: Structure) ->
 
 
 def test_what_is_not_served_has_no_document(structure: Structure) -> None:
-    assert openapi.v3_document(structure, "example.com", "v1") is None
+    assert documents.v3_document(structure, "example.com", "v1") is None
 
 
 def test_version_2_holds_all_definitions(structure: Structure) -> None:
-    document = openapi.v2_document(structure)
+    document = documents.v2_document(structure)
     assert "io.k8s.api.core.v1.Pod" in document["definitions"]
     assert "#/components/" not in json.dumps(document)

@@ -8,8 +8,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from dra_devcluster.apiserver.patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from dra_devcluster.apiserver.structure import Schema
+from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

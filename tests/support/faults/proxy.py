@@ -14,7 +14,7 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from api_call import api_call
-from dra_devcluster.apiserver.identity.certificates import kubeconfig, make_identity, write_kubeconfig
+from dra_devcluster.apiserver.identity import kubeconfig, make_identity, write_kubeconfig
 from dra_kube import Connection
 from dra_kube.door import open_door
 

@@ -17,7 +17,7 @@ import dra_cdi
 import msgspec
 from dra_api.releases.gates import FeatureGates
 from dra_devcluster.agent.claims import checkpoint as node_checkpoint
-from dra_devcluster.apiserver import snapshot as snapshots
+from dra_devcluster.apiserver import server as snapshots
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_kube import connection, contexts, namespace_of
 from dra_kubeletplugin.drivers import read_file

@@ -22,11 +22,11 @@ from aiohttp import web
 from dra_api.releases.gates import FeatureGates
 from dra_devcluster.agent.network import port_forward as spdy
 from dra_devcluster.apiserver.app import App
-from dra_devcluster.apiserver.identity.tokens import Tokens
-from dra_devcluster.apiserver.patching import json_patch, merge_patch, strategic_merge_patch
+from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.structure import Schema, Structure
-from dra_devcluster.apiserver.wire.protobuf import decode_protobuf
+from dra_devcluster.apiserver.verbs.patch import json_patch, merge_patch, strategic_merge_patch
+from dra_devcluster.apiserver.wire.bodies import decode_protobuf
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, KubeError
 from dra_kube.request_log import REQUESTS
 from dra_kubeletplugin.claims.calls import V1, V1BETA1, DRAService, NodeCalls, Turns

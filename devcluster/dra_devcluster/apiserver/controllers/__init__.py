@@ -1,14 +1,11 @@
 """The controllers of the cluster: each reacts to changes of the store, all in the server's own loop."""
 
-from dra_devcluster.apiserver.controllers.default_roles import AggregationController
-from dra_devcluster.apiserver.controllers.deletion import DefinitionController
+from dra_devcluster.apiserver.controllers.deletion import DefinitionController, PodGroupProtection
+from dra_devcluster.apiserver.controllers.derived import AggregationController, QuotaController, ensure_default_roles
 from dra_devcluster.apiserver.controllers.jobs import CronJobController, JobController
 from dra_devcluster.apiserver.controllers.workloads import DeploymentController, ReplicaSetController
 
-from .default_roles import ensure_default_roles
 from .deletion import GarbageCollector, NamespaceController, ensure_namespaces
-from .podgroups import PodGroupProtection
-from .quotas import QuotaController
 from .scheduler import DefaultScheduler
 from .workloads import DaemonSetController
 

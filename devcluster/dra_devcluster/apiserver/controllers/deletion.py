@@ -1,21 +1,27 @@
-"""Deletion that follows another one: dependents of owners, and the content of namespaces and definitions.
+"""Deletion that follows another one, or waits for it: dependents of owners, the content of namespaces and definitions,
+and PodGroups.
 
 Background deletion: when an owner is gone, each dependent loses the reference to it, or is deleted when it has no
 other owner left. Foreground: the owner stays, with the finalizer ``foregroundDeletion``, until the dependents that
 block its deletion are gone. Orphan: the finalizer ``orphan`` keeps the owner until its dependents have forgotten it.
 
 A namespace in deletion is emptied. A fresh cluster has its namespaces with their default service accounts. What a
-CustomResourceDefinition defines is served from its first write until its last object is gone.
+CustomResourceDefinition defines is served from its first write until its last object is gone. A PodGroup that is
+deleted stays until all its pods have ended (K37-WL-06).
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.definitions import CLEANUP
-from dra_devcluster.apiserver.kinds.namespaces import FINALIZER
+from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
+from dra_devcluster.apiserver.kinds.simple import FINALIZER
 from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete, delete_some
 from dra_devcluster.apiserver.verbs.write import create, update
@@ -259,3 +265,51 @@ class DefinitionController(Worker[str]):
         if progress.left == 0:
             definition["metadata"]["finalizers"].remove(CLEANUP)
             update(Write(self._registry, self._definitions, verb="patch"), stored, definition)
+
+
+_GROUP: Final = "spec.schedulingGroup.podGroupName"
+
+
+class PodGroupProtection(Worker[Key]):
+    """Removes the finalizer, which new groups have from birth, and puts it back where pods need it."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._groups = registry.store.collection("scheduling.k8s.io", "podgroups")
+        self._pods = registry.store.collection("", "pods")
+        if registry.release >= PROTECTION_SINCE:
+            for stored in self._groups.all():
+                self.add(stored.key)
+            registry.store.listen(self._see)
+
+    def _see(self, collection: Collection, change: Change) -> None:
+        if collection is self._groups:
+            self.add(change.stored.key)
+        elif collection is self._pods:
+            namespace = change.stored.namespace
+            name = dig(change.stored.decode(), _GROUP) if any(self._groups.all(namespace)) else None
+            if isinstance(name, str):
+                self.add((namespace, name))
+
+    def handle(self, key: Key) -> None:
+        stored, resource = self._groups.get(*key), self._registry.of_collection(self._groups)
+        if stored is None or resource is None:
+            return
+        group = stored.decode()
+        finalizers = group["metadata"].get("finalizers") or []
+        if stored.finalizing and PROTECTION in finalizers and not self._is_in_use(key):
+            group["metadata"]["finalizers"] = [name for name in finalizers if name != PROTECTION]
+        elif not stored.finalizing and PROTECTION not in finalizers and self._is_in_use(key):
+            group["metadata"]["finalizers"] = [*finalizers, PROTECTION]
+        else:
+            return
+        update(Write(self._registry, resource, namespace=stored.namespace), stored, group)
+
+    def _is_in_use(self, key: Key) -> bool:
+        """Whether a pod of the group has not ended."""
+        namespace, name = key
+        return any(
+            pod.fields.get("status.phase") not in ("Succeeded", "Failed") and dig(pod.decode(), _GROUP) == name
+            for pod in self._pods.all(namespace)
+        )

@@ -9,7 +9,7 @@ terminates any more. After a failure new pods wait for 10 s, twice as long after
 
 A CronJob makes one Job for the last time of its schedule that is due: times that were missed before it are left out.
 
-Spec: the Job and CronJob controllers of Kubernetes 1.36; `kinds.jobs.NO_EFFECT` is left out.
+Spec: the Job and CronJob controllers of Kubernetes 1.36; `kinds.workloads.NO_EFFECT` is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dra_devcluster.apiserver.controllers.workloads import (
     owner_reference,
 )
 from dra_devcluster.apiserver.errors import Json, StatusError
-from dra_devcluster.apiserver.kinds.jobs import JOB_NAME, Schedule
+from dra_devcluster.apiserver.kinds.workloads import JOB_NAME, Schedule
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.storage.selectors import is_ready

@@ -18,7 +18,7 @@ from dra_devcluster.apiserver.admission import Policies
 from dra_devcluster.apiserver.authorization import User
 from dra_devcluster.apiserver.errors import Json, StatusError, invalid_options, not_allowed
 from dra_devcluster.apiserver.faults import too_long, unsupported
-from dra_devcluster.apiserver.identity.tokens import Tokens
+from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.served.registry import Registry, deprecations
 from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, prefix_of, to_served

@@ -22,8 +22,7 @@ from dra_devcluster.apiserver.structure import find_duplicates, refusal
 from dra_devcluster.apiserver.verbs.checks import check_fields, check_version
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete, delete_options_of
 from dra_devcluster.apiserver.verbs.patch import patch
-from dra_devcluster.apiserver.verbs.read import get, list_page
-from dra_devcluster.apiserver.verbs.watch import WatchQuery, stream
+from dra_devcluster.apiserver.verbs.read import WatchQuery, get, list_page, stream
 from dra_devcluster.apiserver.verbs.write import create, create_by_update, update
 from dra_devcluster.apiserver.wire.bodies import (
     PATCHES,

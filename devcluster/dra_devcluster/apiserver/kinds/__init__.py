@@ -1,6 +1,8 @@
 """The rules of the kinds that need some; all others follow `Kind`."""
 
 from dra_devcluster.apiserver.kinds.definitions import CustomKind
+from dra_devcluster.apiserver.kinds.simple import STORAGE, NamespaceKind
+from dra_devcluster.apiserver.kinds.workloads import CronJobs, Jobs
 from dra_devcluster.apiserver.structure import Resource
 
 from .admission import ADMISSION
@@ -8,12 +10,9 @@ from .base import Kind, Write
 from .definitions import DefinitionKind
 from .dra import OF_SCHEDULING, DraKind
 from .events import CoreEvents, NewEvents
-from .jobs import CronJobs, Jobs
-from .namespaces import NamespaceKind
 from .pod import PodKind
 from .rbac import RBAC
 from .simple import SIMPLE
-from .storage import STORAGE
 from .workloads import DaemonSets, Deployments, ReplicaSets, StatefulSets
 
 _KINDS: dict[tuple[str, str], type[Kind]] = {

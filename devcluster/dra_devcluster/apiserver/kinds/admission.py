@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dra_devcluster.apiserver import faults
-from dra_devcluster.apiserver.admission.policy import Policy
+from dra_devcluster.apiserver.admission import Policy
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.structure import Fault
 

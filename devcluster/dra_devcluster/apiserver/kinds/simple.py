@@ -1,4 +1,7 @@
-"""Kinds with few rules of their own."""
+"""Kinds with few rules of their own, volumes and namespaces among them.
+
+A namespace has a finalizer in its spec: it stays in deletion until the namespace controller has emptied it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,93 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from dra_devcluster.apiserver import faults
-from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.nodes import Nodes
 from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
-from .base import Kind, Write
-from .nodes import Nodes
+FINALIZER = "kubernetes"
+NAME_LABEL = "kubernetes.io/metadata.name"
+_UNDELETABLE = ("default", "kube-system", "kube-public")
+
+
+class NamespaceKind(Kind):
+    name_rule = staticmethod(metadata.label)
+    status_writes_metadata = True
+    returns_deleted = True
+    selectable: Mapping[str, str] = MappingProxyType({"status.phase": "status.phase"})
+
+    def default(self, obj: Json, write: Write) -> None:
+        name = obj["metadata"].get("name")
+        if name:
+            obj["metadata"].setdefault("labels", {})[NAME_LABEL] = name
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        finalizers = (obj.get("spec") or {}).get("finalizers") or []
+        obj["spec"] = {"finalizers": finalizers if FINALIZER in finalizers else [*finalizers, FINALIZER]}
+        obj["status"] = {"phase": "Active"}
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        if write.subresource == "finalize":
+            obj["status"] = old.get("status", {})
+            return
+        super().prepare_update(obj, old, write)
+        obj["spec"] = old.get("spec", {})
+
+    def prepare_delete(self, obj: Json, write: Write) -> None:
+        name = obj["metadata"]["name"]
+        if name in _UNDELETABLE:
+            raise forbidden("", "namespaces", name, "this namespace may not be deleted")
+
+    def holds(self, obj: Json) -> bool:
+        return bool((obj.get("spec") or {}).get("finalizers"))
+
+    def mark_deleted(self, obj: Json) -> None:
+        obj.setdefault("status", {})["phase"] = "Terminating"
+        obj["metadata"].pop("deletionGracePeriodSeconds", None)  # it waits for its content, not for time
+
+
+class PersistentVolumes(Kind):
+    returns_deleted = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("volumeMode", "Filesystem")
+        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        obj["status"] = {"phase": "Pending"}
+
+
+class PersistentVolumeClaims(Kind):
+    returns_deleted = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        obj["status"] = {"phase": "Pending"}
+
+
+class StorageClasses(Kind):
+    fixed = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        for part in self.fixed if old is not None else ():
+            if obj.get(part) != (old or {}).get(part):
+                yield faults.forbidden(part, f"updates to {part} are forbidden.")
+
+
+STORAGE: dict[tuple[str, str], type[Kind]] = {
+    ("", "persistentvolumes"): PersistentVolumes,
+    ("", "persistentvolumeclaims"): PersistentVolumeClaims,
+    ("storage.k8s.io", "storageclasses"): StorageClasses,
+}
 
 
 class Generational(Kind):

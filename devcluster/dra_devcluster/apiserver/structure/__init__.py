@@ -9,7 +9,8 @@ set_defaults(schema, obj)                             defaults of a custom resou
 validate(schema, obj) -> list[Fault]                  its 422 causes
 """
 
-from .custom import Fault, set_defaults, validate
+from dra_devcluster.apiserver.structure.resources import Fault, set_defaults, validate
+
 from .decode import Problem, decode, find_duplicates, refusal
 from .resources import Resource, Structure, Subresource, load_data
 from .schema import ANY, Components, Schema

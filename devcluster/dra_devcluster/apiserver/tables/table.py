@@ -1,10 +1,9 @@
-r"""What kubectl get prints, and columns by JSONPath.
+"""What `kubectl get` prints: the Table with its columns, its rows, and the part of each object that a row carries.
 
-The JSON paths of custom columns: `.spec.size`, `.items[0].name`, `.conditions[?(@.type=="Ready")].status`, `[*]`.
-
-This is the part of kubectl's JSONPath that column definitions use; `\.` in a field name is a dot.
-
-The Table itself: columns, rows, and the part of each object that its row carries.
+Built-in kinds have their columns in `schema/table-columns.json`, and a function for the cells of each kind (``CELLS``,
+in the order of the columns). Custom resources bring their columns as JSON paths: `.spec.size`, `.items[0].name`,
+`.conditions[?(@.type=="Ready")].status`, `[*]`. That is the part of kubectl's JSONPath which definitions use; a
+backslash before a dot makes it part of a field's name.
 """
 
 from __future__ import annotations
@@ -18,9 +17,92 @@ from typing import Any
 import orjson
 
 from dra_devcluster.apiserver.structure import Resource, load_data
-from dra_devcluster.apiserver.tables.cells import CELLS, Cells, dated
-from dra_devcluster.apiserver.tables.parts import Json, age, created, name
-from dra_devcluster.apiserver.tables.pods import completion
+from dra_devcluster.apiserver.tables.cells import (
+    attachment_cells,
+    claim_cells,
+    completion,
+    cron_job_cells,
+    csi_node_cells,
+    daemon_set_cells,
+    data_size,
+    deployment_cells,
+    disruption_budget_cells,
+    event_cells,
+    job_cells,
+    lease_cells,
+    node_cells,
+    pod_cells,
+    policy_binding_cells,
+    policy_cells,
+    pool_status_cells,
+    priority_class_cells,
+    quota_cells,
+    replica_set_cells,
+    role_binding_cells,
+    service_cells,
+    slice_cells,
+    stateful_set_cells,
+    storage_class_cells,
+    taint_rule_cells,
+    volume_cells,
+    volume_claim_cells,
+)
+from dra_devcluster.apiserver.tables.parts import Json, age, created, name, selector_text, spec_of, status_of
+
+Cells = Callable[[Json, datetime], list[Any]]
+
+
+def aged(obj: Json, now: datetime) -> list[Any]:
+    return [name(obj), created(obj, now)]
+
+
+def dated(obj: Json, now: datetime) -> list[Any]:
+    """Kinds without columns of their own: name and creation time."""
+    return [name(obj), obj["metadata"].get("creationTimestamp")]
+
+
+CELLS: dict[str, Cells] = {
+    "/pods": pod_cells,
+    "/nodes": node_cells,
+    "/namespaces": lambda obj, now: [name(obj), status_of(obj).get("phase", ""), created(obj, now)],
+    "/events": event_cells,
+    "events.k8s.io/events": event_cells,
+    "/configmaps": lambda obj, now: [name(obj), data_size(obj), created(obj, now)],
+    "/secrets": lambda obj, now: [name(obj), obj.get("type", ""), data_size(obj), created(obj, now)],
+    "/serviceaccounts": aged,
+    "/services": service_cells,
+    "/persistentvolumes": volume_cells,
+    "/persistentvolumeclaims": volume_claim_cells,
+    "/resourcequotas": quota_cells,
+    "apps/deployments": deployment_cells,
+    "apps/replicasets": replica_set_cells,
+    "apps/statefulsets": stateful_set_cells,
+    "apps/daemonsets": daemon_set_cells,
+    "batch/cronjobs": cron_job_cells,
+    "batch/jobs": job_cells,
+    "coordination.k8s.io/leases": lease_cells,
+    "scheduling.k8s.io/priorityclasses": priority_class_cells,
+    "policy/poddisruptionbudgets": disruption_budget_cells,
+    "storage.k8s.io/storageclasses": storage_class_cells,
+    "storage.k8s.io/csinodes": csi_node_cells,
+    "storage.k8s.io/volumeattachments": attachment_cells,
+    "networking.k8s.io/networkpolicies": lambda obj, now: [
+        name(obj),
+        selector_text(spec_of(obj).get("podSelector")),
+        created(obj, now),
+    ],
+    "rbac.authorization.k8s.io/rolebindings": role_binding_cells,
+    "rbac.authorization.k8s.io/clusterrolebindings": role_binding_cells,
+    "admissionregistration.k8s.io/validatingadmissionpolicies": policy_cells,
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings": policy_binding_cells,
+    "resource.k8s.io/resourceclaims": claim_cells,
+    "resource.k8s.io/resourceclaimtemplates": aged,
+    "resource.k8s.io/deviceclasses": aged,
+    "resource.k8s.io/resourceslices": slice_cells,
+    "resource.k8s.io/devicetaintrules": taint_rule_cells,
+    "resource.k8s.io/resourcepoolstatusrequests": pool_status_cells,
+}
+
 
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\\])+)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dra_api.core import Node, Pod
-from dra_api.policy import PodDisruptionBudget
 from dra_api.references import pod_is_done
+from dra_api.scheduling import PodDisruptionBudget
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dra_api.core import Pod
-from dra_api.policy import PodDisruptionBudget
 from dra_api.references import group_name, pod_is_done
-from dra_api.scheduling import PodGroup
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
 
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.sanitized import MOVABLE

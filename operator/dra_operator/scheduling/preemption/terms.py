@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from dra_api.core import Node, Pod
-from dra_api.policy import PodDisruptionBudget
 from dra_api.resource import ResourceClaim
+from dra_api.scheduling import PodDisruptionBudget
 from dra_api.selectors import Selector
 from dra_api.values import parse_time
 

@@ -1,8 +1,8 @@
-"""The roles of a cluster: the default ones, and those made of others.
+"""Objects that follow from others: the roles that every cluster has, aggregated ClusterRoles, the status of quotas.
 
-The roles and bindings that every cluster has from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``.
-
-Aggregated ClusterRoles: their rules are those of all ClusterRoles that their selectors choose.
+The default roles and bindings are there from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``. The rules
+of an aggregated ClusterRole are those of all ClusterRoles that its selectors choose. The status of a ResourceQuota says
+what the namespace uses of what it may.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dra_api.selectors import Selector
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.kinds.quota import used
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.storage.store import Change, Collection
 from dra_devcluster.apiserver.structure import load_data
-from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.verbs.write import create, store_changed, update
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _ANNOTATIONS: Final = {"rbac.authorization.kubernetes.io/autoupdate": "true"}
@@ -88,3 +89,29 @@ class AggregationController(Worker[str]):
             if stored.name != own and any(selector.matches(stored.labels) for selector in selectors):
                 rules += [rule for rule in stored.decode().get("rules") or () if rule not in rules]
         return rules
+
+
+class QuotaController(Worker[str]):
+    """Counts anew, by namespace, when something in a namespace with quotas comes, goes, or changes."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._quotas = registry.resource("", "v1", "resourcequotas")
+        for stored in registry.collection(self._quotas).all():
+            self.add(stored.namespace)
+        registry.store.listen(self._see)
+
+    def _see(self, collection: Collection, change: Change) -> None:
+        namespace = change.stored.namespace
+        if namespace and self._registry.collection(self._quotas).count(namespace):
+            self.add(namespace)
+
+    def handle(self, key: str) -> None:
+        for stored in list(self._registry.collection(self._quotas).all(key)):
+            quota = stored.decode()
+            hard = dig(quota, "spec.hard") or {}
+            amounts = used(self._registry, key, hard)
+            status = {"hard": hard, "used": {name: str(amount) for name, amount in amounts.items()}}
+            if quota.get("status") != status:
+                store_changed(Write(self._registry, self._quotas, namespace=key), stored, {**quota, "status": status})
