@@ -157,7 +157,7 @@ class App:
                 return self._version()
             raise unauthorized()
         target = parse_target(request.raw_path.partition("?")[0])
-        user = impersonated(user, request.headers.items(), self.registry.authorization)
+        user = impersonated(user, request.headers.items(), self.registry.authorization.require)
         self.registry.authorization.require(asked_for(user, request.method, request.path, target, request.query))
         if path.startswith(_PROBES):
             return web.Response(text="ok")

@@ -8,12 +8,11 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from dra_devcluster.apiserver.authorization import Authorization
 from dra_devcluster.apiserver.errors import StatusError, bad_request, forbidden
 from dra_devcluster.apiserver.storage.selectors import equals_of
 from dra_devcluster.apiserver.wire.bodies import Target, flag
@@ -201,11 +200,12 @@ class _Wanted:
         return User(self.name, (*groups, *added), self.uid, self.extra)
 
 
-def impersonated(user: User, headers: Iterable[tuple[str, str]], authorization: Authorization) -> User:
-    """The user whom the request is for: ``user`` or the one the headers name. Raises 400 and 403."""
+def impersonated(user: User, headers: Iterable[tuple[str, str]], require: Callable[[Attributes], None]) -> User:
+    """Return the user whom the request is for: ``user`` or the one the headers name. Raises 400, and what ``require``
+    raises if ``user`` may not ask in that name."""
     wanted = _Wanted.read(headers)
     if wanted is None:
         return user
     for question in wanted.questions(user):
-        authorization.require(question)
+        require(question)
     return wanted.user()
