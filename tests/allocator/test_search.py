@@ -213,6 +213,19 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         ),
         [["r=drv/p/a", "r=drv/p/c"]],
     ),
+    "lists match by an element that no device has alone": (
+        lab(
+            pool(
+                device("a", model="A", k=["x"]),
+                device("b", model="B", k=["z"]),
+                device("c", model="A", k=["x", "y"]),
+                device("d", model="B", k=["y", "z"]),
+            ),
+            [claim(request("r", A), request("q", B), constraints=[match("drv/k")])],
+            features=Features(list_attributes=True),
+        ),
+        [["r=drv/p/c", "q=drv/p/d"]],
+    ),
     "lists are distinct when they share nothing": (
         lab(
             pool(device("a", k=["x", "y"]), device("b", k=["y", "z"]), device("c", k=["z"])),

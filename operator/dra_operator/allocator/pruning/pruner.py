@@ -14,6 +14,7 @@ from itertools import chain
 
 from dra_api.resource import MOST_RESULTS
 from dra_ledger.basics import each
+from dra_ledger.columns import Column
 
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
@@ -72,6 +73,8 @@ class Propagation:
         self._problem = problem
         self._error_horizons = find_error_horizons(problem)
         self._bounds = Bounds(problem)
+        self._listed = {ledger: _listed(ledger.agrees_on) for ledger in problem.ledgers if ledger.agrees_on is not None}
+        """For each such constraint the devices that have several values."""
         self._stages = [OpenRequest.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
 
     @property
@@ -160,7 +163,7 @@ class Propagation:
         others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
         least = 0 if together & self._bounds.several else sum(request.need(remaining) for request in forced)
         allowed = 0
-        for devices in _columns(constraint, together):
+        for devices in _columns(constraint, together, self._listed[constraint]):
             if devices.bit_count() >= least and self._common(devices, forced, others, remaining):
                 allowed |= devices
         changed: set[Ledger] = set()
@@ -210,8 +213,15 @@ def _at_most(ledger: Ledger, devices: int) -> int:
     return most
 
 
-def _columns(constraint: Ledger, devices: int) -> Iterable[int]:
-    """The devices of each value that any of the devices has."""
+def _listed(column: Column) -> int:
+    """The devices whose attribute is a list of several values."""
+    if sum(map(int.bit_count, column.having.values())) == column.present.bit_count():
+        return 0
+    return sum(1 << device for device, values in column.values.items() if len(values) > 1)
+
+
+def _columns(constraint: Ledger, devices: int, listed: int) -> Iterable[int]:
+    """The devices of each value that any of the devices has; ``listed`` are those that have several."""
     column = constraint.agrees_on
     if column is None:
         return
@@ -221,8 +231,9 @@ def _columns(constraint: Ledger, devices: int) -> Iterable[int]:
         values = column.values.get(lowest.bit_length() - 1, ())
         for value in values:
             having = column.having[value]
-            if len(values) == 1:
-                devices &= ~having
+            # Whoever has only this value would lead to the same group again. A device with a list may lead to others,
+            # which nobody else need lead to.
+            devices &= listed | ~having
             yield having
 
 
