@@ -42,7 +42,7 @@ from typing import Final, Protocol
 
 from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
-from dra_kube import Forbidden
+from dra_kube import Forbidden, NotFound, Unauthorized
 
 _RIGHTS = (
     "the driver's ServiceAccount needs a ClusterRole that allows it: list, watch, create, update and delete of "
@@ -66,8 +66,14 @@ class PluginError(Exception):
 
 
 def with_remedy(error: Exception) -> str:
-    """Return an error of the API server in words. Forbidden gets the rights that a driver needs."""
-    return f"{error}; {_RIGHTS}" if isinstance(error, Forbidden) else str(error)
+    """Return an error of the API server in words, with what its owner can do about it."""
+    if isinstance(error, Forbidden):
+        return f"{error}; {_RIGHTS}"
+    if isinstance(error, Unauthorized):
+        return f"{error}; the API server does not know the kubeconfig's token or certificate, or the pod's account"
+    if isinstance(error, NotFound) and error.details.get("kind") == "nodes":
+        return f"{error}; give the name that the Node has (--node-name, NODE_NAME)"
+    return str(error)
 
 
 class SettingsError(PluginError):

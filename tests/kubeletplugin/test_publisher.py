@@ -26,9 +26,11 @@ from dra_kube import (
     Forbidden,
     Gone,
     Invalid,
+    NotFound,
     Resource,
     ServerError,
     TooManyRequests,
+    Unauthorized,
     Unreachable,
     connection,
     reflector,
@@ -437,7 +439,11 @@ FAILURES = [
     ("create", ServerError(500, "InternalError", "etcd is down"), ""),
     ("create", Forbidden(403, "Forbidden", "not allowed"), RIGHTS),
     ("get", ServerError(500, "InternalError", "no node today"), ""),
-]
+    ("get", NotFound(404, "NotFound", "no such node", {"kind": "nodes", "name": "n"}),
+     "; give the name that the Node has (--node-name, NODE_NAME)"),
+    ("create", Unauthorized(401, "Unauthorized", "Unauthorized"),
+     "; the API server does not know the kubeconfig's token or certificate, or the pod's account"),
+]  # fmt: skip
 
 
 async def test_an_older_instance_stops_in_the_middle_of_its_writes(api: PluginApi, errors: Errors) -> None:

@@ -292,7 +292,7 @@ class ClaimWork:
         found_config = allocation["devices"].get("config") or []
         if has("parameters stay for the next claim"):
             found_config = self._last_config = found_config or self._last_config
-        if has("parameters of a claim are read once"):
+        if has("parameters of a claim are read once") or has("parameters of a prepared claim stay"):
             found_config = self._configs.get(claim.uid, found_config)
         self._configs[claim.uid] = found_config
         self._check_config(self._configs[claim.uid], {result["request"].partition("/")[0] for result in results})
@@ -501,6 +501,8 @@ class ClaimWork:
             return str(error)
         self._unprepared.add(claim.uid)
         self._answers.pop(claim.uid, None)
+        if not self._has("parameters of a claim are read once"):
+            self._configs.pop(claim.uid, None)
         return ""
 
     async def _unprepare(self, claim: Any, known: bool) -> None:

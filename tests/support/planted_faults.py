@@ -190,6 +190,11 @@ FAULTS = [
         ),
         ("parameters stay for the next claim", "configuration.of-one-claim-stays-there", "of another claim"),
         ("parameters of a claim are read once", "configuration.follows-a-new-allocation", "without parameters"),
+        (
+            "parameters of a prepared claim stay",
+            "configuration.follows-an-allocation-made-meanwhile",
+            "without parameters",
+        ),
         ("a restart loses parameters", "configuration.outlasts-a-restart", "gives a container no"),
         ("a reboot loses parameters", "configuration.outlasts-a-reboot", "gives a container no"),
         # --- names ---

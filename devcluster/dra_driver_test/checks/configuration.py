@@ -293,6 +293,26 @@ async def follows_a_new_allocation(bench: Bench) -> None:
         raise Finding(f"the claim was allocated anew without parameters, and its container gets {shown(left)}")
 
 
+@check("KM-16", level=Level.SHOULD)
+async def follows_an_allocation_made_meanwhile(bench: Bench) -> None:
+    """A prepared claim that is allocated the same device without parameters shows none of the old (``--parameters``).
+
+    Until the claim is unprepared a driver may refuse it.
+    """
+    good, use = _good(bench), Use(await bench.device())
+    effect = await _effect(bench, use, good)
+    claim = await bench.use(use, config=[_config(bench.name, good)])
+    await bench.prepare(claim)
+    await bench.server.allocate(claim, use)
+    try:
+        found = given(bench, await bench.prepared(claim))
+    except Finding:
+        await bench.unprepare(claim)
+        return
+    if left := effect & found:
+        raise Finding(f"the prepared claim was allocated anew without parameters, and its container gets {shown(left)}")
+
+
 @check("NOD-009", "KM-16", restarts=True, waits=True)
 async def outlasts_a_restart(bench: Bench) -> None:
     """A claim with parameters that is prepared again after a restart shows them as before (``--parameters``)."""
