@@ -23,8 +23,7 @@ from dra_api.meta import Object
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import documents, read_objects
 from dra_operator.commands.simulated.cluster import simulated
-from dra_simulator.attempts import attempts
-from dra_simulator.report import report
+from dra_simulator.report import attempts, report
 
 DRIVER = "gpu.example.com"
 DEVICES = 8

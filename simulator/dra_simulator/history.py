@@ -99,7 +99,6 @@ class Course(NamedTuple):
 WEEK_SECONDS: Final = 7 * 86_400
 READY: Final = "Ready"
 SCHEDULED: Final = "PodScheduled"
-ORDINARY_PRIORITY = 0
 
 
 class Life(NamedTuple):

@@ -16,8 +16,7 @@ from dra_operator.cli import main
 from dra_operator.scheduling import Faulty, NodeStatus, Undecided
 from dra_operator.scheduling.state import LoadedNode
 from dra_simulator import report as text_report
-from dra_simulator.attempts import SimulatedAttempt, Verdict
-from dra_simulator.report import document
+from dra_simulator.report import SimulatedAttempt, Verdict, document
 from placement_lab import Attributes
 
 Json = dict[str, Any]

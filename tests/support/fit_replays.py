@@ -27,7 +27,7 @@ from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.serve.desk import Desk, question_of
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import Plan
-from dra_simulator.attempts import attempts
+from dra_simulator.report import attempts
 from msgspec.structs import replace
 from waiting_pods import NOW, waiting_pod
 

@@ -29,6 +29,7 @@ _ADMISSION = AdmissionSettings()
 _TIME_SLICES = _TIMES.time_slices
 _Count = Annotated[int, Meta(ge=1, le=1000)]
 _Wait = Annotated[float, Meta(ge=0.001, le=86400)]
+_Lasting = Annotated[float, Meta(ge=1, le=86400)]
 _Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
 
 
@@ -144,14 +145,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         _about("seconds that the search on one node may take before the attempt fails and is tried again; 0: no limit"),
     ] = _TIMES.filter_timeout
     binding_timeout: Annotated[
-        float,
-        Meta(ge=1, le=86400),
-        _about("seconds that devices with binding conditions may take to get ready"),
+        _Lasting, _about("seconds that devices with binding conditions may take to get ready")
     ] = _TIMES.binding_timeout
     volume_binding_timeout: Annotated[
-        float,
-        Meta(ge=1, le=86400),
-        _about("seconds that PersistentVolumeClaims have to be bound on the node of their first pod"),
+        _Lasting, _about("seconds that PersistentVolumeClaims have to be bound on the node of their first pod")
     ] = _TIMES.volume_binding_timeout
     conflict_check_grace: Annotated[
         float,
@@ -214,13 +211,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         bool, _about("with --preemption, also preempt pods that another scheduler has placed")
     ] = False
     preemption_patience: Annotated[
-        float,
-        Meta(ge=1, le=86400),
-        _about("with --preemption, seconds that a pod waits for its victims before it preempts further pods"),
+        _Lasting, _about("with --preemption, seconds that a pod waits for its victims before it preempts further pods")
     ] = PREEMPTION_PATIENCE_SECONDS
     admission_promise: Annotated[
-        float,
-        Meta(ge=1, le=86400),
+        _Lasting,
         _about("with the controller admission, seconds that an admitted Workload keeps devices for pods to come"),
     ] = _ADMISSION.promise
     admission_backoff: Annotated[
@@ -229,7 +223,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         _about("with the controller admission, longest seconds until Kueue retries a Workload that does not fit"),
     ] = _ADMISSION.backoff
     audit_interval: Annotated[
-        float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole cache with the API server")
+        _Lasting, _about("seconds between two comparisons of the whole cache with the API server")
     ] = 300.0
     log_format: Annotated[
         str,

@@ -56,14 +56,6 @@ class NotPlaced:
     fits_never: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Why pods do not fit together."""
-
-    reason: str
-    fits_never: bool = False
-
-
 class Placing:
     """Places pods in ``cluster``, which it changes. From then on the cluster gives no hints.
 
@@ -108,23 +100,23 @@ class Placing:
         mark, quotas, placed = self.mark, self._quotas.fork(), False
         try:
             found = self._placed_together(pods)
-            placed = not isinstance(found, _Refusal)
+            placed = not isinstance(found, NoPlace)
         finally:
             if not placed:
                 self.undo(mark)
                 self._quotas = quotas
-        if isinstance(found, _Refusal):
-            return [NotPlaced(pod, found.reason, found.fits_never) for pod in pods]
+        if isinstance(found, NoPlace):
+            return [NotPlaced(pod, found.message, found.fits_never) for pod in pods]
         return [found[pod.key] for pod in pods]
 
-    def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | _Refusal:
+    def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | NoPlace:
         """Return the placements by pod key, or why the pods do not fit."""
         groups: dict[str, list[Pod]] = {}
         for pod in pods:
             self._pause()
             made, hindrance = self.with_claims(pod)
             if hindrance is not None:
-                return _Refusal(f"pod {pod.metadata.name} {hindrance.text}")
+                return NoPlace(f"pod {pod.metadata.name} {hindrance.text}")
             key = self.cluster.gang_key_of(made) if self.cluster.is_ours_to_place(made) else None
             groups.setdefault(key or "", []).append(made)
         found: dict[str, Placed] = {}
@@ -133,23 +125,23 @@ class Placing:
             for pod in members:
                 state = self._pre_filtered(pod)
                 if not isinstance(state, CycleState):
-                    return _Refusal(f"pod {pod.metadata.name} {state.text}")
+                    return NoPlace(f"pod {pod.metadata.name} {state.text}")
                 states.append(state)
             gang, same = self.cluster.gang_of(members[0]), NOTHING_SAME
             if key and isinstance(gang, Gang):
                 same = same_values(self.cluster, gang, self.cluster.members_of(gang)[0])
             answer = decided(joint_plan(states, same), self._pause)
             if isinstance(answer, NoPlace):
-                return _Refusal(answer.message, answer.fits_never)
+                return answer
             for number in answer.order:
                 # A claim that several of them use has the devices that the first one got by now.
                 pod = states[number].pod
                 state = self._pre_filtered(pod)
                 if not isinstance(state, CycleState):
-                    return _Refusal(f"pod {pod.metadata.name} {state.text}")
+                    return NoPlace(f"pod {pod.metadata.name} {state.text}")
                 outcome = self._within_quotas(state, answer[number])
                 if isinstance(outcome, NotPlaced):
-                    return _Refusal(f"pod {pod.metadata.name} {outcome.reason}")
+                    return NoPlace(f"pod {pod.metadata.name} {outcome.reason}")
                 found[outcome.pod.key] = outcome
         return found
 

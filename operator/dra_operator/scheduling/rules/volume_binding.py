@@ -66,11 +66,6 @@ class UnboundClaim:
         """The node for which its volume is being provisioned, or None."""
         return (self.claim.metadata.annotations or {}).get(SELECTED_NODE)
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether its binding has begun."""
-        return self.selected_node is not None or self.reserved is not None
-
     @cached_property
     def size(self) -> int:
         """The requested storage, in billionths of a byte."""
