@@ -126,6 +126,7 @@ class Nodes:
             before is not now and (before.metadata.labels, before.spec.taints) != (now.metadata.labels, now.spec.taints)
         ):
             self._topologies.put(now, before)
+        # One place in a sorted list changes: an attempt need not sort ten thousand nodes.
         insort(self._order, (-self.room(state), state.name))
         cpu = state.offered.get("cpu", 0)
         self._sizes[cpu] = self._sizes.get(cpu, 0) + 1
@@ -199,6 +200,7 @@ class Nodes:
     def prepare_others(self, pod: Pod) -> Iterator[int]:
         """As ``prepare``, for what pods on nodes ask about the pod."""
         for carried in (yield from self.pods_by_node.finding(pod, self._topologies.label_keys)):
+            # A copy: pods that come at a pause may bring further keys.
             for key in list(carried.by_key):
                 yield from self._topologies.making(key)
 
@@ -217,6 +219,7 @@ class Nodes:
 
     def best_first(self) -> Iterator[str]:
         """All names, the best node by its room first, equals by name. Nodes may come, go and change meanwhile."""
+        # A copy: an attempt in pieces goes through it while nodes change.
         order = self._order.copy()
         return (name for _, name in order)
 
@@ -234,6 +237,7 @@ class Nodes:
         return name in self._states
 
     def _take_out(self, state: LoadedNode) -> None:
+        # Found by the room that it had, so the old state is needed.
         del self._order[bisect_left(self._order, (-self.room(state), state.name))]
         cpu = state.offered.get("cpu", 0)
         self._sizes[cpu] -= 1

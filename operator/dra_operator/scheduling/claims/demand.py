@@ -66,6 +66,7 @@ class ExtendedResources:
     """
 
     def __init__(self, pod: Pod, classes: Mapping[str, str], made: ResourceClaim | None = None) -> None:
+        # Without such a class nothing has to be added up.
         wanted = pod_requests(pod) if classes else {}
         self.classes = {name: classes[name] for name in sorted(wanted) if name in classes and wanted[name] > 0}
         """The resources that the pod asks for and that a class serves, sorted; amounts of zero do not count."""
@@ -85,6 +86,7 @@ class ExtendedResources:
             return None
         meta = self._pod.metadata
         found = extended_requests(self._pod, {name: self.classes[name] for name in served})
+        # The overhead of a runtime class is of the pod, and a device can be given to containers only.
         if not found.requests:
             raise ClaimError(
                 f"pod {self._pod.key}: no container asks for {', '.join(served)}, only spec.overhead does; "
@@ -106,10 +108,12 @@ class ExtendedResources:
 
     def groups(self, nodes: Nodes) -> dict[Served, frozenset[str] | None]:
         """The nodes by what devices serve on them; None stands for all nodes that no other group names."""
+        # A node with a device plugin counts the resource itself: there no claim is made for it.
         counting = {name: nodes.counting(name) for name in self.classes}
         some: frozenset[str] = frozenset().union(*counting.values())
         groups: dict[Served, frozenset[str]] = {(): some} if some else {}
         for name, names in counting.items():
+            # Each resource splits the groups so far, so there are as many as kinds of nodes, not as nodes.
             split = [((*served, name), members - names) for served, members in groups.items()]
             split += [(served, members & names) for served, members in groups.items()]
             groups = {served: members for served, members in split if members}
@@ -180,6 +184,7 @@ class Demands:
 
     def nodes_of(self, demand: Demand, names: Iterable[str]) -> Iterator[str]:
         """Which of the nodes have this demand."""
+        # The usual case: one demand for all nodes, so none has to be asked for its own.
         if demand is self._rest and len(self._groups) == 1:
             return iter(names)
         return (name for name in names if self._of(name) is demand)
@@ -202,6 +207,7 @@ class Demands:
                 found += members
             else:
                 return None
+            # No short list: whoever asks takes the order of all nodes.
             if len(found) >= most:
                 return None
         return found
@@ -217,6 +223,7 @@ class Demands:
         known = self._known.get(served)
         if known is None:
             wanted = self._extended.claim_for(served)
+            # A claim that is made already is used or found outdated; a second one is never made.
             missing = wanted if self._extended.made is None else None
             claims = (*self._open, missing.claim) if missing is not None else self._open
             outdated = self._extended.is_outdated(wanted)

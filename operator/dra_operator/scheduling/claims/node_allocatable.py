@@ -112,18 +112,22 @@ def node_use(
     uses: list[ClaimUse] = []
     for claim, results in held:
         use = _use(pod, claim, results, published)
+        # The resource would count for each pod, and exists once.
         if use.mapping and _is_shared(pod, claim, is_group_idle=is_group_idle):
             return Obstacle(MAPPED_CLAIM_SHARED, claim.metadata.name)
         if use.resources:
             uses.append(use)
+    # The status is compared with what the plan wants: an order of its own would be a write each time.
     uses.sort(key=lambda use: use.status.resource_claim_name)
     covered = pod_level_resources(pod)
     total: dict[str, int] = {}
     for use in uses:
         total = add(total, amounts_of(use.status))
+    # What the pod requests as a whole has room for its devices, or the pod fits nowhere.
     insufficient = _at_pod_level(pod, uses, total) if covered else None
     if insufficient is not None:
         return insufficient
+    # The rest was requested with the pod as a whole, and must not count twice.
     beside = {name: nanos for name, nanos in total.items() if name not in covered}
     return NodeUse(beside, tuple(use.status for use in uses))
 
@@ -219,6 +223,7 @@ def _containers(pod: Pod, claim: ResourceClaim) -> Iterator[str]:
     """The containers that refer to the claim."""
     entries = {it.entry.name for it in claims_of_pod(pod) if it.entry is not None and it.name == claim.metadata.name}
     for container in _all_containers(pod):
+        # Only containers that use the claim bear its overhead.
         used = {it.name for it in container.resources.claims or ()}
         if used & entries:
             yield container.name

@@ -73,6 +73,7 @@ class Allocations:
             uid, selector = claim.metadata.uid, allocation.node_selector
             if release >= Release.V1_37 and has_skipped_operations(allocation):
                 self._skipping[uid] = claim
+            # Bound to no node at all, so that every node has this obstacle.
             if uid in failed:
                 self.bound[uid] = frozenset()
             elif selector is not None:
@@ -96,6 +97,7 @@ class Allocations:
         """UIDs of the claims that cannot be used on the node."""
         out = {uid for uid, selector in self._selectors.items() if not node_selectors.matches(selector, node)}
         out |= {uid for uid, names in self.bound.items() if not names}
+        # A kubelet without the feature would call the driver, which is not there.
         return out if declares_optional_node_operations(node) else out | self._skipping.keys()
 
     def obstacle(self, node: Node, elsewhere: Collection[str]) -> Obstacle:
@@ -119,6 +121,7 @@ def _check(claim: ResourceClaim, selector: NodeSelector) -> None:
 
 def _named(selector: NodeSelector) -> frozenset[str] | None:
     """The names that a selector demands; None if it has a term that demands no name."""
+    # Allocations name their node in most cases: then a look-up takes the place of a comparison with each node.
     names = [_name(term) for term in selector.node_selector_terms or ()]
     return None if None in names else frozenset(name for name in names if name is not None)
 
@@ -188,10 +191,12 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
     have been lost. Like any other allocated claim it decides where the pod can run.
     """
+    # Whatever claims others made in the pod's name: it asks for nothing that one could serve.
     if not extended_resources(pod):
         return ExtendedClaims(None, ())
     recorded = pod.status.extended_resource_claim_status
     name = recorded.resource_claim_name if recorded is not None else ""
+    # An annotation alone does not make a claim ours to delete.
     named = {entry.resource_claim_name for entry in pod.spec.resource_claims or ()}
     found = [
         it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named and not is_parked(it)
@@ -227,11 +232,13 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
             raise NotReady(gone if must_check_owner else Obstacle(CLAIM_MISSING, name))
         if claim.metadata.deletion_timestamp is not None:
             raise NotReady(Obstacle(CLAIM_DELETED, name))
+        # The name follows from a status, which may name somebody else's claim.
         if must_check_owner:
             try:
                 check_owned_by(pod, claim)
             except ClaimNotOwned as error:
                 raise NotReady(Obstacle(CLAIM_REFERENCE, name, str(error))) from error
+        # By UID: two entries may lead to one claim, which is allocated and reserved once.
         claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
     return list(claims.values())
 
@@ -259,6 +266,7 @@ def unservable(
     """The first request that no node can serve for now; None if there is none (4.1)."""
     for claim in claims:
         for request in claim.spec.devices.requests or ():
+            # A server without the gate may still have such a claim from a time when the gate was on.
             if request.first_available and not prioritized_list:
                 return Obstacle(ALTERNATIVES_OFF, f"claim {claim.key}, request {request.name}")
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
@@ -299,6 +307,7 @@ def claim_readiness(claim: ResourceClaim, now: datetime, timeout: float = BINDIN
     """Whether a pod may be bound to the claim's devices."""
     for result in claim.results:
         conditions = _conditions(claim, result)
+        # Failures before readiness: a device that reports both must not be used.
         for name in result.binding_failure_conditions or ():
             failure = conditions.get(name)
             if failure is not None and failure.status == "True":
@@ -306,6 +315,7 @@ def claim_readiness(claim: ResourceClaim, now: datetime, timeout: float = BINDIN
                 return ClaimReadiness(Readiness.FAILED, f"device binding failed: {detail}")
     if not any(unready(claim)):
         return ClaimReadiness(Readiness.READY)
+    # By the time in the allocation, so that a restart does not begin the wait anew.
     left = timeout - age_of_allocation(claim, now)
     if left < 0:
         return ClaimReadiness(Readiness.TIMED_OUT, f"device binding timeout: claim={claim.metadata.name}")
@@ -391,6 +401,7 @@ def wait_for_volumes(
     if not pending:
         return None
     seconds = (wait.deadline - now).total_seconds()
+    # Nobody provisions for a node that is gone, and no event would say so.
     if wait.node not in nodes:
         return VolumesFailed(f"node {wait.node} is gone", tuple(held))
     if seconds <= 0:
@@ -406,6 +417,7 @@ def _pending(pod: Pod, node: str, storage: Storage) -> Iterator[PersistentVolume
             raise _Failed(f"PersistentVolumeClaim {use.name} is {'gone' if claim is None else 'being deleted'}")
         if claim.is_bound:
             continue
+        # A provisioner that fails removes the annotation to have the pod scheduled anew.
         selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
         reserved = (it for it in storage.volumes_of_class(claim.storage_class) if it.is_reserved_for(claim))
         if selected != node and not any(reserved):

@@ -83,12 +83,15 @@ class Unschedulable:
         """Whether the node is one of them."""
         status = self.statuses.get(state.name)
         rules = self.question.rules
+        # An allocated claim elsewhere is given back by its own pod, not by the end of others.
         if isinstance(status, Obstructed):
             return not status.elsewhere and rules.may_end_with_pods(status.obstacle)
         if status is not None:
             return isinstance(status, Lacking) or (isinstance(status, Faulty) and status.is_of_node)
+        # Only the nodes of the allocated claims were asked, and no end of a pod moves these claims.
         if self.question.allocations.nodes is not None:
             return False
+        # Not asked, since too few of its devices are free: the end of a pod may free some.
         obstacle = rules.obstacle(state, self.question.demands.on(state).served)
         return obstacle is None or rules.may_end_with_pods(obstacle)
 
@@ -158,20 +161,25 @@ class Attempt:
 
     def search(self) -> Work:
         """Ask nodes until the best one is known. Raises AllocationError or Aborted when that ends the attempt."""
+        # Few nodes or none can do: all of them are asked, so that the pod is told about each.
         pinned = self._allocations.nodes
         if pinned is not None:
             yield from self._try_all(sorted(pinned))
             return
+        # Pods were preempted for this node: as kube-scheduler, it is taken if it fits, however good others are.
         if nominated := self._cycle_state.nominations.node:
             yield from self._try(nominated)
             if self.fits:
                 return
+        # All demands first: whether a node is ideal depends on the best alternative of any of them.
         demands = self._demands.all()
         for demand in demands:
             yield from self._look_up(demand)
         for demand in demands:
             if demand.candidates is not None:
+                # Where a selector may fail: a fault of the claims must be found whichever nodes fit.
                 yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
+        # After those: a fault of the claims is reported before time is spent on scores.
         yield from self._choose_strategy(demands)
         # The nodes worth trying, or, if they are many, all nodes; those that a strategy has not ranked come last.
         by_room = self._by_room()
@@ -185,12 +193,14 @@ class Attempt:
 
     def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
         """The answer when no node fits. Raises Aborted if that is not known of some."""
+        # It is not known whether one of them would have fitted, so nothing can be said of why the pod fits nowhere.
         if self._undecided:
             raise Aborted(self._undecided[0])
         nodes = len(self._nodes)
         demands: list[tuple[Demand, Candidates]] = []
         if self._allocations.nodes is not None:
             yield from self._refuse_unpinned(nodes - len(self._asked))
+        # The index has left nodes out. A few are asked all the same, so that the refusal has numbers.
         elif len(self._asked) < nodes:
             demands = [(demand, demand.candidates) for demand in self._demands.all() if demand.candidates is not None]
             yield from self._ask_some(demands)
@@ -199,6 +209,7 @@ class Attempt:
             yield from self._pause(EXPLANATION_STEPS)
         for demand, candidates in demands:
             self._refuse_excluded(demand, candidates)
+        # Also obstacles on nodes where the pod's claims are not: if they pass, the claims may be allocated anew there.
         reasons = self._elsewhere.union(obstacle.reason for obstacle in self._reasons.obstacles)
         return NoPlace(
             "; ".join(filter(None, (self._reasons.line(nodes), self._failed))),
@@ -216,6 +227,7 @@ class Attempt:
             return None
         found: set[str] = set()
         for demand in demands:
+            # One demand of which nothing is known, and every device may help.
             drivers = self._allocator.drivers(demand.program, self._usage)
             if drivers is None:
                 return None
@@ -261,6 +273,7 @@ class Attempt:
             self.question.device_order = self._chosen.device_order
 
     def _by_room(self) -> Iterable[str]:
+        # To put a few in order is cheaper than to go through the order of all nodes for them.
         few = self._demands.short_list(len(self._asked) + FEW_CANDIDATES)
         if few is None:
             return self._nodes.best_first()
@@ -305,6 +318,8 @@ class Attempt:
                 self._reasons.fail(error)
             case Undecided(why):
                 self._undecided.append(f"node {state.name}: {why}")
+                # Each further node may take as long: a thousand of them would keep the pod, and its namespace, busy for
+                # hours.
                 self.question.haste = HASTE_FACTOR
                 if len(self._undecided) >= MOST_UNDECIDED_NODES:
                     if not self.fits:
@@ -337,6 +352,7 @@ class Attempt:
         self._reasons.add(UNAVAILABLE, others)
         for demand in self._demands.all():
             yield from self._look_up(demand)
+        # One node on which all but the claims fits is enough to know that giving the devices back helps.
         missing = set(self._allocations.bound)
         for name in [state.name for state in self._nodes if self._demands.may_fit(state.name)]:
             if not missing:
@@ -354,6 +370,7 @@ class Attempt:
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
         suspects = [name for _, candidates in demands for name in islice(candidates.suspects(), SAMPLE_NODES)]
+        # The one that comes closest, those where selectors may fail, and some from all over the cluster.
         names = closest + suspects + self._nodes.spread(SAMPLE_NODES)
         yield from self._try_all(name for name in dict.fromkeys(names) if name not in self._asked)
 
@@ -400,6 +417,7 @@ def plan(
         if attempt.fits:
             return best(attempt.fits, attempt.question.scores)
         refusal = yield from attempt.refuse()
+        # A pod that can give devices back does that first: others end for it only if that does not help.
         if post_filter is None or refusal.stuck:
             return refusal
         nominated = yield from post_filter(Unschedulable(cycle_state, attempt.question, refusal, attempt.statuses))

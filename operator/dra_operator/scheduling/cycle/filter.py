@@ -317,6 +317,7 @@ COUNTING: Final = counting((*RULES, *SCORES))
 
 def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
     """Count what the pod's rules and preferences ask about. Each piece compares about ``SLICE * PER_STEP`` labels."""
+    # Nearly every pod: neither it nor a pod on a node has such a rule.
     if is_placeholder(pod) or not nodes.minds_pods(pod):
         return
     compared = 0
@@ -342,6 +343,7 @@ class PodFilter:
         self.filter_timeout = filter_timeout
         claims = cycle_state.resource_claims
         self._allocator, self._nominations = cycle_state.allocator, cycle_state.nominations
+        # Devices that are kept for pods of the same or a higher priority count as used.
         self.usage = self._nominations.usage(cycle_state.usage)
         self.rules = cycle_state.nodes.rules_of(cycle_state.pod, cycle_state.volumes)
         self.scores = cycle_state.nodes.scores_of(cycle_state.pod)
@@ -379,6 +381,7 @@ class PodFilter:
     def obstacle(self, state: LoadedNode) -> Obstacle | None:
         """The first rule that keeps the pod from the node. Raises as ``filter`` does."""
         demand = self.demands.on(state)
+        # So that a refusal knows how many nodes it speaks for without having been asked.
         demand.asked += 1
         self.steps += self._steps_per_node
         return self.rules.obstacle(self._nominations.loaded(state), demand.served)
@@ -396,6 +399,7 @@ class PodFilter:
         if not demand.claims:
             plan = Plan(state.name, {}, demand.served, volumes=self.bindings(state))
             return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
+        # After a node on which the allocator gave up, the others get less: they are probably as hard.
         budget = self._allocator.budget // self.haste
         decision = self._allocator.search(
             state.node, demand.program, self.usage, budget=budget, order=self.device_order
@@ -403,6 +407,7 @@ class PodFilter:
         began: Elapsed = None
         while (outcome := decision.advance(PAUSE_STEPS)) is None:
             elapsed = yield Pause.SEARCHING
+            # The clock of the caller counts from the first pause: what came before this node is not its time.
             began = elapsed if began is None else began
             if elapsed is not None and began is not None and elapsed - began > self.filter_timeout / self.haste:
                 return Undecided("timed out trying to allocate devices")
@@ -441,10 +446,12 @@ class PodFilter:
     def _with_node_use(self, state: LoadedNode, plan: Plan, score: int = 0) -> NodeStatus:
         """Whether the node has what the devices of the plan take of its own resources."""
         pod = self._state.pod
+        # Without the gate devices take nothing of a node, and a placeholder pod has no room to take it from.
         if not self._allocator.inventory.features.node_allocatable_resources or is_placeholder(pod):
             return Fits(plan, score)
         extended: tuple[DeviceRequestAllocationResult, ...] = self._made.results if self._made is not None else ()
         if plan.extended is not None:
+            # The claim that the plan makes takes the place of one from an earlier attempt.
             extended = plan.allocations[plan.extended.claim.metadata.uid].results
         held = [
             (claim, planned.results if (planned := plan.allocations.get(claim.metadata.uid)) else claim.results)
@@ -454,6 +461,7 @@ class PodFilter:
         try:
             use = node_use(pod, held, self._allocator.published, extended, is_group_idle=self._state.is_group_idle)
         except AllocationError as error:
+            # Kubernetes' rule about faults of what one node publishes: they keep the pod from that node only.
             stays = self._allocator.inventory.semantics.errors_stay_on_node
             return Faulty(error, is_of_node=stays and error.is_of_node)
         if isinstance(use, Obstacle):

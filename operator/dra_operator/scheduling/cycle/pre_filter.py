@@ -306,17 +306,21 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     except NotReady as reason:
         return _not_ready(pod, reason.obstacle, snapshot)
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
+    # Half made by an earlier attempt: they may hold devices, and the pod must not get others beside them.
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
         return NotTried(Obstacle(STALE_CLAIM, names), stale)
     if made is not None:
         claims.append(PodClaim(None, made))
     held = [claim for _, claim in claims]
+    # Before anything is said of nodes: what is being written decides what the pod has.
     coming_first = _coming_first(pod, held, snapshot)
     if coming_first is not None:
         return coming_first
+    # Its devices are kept so that no other scheduler loses one, and no pod may run with them.
     if parked := next(filter(snapshot.is_parked, held), None):
         return NotTried(Obstacle(CLAIM_PARKED, parked.key, _devices_of(parked)))
+    # The pod has its node and devices already: it is not planned again while its volumes come.
     wait = snapshot.storage.wait_of(pod.metadata.uid)
     if wait is not None:
         state = wait_for_volumes(pod, held, wait, snapshot.storage, snapshot.nodes, snapshot.now)
@@ -329,6 +333,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         obstacle = Obstacle(EXTENDED_AT_GATE, ", ".join(serving))
     if obstacle is not None:
         return NotTried(obstacle)
+    # Last of what is asked before nodes, since it may look at all volumes of a class.
     volumes = volumes_of(pod, snapshot.storage)
     if isinstance(volumes, Obstacle):
         return NotTried(volumes)
@@ -364,11 +369,13 @@ def _cycle_state(
 def _others_first(state: CycleState, snapshot: Snapshot) -> Unsettled | Deferring | CycleState:
     """A claim that the pod does not hold yet is written once more before the pod is bound, which settles the matter."""
     held = [claim for claim in state.resource_claims if claim.status.allocation is not None]
+    # A write that may still land would take the claim from the pod after it was bound.
     unsettled = tuple(it for it in held if is_reserved_for(state.pod, it) and snapshot.is_unsettled(it))
     if unsettled:
         return Unsettled(unsettled)
     is_served = state.extended.made is not None  # which is done last
     drivers = frozenset[str]() if is_served else snapshot.drivers_of(state.wanted_classes)
+    # Asked last, for the pause counts from the first time: a pod with an obstacle must not use it up.
     seconds = snapshot.defers(state.pod, drivers)
     return Deferring(state, drivers, seconds) if seconds else state
 
@@ -389,6 +396,7 @@ def _coming_first(
     states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
     pending = [(claim, readiness.seconds) for claim, readiness in states if readiness.state is Readiness.PENDING]
     has_failed = any(readiness.is_lost for _, readiness in states)
+    # A pod that still lacks a claim has more to get: it is planned while the others get ready.
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
     return None
@@ -415,6 +423,7 @@ def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:
 
 
 def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> Obstacle | None:
+    # Only claims that have to be allocated: what is allocated needs no class any more.
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
         unsupported(pod)
@@ -435,6 +444,7 @@ def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
     gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod, snapshot.group_of(pod))
     if gang is None or isinstance(gang, Obstacle):
         return gang
+    # Counted before the pod is planned: a gang that lacks pods would otherwise be planned in vain with each of them.
     pods = snapshot.gang_pods(gang)
     if pods > MOST_GANG_PODS:
         return Obstacle(GANG_CROWDED, gang.title, str(pods))

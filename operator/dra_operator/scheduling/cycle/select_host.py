@@ -55,8 +55,10 @@ class Fit:
 
 def best(fits: Sequence[Fit], scores: PodScores) -> Plan:
     """The plan of the best node; with its scores, if the pod prefers anything."""
+    # Most pods prefer nothing, and then no score has to be normalized.
     if not scores:
         return min(fits, key=lambda fit: (-fit.alternatives, -fit.score, -fit.room, fit.plan.node)).named()
+    # Together: a score is relative to the other nodes that fit, as in kube-scheduler.
     weighted = scores.weighted([fit.raw for fit in fits])
     scored = [(fit, _with_room(fit, its)) for fit, its in zip(fits, weighted, strict=True)]
 
@@ -126,11 +128,13 @@ class Ranking:
 
     def update(self, state: CycleState, demand: Demand, order: str) -> Generator[Pause, Elapsed, None]:
         """Scores what changed, in pieces, unless another attempt has seen more."""
+        # A plan that was put aside sees an older state: the ranking must not go back with it.
         if self._seen is not None and self._seen[0] is state.usage.lineage and self._seen[1] > state.usage.revision:
             return
         self._follow(state)
         followed, steps, new = self._seen, 0, 0
         most = enough(len(state.nodes))
+        # All that changed, and of what was never scored as many as kube-scheduler would look at.
         while self._stale or (self._unscored and new < most):
             if self._stale:
                 name = self._take(self._stale)
@@ -140,6 +144,7 @@ class Ranking:
             if steps >= PAUSE_STEPS:
                 steps = 0
                 yield Pause.SEARCHING
+                # Another attempt has brought the ranking further meanwhile.
                 if self._seen is not followed:
                     return
 
@@ -157,6 +162,7 @@ class Ranking:
         names = None
         if seen is not None and seen[0] is now[0] and seen[4] == version:
             names = self._changed(state, seen[1], seen[2], seen[3])
+        # It is not known which nodes changed, or the mix did, by which all are scored.
         if names is None:
             self._scores.clear()
             self._order.clear()
@@ -176,6 +182,7 @@ class Ranking:
         names = state.nodes.changed_since(nodes)
         for id_ in sorted(used | published):
             pool = inventory.pool(id_)
+            # Devices of several nodes: any of these may be better or worse now.
             if pool is None or pool.owning_node is None:
                 return None
             names.append(pool.owning_node)
@@ -184,6 +191,7 @@ class Ranking:
     def _rescore(self, name: str, state: CycleState, demand: Demand, order: str) -> int:
         old = self._scores.pop(name, None)
         if old is not None:
+            # By its old score, by which it is in the order.
             del self._order[bisect_left(self._order, (-old, name))]
         node = state.nodes.get(name)
         if node is None or not demand.may_fit(name):
@@ -199,6 +207,7 @@ class Ranking:
         if sketch.after is not None:
             mix = state.allocator.learned.mix
             score = self._strategy.score(Candidate(mix, sketch.before, sketch.after, free, self._milli_cpu))
+            # Nodes without devices are alike to a strategy: free cpu parts them, so that pods do not crowd on one.
             if not sketch.before.units:
                 all_of = node.offered.get("cpu", 0) // MILLI_BILLIONTHS
                 score = score * ALL_PERCENT + free * ALL_PERCENT // (all_of + 1)
@@ -238,6 +247,7 @@ class Placement:
     def choose(self, state: CycleState, demand: Demand) -> Generator[Pause, Elapsed, ChosenStrategy | None]:
         """The strategy with its ranking, brought up to date; None: the first node that fits."""
         strategy = BY_NAME.get(self._name(demand.program))
+        # A faulty request fails on every node: no order is of use.
         if strategy is None or demand.program.fault is not None or not (demand.claims or strategy.ranks_all_pods):
             return None
         state.allocator.looks_at_mix |= strategy.uses_mix
@@ -266,6 +276,7 @@ class Placement:
         counts_cpu = strategy.uses_mix or not program.stages  # no index says which nodes a pod without claims may fit
         milli_cpu = _rounded(milli_cpu_of(pod)) if counts_cpu else 0
         key = (strategy.name, milli_cpu, *map(id, program.requests))
+        # Taken out and put back, so that the one that was asked last is the last to be forgotten.
         ranking = self._rankings.pop(key, None)
         if ranking is None:
             ranking = Ranking(strategy, program.requests, milli_cpu, pod.metadata.namespace or "")
@@ -276,6 +287,7 @@ class Placement:
 
     def _forget(self) -> None:
         """The namespace with most rankings loses the one that was not asked for longest."""
+        # A tenant with pods of many kinds drives out its own rankings, and nobody else's.
         greediest, _ = Counter(it.tenant for it in self._rankings.values()).most_common(1)[0]
         del self._rankings[next(key for key, it in self._rankings.items() if it.tenant == greediest)]
 

@@ -79,6 +79,7 @@ def gang_key(pod: Pod) -> str | None:
     For a pod of a PodGroup whatever the group asks for: the pods stay filed while it comes, changes and goes.
     """
     meta, group = pod.metadata, pod.spec.scheduling_group
+    # Asked at each change of each pod: most name nothing at all.
     if not (meta.labels or meta.annotations or group):
         return None
     if not names_gang(pod) and (name := group_name(pod)) is not None:
@@ -102,9 +103,11 @@ def gang_of(pod: Pod, group: PodGroup | None = None) -> Gang | Obstacle | None:
     value = _said(pod, GANG)
     if value is not None:
         return _named(pod, value)
+    # Where there is a PodGroup, that says the size.
     kueue = (labels or {}).get(KUEUE_GROUP) if group_name(pod) is None else None
     if kueue is not None:
         return _sized(pod, f"kueue {kueue}", kueue, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))
+    # Placed alone, the pod would silently lack what its author asked for.
     for key in (GANG_SIZE, GANG_TOPOLOGY, GANG_MATCH_ATTRIBUTE):
         if _said(pod, key) is not None:
             return Obstacle(GANG_MALFORMED, key, f"the pod names no gang; set {GANG} as well, or remove it")
@@ -126,6 +129,7 @@ def ends_as_one(group: PodGroup) -> bool:
 def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
     """A group with a topology and without the policy ``gang`` is a gang of one: the others join where it is."""
     name, policy, topology = group.metadata.name, group.spec.scheduling_policy.gang, topology_of(group)
+    # Two answers to one question: neither is better, and the pods of the group might differ.
     for key in (GANG, GANG_SIZE, *(() if topology is None else (GANG_TOPOLOGY,))):
         if _said(pod, key) is not None:
             return Obstacle(GANG_MALFORMED, key, f"PodGroup {name} of the pod says this as well; remove one of both")
@@ -145,6 +149,7 @@ def _named(pod: Pod, value: str) -> Gang | Obstacle:
     size = _said(pod, GANG_SIZE)
     if size is not None:
         return _sized(pod, f"name {value}", value, GANG_SIZE, size)
+    # A number is a size, and the pod's controller is the gang; everything else is a name.
     if not value.isdecimal():
         return Obstacle(GANG_MALFORMED, GANG, f'"{value[:80]}" is a name without a size; set {GANG_SIZE} as well')
     group = (pod.metadata.labels or {}).get(LEADER_WORKER_GROUP)

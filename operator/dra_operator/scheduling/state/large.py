@@ -52,6 +52,7 @@ def pod_without_bulk(pod: Pod) -> Pod:
     """The pod itself, or what is kept of it if it is too large. Annotations and owners do not make it so."""
     if len(encode(pod)) <= LARGEST_OBJECT_BYTES:
         return pod
+    # A large annotation is no reason to refuse a pod: nothing of it is read.
     owner = pod.metadata.controller
     meta = structs.replace(
         pod.metadata, annotations=None, finalizers=None, owner_references=None if owner is None else (owner,)
@@ -68,6 +69,7 @@ def is_too_large(pod: Pod) -> bool:
 def _kept(pod: Pod) -> Pod:
     spec, status = pod.spec, pod.status
     labels = pod.metadata.labels if len(encode(pod.metadata.labels)) <= LARGEST_OBJECT_BYTES // 4 else None
+    # The room on its node counts, whoever placed it there.
     room = {name: Quantity.from_nanos(amount) for name, amount in pod_requests(pod).items() if name != POD_SLOTS}
     has_few_claims = len(spec.resource_claims or ()) <= MOST_CLAIMS
     return structs.replace(
@@ -80,6 +82,7 @@ def _kept(pod: Pod) -> Pod:
             resources=None,
             overhead=None,
             resource_claims=spec.resource_claims if has_few_claims else None,
+            # Should any path try to place it all the same, no node matches.
             node_selector={_NO_NODE: "true"},
             affinity=None,
             tolerations=None,
@@ -115,6 +118,7 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
 def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
     """What is read of it."""
     finalizers = meta.finalizers or ()
+    # That there is another finalizer matters, which ones do not.
     other = next((name for name in finalizers if name not in _OURS), None)
     kept = tuple([name for name in finalizers if name in _OURS or name is other])
     owner = meta.controller
@@ -129,6 +133,7 @@ def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
 
 def spec_without_bulk(spec: ResourceClaimSpec, size: int) -> ResourceClaimSpec:
     """The names and classes of the requests, and the bytes of the whole."""
+    # Inside the claim, so that the size goes wherever the claim goes.
     mark = DeviceClaimConfiguration(opaque=OpaqueDeviceConfiguration(_TOO_LARGE, Raw(str(size).encode())))
     return ResourceClaimSpec(DeviceClaim(tuple(map(_named, spec.devices.requests or ())), None, (mark,)))
 
@@ -153,13 +158,12 @@ def size_refusal(size: int) -> str:
 
 def _named(request: DeviceRequest) -> DeviceRequest:
     exactly = request.exactly
-    subs = [DeviceSubRequest(it.name, it.device_class_name) for it in request.first_available or ()]
     return DeviceRequest(
         name=request.name,
         exactly=None if exactly is None else ExactDeviceRequest(exactly.device_class_name),
-        first_available=None
-        if subs is None
-        else tuple([DeviceSubRequest(it.name, it.device_class_name) for it in subs]),
+        first_available=tuple(
+            [DeviceSubRequest(it.name, it.device_class_name) for it in request.first_available or ()]
+        ),
     )
 
 

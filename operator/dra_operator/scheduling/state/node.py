@@ -32,6 +32,7 @@ def tolerations_of(pod: Pod) -> tuple[Toleration, ...]:
     A pod at our scheduling gate has not the latter: another scheduler binds it, which knows nothing of that.
     """
     said, name = pod.spec.tolerations or (), pod.spec.scheduler_name
+    # Its scheduler is not this one, and decides by the pod's own tolerations.
     if not name or is_at_gate(pod):
         return said
     return (*said, of_nodes(name))
@@ -97,12 +98,14 @@ class LoadedNode:
         """Those that keep pods away, the one of a cordoned node included."""
         self.soft_taints: tuple[Taint, ...] = tuple(soft(node.spec.taints or ()))
         """Those that only ask pods to stay away."""
+        # The node controller adds the taint a moment after the node was cordoned.
         if node.spec.unschedulable:
             self.taints = (UNSCHEDULABLE, *self.taints)
         self._load(used)
 
     def with_load(self, used: Amounts) -> LoadedNode:
         """The same node with other pods on it."""
+        # Copied and not computed: the load changes with each pod, what the node offers seldom.
         state = LoadedNode.__new__(LoadedNode)
         state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
         state.counted, state.soft_taints = self.counted, self.soft_taints
@@ -148,6 +151,7 @@ class Nominations:
 
     def usage(self, usage: Usage) -> Usage:
         """The devices in use with those that others are to get; the same object if there are none."""
+        # The usual case without a copy.
         if not any(it.allocations for it in self.of_others):
             return usage
         more = usage.snapshot()

@@ -104,10 +104,12 @@ class Carriers:
         growing = [carried for carried in self._kept.values() if carried.concerns(term)]
         if self._unfinished is not None:
             _, carried, rest = self._unfinished
+            # Terms that are still to be looked at bring their pods with them, this one included.
             if term not in rest and carried.concerns(term):
                 growing.append(carried)
         for carried in growing:
             carried.add(term, {node: number})
+        # Pods of one Deployment carry equal terms: they are counted together.
         by_node = self._pods.get(term)
         if by_node is None:
             by_node = self._pods[term] = {}
@@ -128,13 +130,17 @@ class Carriers:
         """
         if not self._pods:
             return NOBODY
+        # Pods of one kind get the same answer, which is found once for all of them.
         kind = pod.metadata.namespace, frozenset((pod.metadata.labels or {}).items())
         there = namespaces.get(pod.metadata.namespace, {})
         while True:
             found = self._kept.get(kind)
+            # An answer that was found by other labels of the namespace, or for fewer topologies, is none.
             if found is not None and found.there == there and found.keys.issuperset(keys):
                 self._kept.move_to_end(kind)
                 return found
+            # Another pod's answer may be half found: it is brought to its end first, by whoever asks, so none begins
+            # anew.
             if self._unfinished is None:
                 self._unfinished = kind, Carried(pod, namespaces, keys), self._terms.all_near(pod.metadata.labels)
             yield self._look()
@@ -158,6 +164,7 @@ class Carriers:
     def _keep(self, kind: Kind, carried: Carried) -> None:
         self._drop(kind)
         self._kept[kind] = carried
+        # A tenant with pods of many kinds drives out its own answers.
         own = [each for each in self._kept if each[0] == carried.namespace]
         if len(own) > KEPT_ANSWERS_OF_NAMESPACE:
             self._drop(own[0])
@@ -221,6 +228,7 @@ class PodsByNode:
         uid = pod.metadata.uid
         self._changes += 1
         old = self.at(uid)
+        # A new version that no rule can tell from the old one costs one comparison.
         if old is None or old[1] != node or not counts_alike(old[0], pod):
             self.remove(uid)
             self._count(pod, node, 1)
@@ -243,6 +251,7 @@ class PodsByNode:
     def without(self, pods: Collection[Pod]) -> Iterator[None]:
         """Inside the block these pods are on no node: what would be, once they have ended."""
         places = [place for pod in pods if (place := self.at(pod.metadata.uid)) is not None]
+        # All of them before anything is asked: a gang of victims goes at once.
         for pod, _ in places:
             self.remove(pod.metadata.uid)
         try:
@@ -263,9 +272,11 @@ class PodsByNode:
     def counting(self, selection: Selection) -> Generator[int, None, Population]:
         """As ``count``, in pieces: says after each how many pods it has looked at. They may come and go meanwhile."""
         if selection not in self._counted:
+            # A copy of the places as they are now: pods come and go at the pauses.
             changes, seen = self._changes, self._near(selection)
             yield len(seen)
             selected = yield from selection.among(seen)
+            # Only what came or went meanwhile is looked at again.
             if self._changes != changes:
                 selected = self._brought_up_to_date(selection, seen, selected)
             if selection not in self._counted:
@@ -284,6 +295,7 @@ class PodsByNode:
         return [it for it in selected if id(it) in there] + more
 
     def _forget_the_oldest(self, new: Selection) -> None:
+        # Each change of any pod is compared with all selections that name no label, so few of them are kept.
         if new.anchor is None and self._selections.number(None) > KEPT_SELECTIONS_WITHOUT_ANCHOR:
             oldest = next(it for it in self._counted if it.anchor is None)
         elif len(self._counted) > KEPT_SELECTIONS:
@@ -349,6 +361,7 @@ class PodsByNode:
         for selection in self._selections.near(pod.metadata.labels):
             if selection.matches(pod):
                 self._counted[selection].add(node, number)
+        # A pod with thousands of terms is not placed, and must not cost others anything either.
         if pod.spec.affinity is None or has_too_many_rules(pod):
             return
         for term in anti_affinity(pod):

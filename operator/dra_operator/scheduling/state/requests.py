@@ -82,6 +82,7 @@ def attachable(claims: Iterable[str], storage: AttachedVolumes) -> Iterator[Atta
         if volume is not None:
             if volume.spec.csi is not None:
                 yield Attachable(volume.spec.csi.driver, volume.spec.csi.volume_handle)
+        # The volume is yet to be made, and takes a place on the node all the same.
         elif (found := storage.storage_class(claim.storage_class)) is not None:
             yield Attachable(found.provisioner, f"to be made for {key}")
 
@@ -118,6 +119,7 @@ def host_ports(pod: Pod) -> Iterator[HostPort]:
     sidecars = (it for it in pod.spec.init_containers or () if it.restart_policy == "Always")
     for container in (*sidecars, *(pod.spec.containers or ())):
         for port in container.ports or ():
+            # In the network of the node a container port is a port of the node.
             number = port.host_port or (port.container_port if pod.spec.host_network else 0)
             if number > 0:
                 yield HostPort(port.protocol or "TCP", number, port.host_ip or _EVERY_ADDRESS)
@@ -127,6 +129,7 @@ def port_amounts(pod: Pod) -> dict[str, int]:
     """What the pod takes of the ports of its node."""
     total: dict[str, int] = {}
     for port in host_ports(pod):
+        # Under both names, so that one look-up finds a conflict with any address, and one with this address.
         for name in (port.name, port.on_address):
             total[name] = total.get(name, 0) + NANO
     return total
@@ -146,6 +149,7 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     peak: dict[str, int] = {}
     for container in pod.spec.init_containers or ():
         wanted = _container_requests(container)
+        # A sidecar goes on running beside all that start after it.
         if container.restart_policy == "Always":
             running = add(running, wanted)
             peak = _largest(peak, running)
@@ -168,6 +172,7 @@ def milli_cpu_of(pod: Pod) -> int:
 
 def extended_resources(pod: Pod) -> list[str]:
     """The resources that the pod asks for and that devices might serve."""
+    # Asked of every pod that waits, at each of its changes; nearly none names such a resource.
     if not any(map(may_be_devices, _names(pod))):
         return []  # the sums are not needed
     return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]
@@ -190,6 +195,7 @@ def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None 
     wanted = pod_requests(pod)
     if served:
         wanted = {name: amount for name, amount in wanted.items() if name not in served}
+    # A plan knows better than the status, which is written after it.
     amounts = recorded_amounts(pod) if of_devices is None else of_devices
     if amounts:
         wanted = add(wanted, amounts)
@@ -203,6 +209,7 @@ def recorded_amounts(pod: Pod) -> dict[str, int]:
         return total
     for status in pod.status.node_allocatable_resource_claim_statuses:
         total = add(total, amounts_of(status))
+    # What the pod requests as a whole covers its devices as well: it must not count twice.
     covered = pod_level_resources(pod)
     return {name: amount for name, amount in total.items() if name not in covered}
 
@@ -247,6 +254,7 @@ def subtract(one: Amounts, other: Amounts) -> dict[str, int]:
     rest = dict(one)
     for name, amount in other.items():
         rest[name] = rest.get(name, 0) - amount
+        # So that taking off what was added leaves nothing, and equal sums are equal.
         if not rest[name]:
             del rest[name]
     return rest
@@ -254,6 +262,7 @@ def subtract(one: Amounts, other: Amounts) -> dict[str, int]:
 
 def _container_requests(container: Container) -> dict[str, int]:
     resources = container.resources
+    # A limit without a request is the request, as the API server defaults it.
     wanted = {**(resources.limits or {}), **(resources.requests or {})}
     return {name: quantity.nanos for name, quantity in wanted.items() if quantity.nanos}
 

@@ -128,6 +128,7 @@ class Selection:
 
         Says after each piece of work how many pods it has looked at.
         """
+        # One requirement after the other over all pods, instead of calls for each pod.
         for pods in self.sets:
             names = pods.namespaces
             if names is not None and names != self.namespaces:
@@ -158,6 +159,7 @@ class AffinityTerm:
     def of(cls, pod: Pod, term: PodAffinityTerm) -> AffinityTerm:
         """A term of the pod. Without namespaces and their selector it is about the pod's own namespace."""
         named = frozenset(term.namespaces or ())
+        # An empty selector is not none: it means all namespaces.
         if not named and term.namespace_selector is None:
             named = frozenset((pod.metadata.namespace,))
         return cls(_with_label_keys(pod, term), named, Selector.of(term.namespace_selector), term.topology_key)
@@ -169,6 +171,7 @@ class AffinityTerm:
 
     def pods(self, known: Namespaces) -> PodSet:
         """The pods that it is about, by the namespaces as they are now."""
+        # All namespaces, also those that come later: no list of names would stay right.
         if self.others.is_empty:
             return PodSet(self.selector, None)
         found = (name for name, labels in known.items() if self.others.matches(labels))
@@ -218,6 +221,7 @@ def _with_label_keys(pod: Pod, term: PodAffinityTerm) -> Selector:
     A key that the selector names already has been merged, with the value that the label had then.
     """
     selector = Selector.of(term.label_selector)
+    # The server has merged the keys when it created the pod, and the pod's labels may have changed since.
     merged = {it.key for it in selector.requirements or ()}
     more = equal_labels(pod, term.match_label_keys) + equal_labels(pod, term.mismatch_label_keys, "NotIn")
     return selector.also(it for it in more if it.key not in merged)
@@ -273,6 +277,7 @@ def _between_pods(pod: Pod) -> Iterator[int]:
 
 
 def _of_nodes(pod: Pod, constraint: TopologySpreadConstraint) -> int:
+    # The labels and taints of each node are compared as well, for each constraint.
     tolerations = len(pod.spec.tolerations or ()) if constraint.node_taints_policy == "Honor" else 0
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
@@ -351,6 +356,7 @@ class DomainCounts:
                 self._add(domain, number)
 
     def _add(self, domain: str, count: int) -> None:
+        # Worked out when it is asked: several counts change between two questions.
         self._fewest = None
         total = self.by_domain.pop(domain, 0) + count
         if total:
@@ -360,6 +366,7 @@ class DomainCounts:
     def fewest(self) -> int:
         """The smallest count of all domains; 0 without domains."""
         if self._fewest is None:
+            # Domains without pods are left out of the counts: if there is one, the fewest is none.
             some = len(self.by_domain) == len(self.topology.size)
             self._fewest = min(self.by_domain.values(), default=0) if some else 0
         return self._fewest
@@ -374,6 +381,7 @@ class DomainsByNode:
         self.size: dict[str, int] = {}
         """How many nodes each domain has; those without any are left out."""
         self.counts: list[DomainCounts] = []
+        # A selector that cannot be understood matches no node.
         self._terms: tuple[node_selectors.NodeTerm, ...] = ()
         with suppress(NodeSelectionError):
             self._terms = node_selectors.parse(scope.affinity) if scope.affinity is not None else ()
@@ -442,8 +450,10 @@ class Topologies:
             return
         made, each, name = DomainsByNode(key, scope), scope.label_count + _LABELS_PER_PUT, ""
         part = max(1, TOPOLOGY_PART_LABELS // each)
+        # From now on it hears of each change: a node that was looked at may change before the last one is.
         self._growing.append(made)
         try:
+            # By name and not by position, since nodes come and go between two parts.
             while nodes := self._nodes_after(name, part):
                 for node in nodes:
                     made.put(node)
@@ -451,8 +461,10 @@ class Topologies:
                 yield each * len(nodes)
         finally:
             self._growing.remove(made)
+        # Another one may have made the same meanwhile, and counts may hang on that.
         if (key, scope) not in self._kept:
             self._kept[key, scope] = made
+            # Tenants name topology keys: each that is kept is compared with every change of a node.
             if len(self._kept) > KEPT_TOPOLOGIES:
                 self._dropped(self._kept.popitem(last=False)[1])
 
@@ -502,6 +514,7 @@ class Population:
 
     def forget(self, topology: DomainsByNode) -> None:
         """The topology is no longer kept up to date."""
+        # Without this the counts of a dropped topology would stay, and never change again.
         self._by_topology.pop(topology, None)
 
     def close(self) -> None:
