@@ -27,10 +27,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-_LONGEST_WAIT_SECONDS = 2**31
-"""Seconds; Kubernetes has a number of 32 bits."""
+LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
+"""The longest pause that an answer may ask for. Proxies and webhooks answer as well, and a wrong or far too long time,
+such as a date years ahead, would stop watches and writes long after its cause is over. One request a minute is no load.
+"""
 
 
 class KubeError(Exception):
@@ -64,8 +66,8 @@ class NotServed(KubeError):
 class ApiError(KubeError):
     """The API server refused; ``code``, ``reason``, ``message``, ``details`` as in its Status object.
 
-    ``retry_after`` is how many seconds the server asks to wait, None if it does not: what its Status says, otherwise
-    what the HTTP header says.
+    ``retry_after`` is how many seconds the server asks to wait, at most 60, None if it does not: what its Status says,
+    otherwise what the HTTP header says.
     """
 
     def __init__(
@@ -82,8 +84,8 @@ class ApiError(KubeError):
         self.message = message
         self.details = details or {}
         seconds = self.details.get("retryAfterSeconds")
-        is_time = isinstance(seconds, int) and 0 < seconds < _LONGEST_WAIT_SECONDS
-        self.retry_after = float(seconds) if is_time else retry_after  # type: ignore[arg-type]  # checked a line above
+        asked = seconds if isinstance(seconds, int) and seconds > 0 else retry_after
+        self.retry_after = None if asked is None else float(min(asked, LONGEST_RETRY_AFTER_SECONDS))
 
     @property
     def causes(self) -> list[dict[str, str]]:

@@ -100,6 +100,34 @@ async def test_a_status_becomes_the_exception_of_its_code_and_keeps_message_and_
 
 
 @pytest.mark.parametrize(
+    ("details", "header", "seconds"),
+    [
+        ({}, "7", 7),
+        ({"retryAfterSeconds": 3}, "7", 3),
+        ({"retryAfterSeconds": 0}, "7", 7),
+        ({}, "86400", 60),
+        ({}, "Fri, 01 Jan 2100 00:00:00 GMT", 60),
+        ({"retryAfterSeconds": 2**31 - 1}, "7", 60),
+        ({"retryAfterSeconds": 2**70}, "7", 60),
+        ({}, "soon", None),
+    ],
+)
+async def test_no_answer_stops_requests_for_longer_than_a_minute(
+    serve: Serve, details: dict[str, int], header: str, seconds: float | None
+) -> None:
+    """A proxy or a webhook may ask for any time, and the cause is over long before."""
+    status = {"kind": "Status", "code": 429, "message": "busy", "details": details}
+
+    async def busy(request: web.Request) -> web.Response:
+        return web.json_response(status, status=429, headers={"Retry-After": header})
+
+    api = await serve({"GET /api/v1/nodes/n": busy})
+    with pytest.raises(dra_kube.TooManyRequests) as caught:
+        await api.get(NODES, "n")
+    assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize(
     ("fields", "error"),
     [
         (["metadata.uid"], dra_kube.Conflict),
