@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
+import orjson
 import pytest
 from bare_client import CONFIG_MAPS, DRA, EVENTS, NODES, PODS, Client, config_map, names, pod
+from dra_devcluster.apiserver import DevApiServer
+from dra_devcluster.apiserver.endpoints.call import render_list
+from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.verbs.read import Page
+from dra_devcluster.apiserver.wire.bodies import wanted
 from rbac_server import SERVERS, rbac_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -219,3 +226,27 @@ async def test_metadata_of_an_object_and_of_a_list_have_different_names(kind: st
             assert (answer.code, answer.json.get("message", "")) == (code, message)
         for accept in (METADATA.replace(";v=v1", ""), METADATA.replace(";g=meta.k8s.io", "")):
             assert (await client.call("GET", f"{PODS}/p", accept=accept)).code == 406
+
+
+@pytest.mark.parametrize("accept", [TABLE, METADATA_LIST])
+def test_rows_of_large_objects_are_made_one_by_one_and_others_have_a_turn_in_between(accept: str) -> None:
+    """Ten thousand claims may have a megabyte each, of which a row shows a few letters."""
+    server = DevApiServer()
+    claims = server.registry.store.collection("resource.k8s.io", "resourceclaims")
+    resource = server.registry.of_collection(claims)
+    assert resource is not None
+    config = [{"opaque": {"driver": "d.example.com", "parameters": {f"p{it}": [it] for it in range(10_000)}}}]
+    for number in range(30):
+        meta = {"name": f"c{number}", "namespace": "ns", "uid": str(number), "resourceVersion": "1"}
+        claims.restore(Stored({"metadata": meta, "spec": {"devices": {"config": config}}}, 1, {}))
+    tracemalloc.start()
+    try:
+        page = Page([*claims.all()], 1)
+        chunks = [*render_list(resource, page, wanted(accept), {"includeObject": "None"})]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    shown = orjson.loads(b"".join(chunks))
+    assert len(shown.get("rows") or shown["items"]) == 30
+    assert len(chunks) >= 10
+    assert peak < 10 << 20  # two of them at most, decoded; all would have 50 MiB

@@ -7,9 +7,10 @@ The parts of one request to a resource.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import orjson
 from aiohttp import web
@@ -43,15 +44,21 @@ def render(resource: Resource, stored: Stored, want: Wanted, query: Json) -> byt
 
 
 def render_list(resource: Resource, page: Page, want: Wanted, query: Json) -> Iterator[bytes]:
-    """A list, in chunks: a list of large objects is never in memory twice."""
+    """A list, in chunks: a list of large objects is never in memory twice, nor decoded at once for rows or metadata."""
     if want.shape == "table":
-        yield orjson.dumps(_table(resource, page.items, want, query, page.metadata))
+        empty = orjson.dumps(_table(resource, (), want, query, page.metadata))
+        row = partial(_row, resource, want, query)
+        yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}")
         return
     kind, version = f"{resource.kind}List", resource.api_version
     if want.shape == "metadata":
         kind, version = "PartialObjectMetadataList", f"meta.k8s.io/{want.version}"
     head = orjson.dumps({"kind": kind, "apiVersion": version, "metadata": page.metadata})
-    yield from _joined(head[:-1] + b',"items":[', map(_item_encoder(resource, want), page.items), b"]}")
+    yield from _joined(head[:-1] + b',"items":[', _item_encoder(resource, want), page.items, b"]}")
+
+
+def _row(resource: Resource, want: Wanted, query: Json, stored: Stored) -> bytes:
+    return orjson.dumps(_table(resource, [stored], want, query, {})["rows"][0])
 
 
 def _item_encoder(resource: Resource, want: Wanted) -> Callable[[Stored], bytes]:
@@ -64,11 +71,12 @@ def _item_encoder(resource: Resource, want: Wanted) -> Callable[[Stored], bytes]
     return lambda stored: start + data_of(resource, stored)
 
 
-def _joined(head: bytes, items: Iterator[bytes], tail: bytes) -> Iterator[bytes]:
+def _joined(head: bytes, encoded: Callable[[Stored], bytes], items: Iterable[Stored], tail: bytes) -> Iterator[bytes]:
+    """Chunks that end where objects of so many bytes were read, however short what is shown of them is."""
     pending, size, separator = [head], len(head), b""
-    for item in items:
-        pending += (separator, item)
-        size += len(item)
+    for stored in items:
+        pending += (separator, encoded(stored))
+        size += len(stored.data)
         separator = b","
         if size > _ANSWER_PART_BYTES:
             yield b"".join(pending)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 from aiohttp import web
 
@@ -189,6 +191,7 @@ async def _list(call: Call) -> web.StreamResponse:
     await response.prepare(call.request)
     for chunk in chunks:
         await response.write(chunk)
+        await asyncio.sleep(0)  # others are answered meanwhile: what is written may be a row of a large object
     await response.write_eof()
     return response
 
