@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -289,10 +289,10 @@ def _said(pod: Object) -> str:
 
 
 @asynccontextmanager
-async def cage(folder: Path, *, seconds: float, scale: float) -> AsyncIterator[Cage]:
-    """With nodes, devices, placed pods and an operator that is ready."""
+async def cage(folder: Path, *, seconds: float, scale: float, server: Sequence[str] = ()) -> AsyncIterator[Cage]:
+    """With nodes, devices, placed pods and an operator that is ready; ``server``: the command of an API server."""
     async with AsyncExitStack() as stack:
-        kubeconfig = await stack.enter_async_context(_api_server(folder))
+        kubeconfig = await stack.enter_async_context(_running(folder, server) if server else _api_server(folder))
         api = await stack.enter_async_context(Api(connection(kubeconfig), timeout=PATIENCE))
         await stack.enter_async_context(node_stub(api))
         await _furnish(api, stack, max(100, round(RESIDENTS * scale)))
@@ -332,17 +332,24 @@ async def _api_server(folder: Path) -> AsyncIterator[Path]:
         with envtest.real_api_server(binaries, servers, gates={"DRAListTypeAttributes": True}) as kubeconfig:
             yield kubeconfig
         return
+    command = [sys.executable, "-m", "dra_devcluster.cli", "up", "--nodes", "0", "--feature-gates", GATES]
+    async with _running(folder, [*command, "--kubeconfig"]) as kubeconfig:
+        yield kubeconfig
+
+
+@asynccontextmanager
+async def _running(folder: Path, command: Sequence[str]) -> AsyncIterator[Path]:
+    """A server whose command ends with the path of the kubeconfig that it writes."""
     kubeconfig = folder / "kubeconfig"
-    command = [sys.executable, "-m", "dra_devcluster.cli", "up", "--nodes", "0", "--kubeconfig", str(kubeconfig)]
     with (folder / "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*command, "--feature-gates", GATES, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(*command, str(kubeconfig), stdout=log, stderr=log)
     try:
 
         async def written() -> bool:
             assert process.returncode is None, (folder / "server.log").read_text()
             return kubeconfig.exists()
 
-        await until("the API server has written its kubeconfig", written)
+        await until("the API server has written its kubeconfig", written, PATIENCE)
         yield kubeconfig
     finally:
         if process.returncode is None:

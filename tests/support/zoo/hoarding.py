@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable
+from functools import cache
 from typing import Any
 
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Object
@@ -22,6 +23,7 @@ SHARED = spec(request("req", kind="visitor"))
 KINDS = ("claims", "pods", "templates", "volume claims")
 
 
+@cache  # all objects of a hoard have the same
 def labels(size: int = LARGEST_BYTES) -> Object:
     """Labels of so many bytes in all; their number is not limited."""
     return {f"label-{number:06d}.example.com/name": "x" * 60 for number in range(size // 110)}
