@@ -21,6 +21,7 @@ CAMPAIGNS = {
     "fix_campaign": 40,
     "defrag_campaign": 40,
     "histories": 40,
+    "histories.pressed": 10,
     "plugin_histories": 100,
 }
 """Commands that play seeds and exit with 1 if anything is wrong, and how many they play: a few seconds' worth."""

@@ -23,13 +23,16 @@ from dra_operator.controllers import Control
 from dra_operator.controllers.scheduling import binding
 from dra_operator.controllers.scheduling.binding import Permit
 from dra_operator.controllers.scheduling.gangs import Gangs
+from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.eviction import due
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
+from histories import incarnation
 from histories.history import GAME, play
 from histories.neighbours import Neighbours
 from histories.preemptions import is_preempted
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
+from histories.urgency import URGENT
 from history_kit.game import Step, shrunk
 from objects import Obj
 from rounds import LONG, a_third
@@ -134,6 +137,20 @@ def test_some_victims_are_there_for_longer_than_they_are_waited_for() -> None:
             if max(lasting, default=0.0) > PREEMPTION_PATIENCE_SECONDS:
                 return
     pytest.fail(f"victims lasted {sorted(lasting)} s")
+
+
+def test_an_operator_that_waits_for_victims_as_long_as_they_like_is_found_out() -> None:
+    """The lowest pod is chosen first, and takes minutes to finish; the other one would be gone in a second."""
+    steps = (
+        Step(0, "add pod", "template-0-low-slow"),
+        Step(5, "add pod", "template-1-quick"),
+        Step(10, "calm"),
+        Step(12, "add pod", f"template-{URGENT}"),
+    )
+    script = Script(nodes=(1, 1), replicas=1, preempts=True, steps=steps)
+    assert not play(0, script, ()).findings
+    with mock.patch.object(incarnation, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
+        assert any("could run for 90 s" in finding for finding in play(0, script, ()).findings)
 
 
 def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:

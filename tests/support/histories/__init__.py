@@ -13,8 +13,8 @@ operator (``incarnation``), which may have several processes (``replica``), of w
 ``rival`` for another scheduler that gives away the same devices; ``stage`` has them all.
 ``history`` lets one go by. ``judge`` looks at every state of the server, ``rest`` at the last one, ``turns`` at the
 order in which pods got devices; what pods ask of nodes, all three read by ``node_rules``. What claims consume of
-devices is in ``amounts``, and who ends for whom in ``preemptions``. Clock, command and shrinker are those of
-``history_kit``.
+devices is in ``amounts``, who ends for whom in ``preemptions``, and how long the most urgent pod may wait in
+``urgency``, for which ``pressed`` has scripts of its own. Clock, command and shrinker are those of ``history_kit``.
 
 Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
 """

@@ -50,7 +50,7 @@ def _add_pod(stage: Stage, step: Step) -> None:
         for rule in sorted(rules_of(pod)):
             RULES[rule](pod)
         if stage.preempts and (grace := stage.grace_of(step.subject)):
-            pod["spec"]["terminationGracePeriodSeconds"] = grace
+            pod["spec"].setdefault("terminationGracePeriodSeconds", grace)
         stage.server.add(PODS, pod)
 
 
@@ -218,5 +218,6 @@ ACTIONS: dict[str, Action] = {
     "serve no resource.k8s.io": _serve_no_group,
     "set the clock": lambda stage, step: stage.set_clock(step.number),
     "back up": lambda stage, step: stage.back_up(),
+    "calm": lambda stage, step: stage.calm(),
     "restore": lambda stage, step: stage.restore(),
 }

@@ -64,6 +64,7 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
     stage.clear_up()
     for finding in [
         *await rest(stage, "the end"),
+        *await stage.too_long(),
         *faults_of(stage.server, swept=False, restored=stage.server.life > 0),
     ]:
         yield finding

@@ -20,7 +20,7 @@ from .script import OTHER
 from .server import Server
 from .weather import Weather
 
-SLOWEST_SECONDS = 100.0
+SLOWEST_SECONDS = 150.0
 """That a pod takes to end whose grace period is as long or longer; far more than a victim is waited for."""
 
 
@@ -58,8 +58,8 @@ class Neighbours:
 
     def _grace(self, pod: Obj) -> float:
         """How long its containers take to end."""
-        grace: float = min(pod["spec"].get("terminationGracePeriodSeconds", 0), SLOWEST_SECONDS)
-        return grace * self._weather.chance("grace", pod["metadata"]["uid"])
+        grace: float = pod["spec"].get("terminationGracePeriodSeconds", 0)
+        return min(grace * self._weather.chance("grace", pod["metadata"]["uid"]), SLOWEST_SECONDS)
 
     def _later(self, why: str, obj: Obj, what: Callable[[Obj], None], more: float = 0.0) -> None:
         self.busy += 1

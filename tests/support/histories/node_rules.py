@@ -68,6 +68,8 @@ RULES: Final[Mapping[str, Callable[[Obj], None]]] = {
     "port": _with_port,
     "apart": _apart,
     "held": _held,
+    "slow": _set("terminationGracePeriodSeconds", 3600),
+    "quick": _set("terminationGracePeriodSeconds", 1),
 }
 """What a word does to a pod."""
 ROOM: Final = frozenset({"cpu", "port", "apart"})

@@ -29,12 +29,12 @@ def faults_of_preemption(store: FakeStore) -> Iterator[str]:
     for pod in filter(waits, store.of(PODS)):
         if node := pod["status"].get("nominatedNodeName"):
             yield f"pod {key_of(pod)} waits for node {node}, on which no pod is ending"
-        if is_of_gang(pod) or pod["spec"]["schedulerName"] == OTHER or _holds_devices(store, pod):
+        if is_of_gang(pod) or pod["spec"]["schedulerName"] == OTHER or holds_devices(store, pod):
             continue
         for node in store.of(NODES):
             name = node["metadata"]["name"]
-            victims = [it for it in store.of(PODS) if _may_end(it, name, pod)]
-            if victims and name in places_for(_without(store, victims), pod):
+            victims = [it for it in store.of(PODS) if may_end(it, name, pod)]
+            if victims and name in places_for(without(store, victims), pod):
                 names = ", ".join(map(key_of, victims))
                 yield f"pod {key_of(pod)} waits, though it could run on {name} if {names} ended"
     yield from _of_gang(store)
@@ -43,23 +43,24 @@ def faults_of_preemption(store: FakeStore) -> Iterator[str]:
 def _of_gang(store: FakeStore) -> Iterator[str]:
     """A gang waits for what pods of lower priority have, on whatever nodes; its pods have the same one."""
     waiting, _ = gang_of(store)
-    if not waiting or any(_holds_devices(store, pod) for pod in waiting):
+    if not waiting or any(holds_devices(store, pod) for pod in waiting):
         return
     names = [node["metadata"]["name"] for node in store.of(NODES)]
-    victims = [it for it in store.of(PODS) if any(_may_end(it, name, waiting[0]) for name in names)]
-    if victims and has_room_for_gang(_without(store, victims)):
+    victims = [it for it in store.of(PODS) if any(may_end(it, name, waiting[0]) for name in names)]
+    if victims and has_room_for_gang(without(store, victims)):
         yield f"the gang waits, though it could run if {', '.join(map(key_of, victims))} ended"
 
 
-def _may_end(victim: Obj, node: str, pod: Obj) -> bool:
+def may_end(victim: Obj, node: str, pod: Obj) -> bool:
+    """Whether the pod runs on the node, and may end for another one."""
     is_there = victim["spec"].get("nodeName") == node and is_running(victim)
     shares_claim = bool(_named_claims(victim) & _named_claims(pod))
     is_ours = victim["spec"]["schedulerName"] != OTHER
     return is_there and is_ours and not shares_claim and priority_of(victim) < priority_of(pod)
 
 
-def _holds_devices(store: FakeStore, pod: Obj) -> bool:
-    """No pod ends for one that still has devices."""
+def holds_devices(store: FakeStore, pod: Obj) -> bool:
+    """Whether it has devices: no pod ends for one that still does."""
     return any(pod["metadata"]["uid"] in _users(claim) for claim in store.of(RESOURCE_CLAIMS))
 
 
@@ -67,7 +68,7 @@ def _named_claims(pod: Obj) -> set[str]:
     return {it["resourceClaimName"] for it in pod["spec"].get("resourceClaims") or () if "resourceClaimName" in it}
 
 
-def _without(store: FakeStore, victims: list[Obj]) -> FakeStore:
+def without(store: FakeStore, victims: list[Obj]) -> FakeStore:
     """The cluster without the victims, and without the claims that no pod uses then."""
     left, uids = FakeStore(), {it["metadata"]["uid"] for it in victims}
     left.objects = {

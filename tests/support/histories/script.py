@@ -78,7 +78,7 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
 }
 HELD = "held"  # what a pod is called that another gate holds back
 WORDS = ("high", "low", "zone", "nozone", "tolerates", "cpu", "port", "apart", HELD)
-"""What pods may ask of nodes: the keys of ``node_rules.RULES``."""
+"""What pods may ask of nodes: most keys of ``node_rules.RULES``."""
 COMINGS_AND_GOINGS = (
     ("remove node", "add node", 0.1),
     ("remove slice", "add slice", 0.15),
@@ -113,7 +113,7 @@ def script_of(seed: int) -> Script:
         *_claims(dice),
         *_cluster(dice, len(nodes)),
         *ends,
-        *_faults(dice),
+        *faults(dice),
     ]
     traits, rank = set(), ""
     if seed % GANGS == 0 or seed % GROUPS == 0:
@@ -268,7 +268,8 @@ def _changes_of_leader(dice: random.Random) -> Iterator[Step]:
         yield Step(at, f"{how} the operator", "", dice.uniform(1, 25) if how == "pause" else 0)
 
 
-def _faults(dice: random.Random) -> Iterator[Step]:
+def faults(dice: random.Random) -> Iterator[Step]:
+    """What befalls requests, events, the server and the clock."""
     for at in _some(dice, 3, 0.3):
         yield Step(
             at, "lose events", dice.choice(("pods", "resourceclaims", "resourceslices", "nodes")), dice.uniform(0, 3)

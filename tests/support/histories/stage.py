@@ -32,6 +32,7 @@ from .script import (
     USUAL,
 )
 from .server import START, Server
+from .urgency import Urgency
 from .weather import Weather
 
 ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
@@ -66,6 +67,8 @@ class Stage:
         self.judge.server = self.neighbours.server = self.rival.server = self.server
         self.attacher = Attacher(weather)
         self.attacher.server = self.server
+        self.urgency = Urgency(self.server)
+        self.watching: asyncio.Task[None] | None = None
         self.server.trace = [] if traced else None
         self._skew = 0.0
         self._backup = self.server.snapshot()
@@ -196,6 +199,18 @@ class Stage:
         self._weather.is_over = True
         self.server.is_away, self.server.unserved = False, frozenset()
         self.attacher.look_at_everything()
+
+    def calm(self) -> None:
+        """Nothing fails any more, and the most urgent pod must not wait for long."""
+        self.clear_up()
+        self.watching = asyncio.create_task(self.urgency.watch())
+
+    async def too_long(self) -> list[str]:
+        """Whether the most urgent pod waited for too long."""
+        if self.watching is not None:
+            self.watching.cancel()
+            await asyncio.wait((self.watching,))
+        return [self.urgency.finding] if self.urgency.finding else []
 
     def add_class(self) -> None:
         """The class that all ask for."""
