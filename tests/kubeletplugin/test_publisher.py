@@ -291,6 +291,9 @@ OWN_POD = {
 async def test_an_event_about_the_pod_of_the_driver_says_that_its_pool_is_contested(
     api: PluginApi, errors: Errors, user: Any, refusal: Exception | None, told: bool
 ) -> None:
+    def events() -> list[Any]:
+        return [obj for key, obj in api.objects.items() if key[0] == "events"]
+
     api.user = user
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
@@ -301,10 +304,9 @@ async def test_an_event_about_the_pod_of_the_driver_says_that_its_pool_is_contes
             changed = api.slices()[0]
             await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": name}]}})
             await api.until(lambda: devices(api) == [["a"]])
-            await settled(publisher)
-    events = [obj for key, obj in api.objects.items() if key[0] == "events"]
-    assert len(events) == told, "once for a contest that lasts"
-    for event in events:
+            await api.until(lambda: bool(events()) == told)
+    assert len(events()) == told, "once for a contest that lasts"
+    for event in events():
         assert event["metadata"]["namespace"] == event["involvedObject"]["namespace"] == "drivers"
         assert (event["involvedObject"]["name"], event["involvedObject"]["uid"]) == ("gpu-x", "u")
         assert (event["type"], event["reason"]) == ("Warning", "ContestedPool")
