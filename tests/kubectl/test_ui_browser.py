@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -202,3 +203,21 @@ async def test_many_lines_are_a_few_elements(crowd: Path, monkeypatch: pytest.Mo
         assert await page.value("document.getElementById('waiting-rows').getAttribute('aria-rowcount')") == "3004"
         assert await page.value("document.querySelectorAll('#waiting-rows [role=row]').length") < 60
         assert await page.value(ELEMENTS) < MOST_ELEMENTS
+
+
+@pytest.mark.parametrize("view", ["waiting", "claims", "classes"])
+async def test_a_list_that_is_not_there_yet_says_so(snapshot: Path, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tens of thousands of claims the first answer takes seconds."""
+    may_answer, answer = threading.Event(), getattr(View, view)
+
+    def held(*asked: Any) -> Any:
+        assert may_answer.wait(60)
+        return answer(*asked)
+
+    monkeypatch.setattr(View, view, held)
+    async with running(parser(["ui"]).parse_args(["ui", "--from", str(snapshot)])) as address, browser() as page:
+        await page.goto(f"{address}#{view}")
+        await page.until(f"document.getElementById('{view}-found')?.textContent === 'loading'")
+        may_answer.set()
+        await page.until(f"document.querySelector('#view-{view} .space [role=row]') && true")
+        assert "loading" not in await text(page, f"#{view}-found")

@@ -68,6 +68,8 @@ export class Listing {
   async load() {
     if (this.isLoading) return;
     this.isLoading = true;
+    const found = byId(`${this.name}-found`);
+    if (!found.textContent) found.textContent = "loading"; // an empty table would say that there are none
     try {
       for (let page = this.missing(); page !== null; page = this.missing()) {
         const { wish, revision } = this;
@@ -75,10 +77,10 @@ export class Listing {
         if (wish !== this.wish || revision !== this.revision) continue;
         this.take(page, answer);
       }
-      byId(`${this.name}-found`).classList.remove("problem");
+      found.classList.remove("problem");
     } catch (error) {
-      byId(`${this.name}-found`).textContent = error.message;
-      byId(`${this.name}-found`).classList.add("problem");
+      found.textContent = error.message;
+      found.classList.add("problem");
     } finally {
       this.isLoading = false;
     }
