@@ -58,7 +58,10 @@ _COMMANDS: Final = {
 }
 _POLLED: Final = frozenset({"is_quiet", "is_idle"})
 """Functions that the tests' worlds ask again and again while they wait."""
-_LIBRARIES: Final = ("dra_kubeletplugin", "dra_operator.app.run", "dra_operator.controllers")
+_LIBRARIES: Final = (
+    *("dra_kubeletplugin", "dra_operator.app.run", "dra_operator.controllers"),
+    *("dra_operator.kubectl.live", "dra_operator.kubectl.top"),
+)
 _QUESTIONS: Final = {
     "why a pod waits": "why pod/constraint --from causes.yaml",
     "top": "top --from cluster.yaml",

@@ -21,7 +21,8 @@ from dra_operator.admission import planner as planner_module
 from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, PromisedWorkload, SeenChange
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
-from dra_operator.sources.kinds import OF_KUEUE, WATCHED
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
 from kueue_model import finish, is_true, workload
 from objects import Make, Obj
 

@@ -24,7 +24,8 @@ from dra_kube import (
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import intake
 from dra_operator.sources.intake import Loader
-from dra_operator.sources.kinds import OF_STORAGE, REQUIRED, WATCHED
+from dra_operator.sources.kind_table import OF_STORAGE
+from dra_operator.sources.kinds import REQUIRED, WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster

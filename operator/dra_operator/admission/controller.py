@@ -38,7 +38,8 @@ from dra_operator.allocator import DeviceId
 from dra_operator.controllers import Control
 from dra_operator.kube import Client
 from dra_operator.scheduling.state import Nomination
-from dra_operator.sources.kinds import OF_KUEUE, WATCHED
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
 
 from .metrics import AdmissionMetrics
 from .planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, SeenChange, ViewSettings

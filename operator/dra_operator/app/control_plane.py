@@ -41,7 +41,8 @@ from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
 from dra_operator.allocator import Features
 from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_claim_of_others
 from dra_operator.gates import features_of
-from dra_operator.sources.kinds import Kinds, watched_kinds
+from dra_operator.sources.kind_table import Kinds
+from dra_operator.sources.kinds import watched_kinds
 
 logger = logging.getLogger(__name__)
 

@@ -58,7 +58,8 @@ from dra_operator.scheduling import Placement
 from dra_operator.sources.audit import Audit, LastLook
 from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.intake import Intake, Loader
-from dra_operator.sources.kinds import REQUIRED, Kinds
+from dra_operator.sources.kind_table import Kinds
+from dra_operator.sources.kinds import REQUIRED
 from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.watches import Limits, Watches
 

@@ -39,7 +39,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from dra_operator.app.lease import Leader
 from dra_operator.app.operator import Operator
 from dra_operator.sources.handlers import running
-from dra_operator.sources.kinds import OF_KUEUE
+from dra_operator.sources.kind_table import OF_KUEUE
 
 
 class Check(NamedTuple):

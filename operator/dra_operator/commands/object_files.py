@@ -21,7 +21,7 @@ from dra_api.meta import Object
 from dra_api.quota import ResourceQuota
 from dra_api.values import format_time
 
-from dra_operator.sources.kinds import OF_KUEUE, TABLE, Kinds
+from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 
 
 def documents(text: str) -> list[Any]:

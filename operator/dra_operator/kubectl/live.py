@@ -52,7 +52,7 @@ from dra_kube import (
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.observed import Observed, kept
-from dra_operator.sources.kinds import OF_KUEUE, TABLE, Kinds
+from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 from dra_operator.wording import counted
 
 QUIET_SECONDS: Final = 1.0

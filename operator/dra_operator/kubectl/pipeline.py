@@ -38,7 +38,7 @@ from dra_operator.scheduling import (
     plan,
 )
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
-from dra_operator.sources.kinds import OF_STORAGE, TABLE
+from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 PAUSE_OBJECTS: Final = 256
 """Objects that are taken into a view between two pauses."""

@@ -22,14 +22,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from dra_api.codec import to_dict
 from dra_api.console import printable
 
 from dra_operator.kubectl.answer import Answer, Column, Problem, Table
-from dra_operator.kubectl.jsonpath import Path, Template, text_of
+
+if TYPE_CHECKING:  # templates are seldom asked for, and their patterns take long to compile
+    from dra_operator.kubectl.jsonpath import Path
 
 
 def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn: Iterable[str]) -> Iterator[str]:
@@ -98,14 +100,18 @@ class Style:
     def of(cls, options: argparse.Namespace) -> Style:
         """Return the style by the options, and by the terminal if standard output is one."""
         output, is_terminal = getattr(options, "output", None), sys.stdout.isatty()
-        path = getattr(options, "sort_by", None)
+        path = None
+        if text := getattr(options, "sort_by", None):
+            from dra_operator.kubectl.jsonpath import Path
+
+            path = Path.of_text(text)
         return cls(
             output,
             coloured=is_terminal and not os.environ.get("NO_COLOR"),
             width=shutil.get_terminal_size().columns if is_terminal and output is None else None,
             has_headers=not getattr(options, "no_headers", False),
             shows_labels=getattr(options, "show_labels", False),
-            sort_by=Path.of_text(path) if path else None,
+            sort_by=path,
         )
 
     @property
@@ -134,6 +140,8 @@ def rendered(answer: Answer, style: Style) -> Iterator[str]:
     elif output == "yaml":
         yield yaml.safe_dump(_value(answer), sort_keys=False, allow_unicode=True).rstrip("\n")
     elif output == "jsonpath":
+        from dra_operator.kubectl.jsonpath import Template
+
         text = Template(rest).filled(_value(answer))
         yield from map(printable, text.removesuffix("\n").split("\n"))
     elif output == "custom-columns":
@@ -205,6 +213,7 @@ def _labels(labels_of: Callable[[Any], Mapping[str, str] | None], item: Any) -> 
 
 def _sorted(table: Table[Any], path: Path) -> Table[Any]:
     """Items without a value come first, as in kubectl; numbers in names count as numbers."""
+    from dra_operator.kubectl.jsonpath import text_of
 
     def key(item: Any) -> tuple[Any, ...]:
         value = next(iter(path.of(to_dict(item))), None)
@@ -219,6 +228,8 @@ def _sorted(table: Table[Any], path: Path) -> Table[Any]:
 
 
 def _custom(text: str) -> Column[Any]:
+    from dra_operator.kubectl.jsonpath import Path, text_of
+
     title, _, path = text.partition(":")
     found = Path.of_text(path)
     return Column(title, lambda it: ",".join(map(text_of, found.of(it))) or "<none>")

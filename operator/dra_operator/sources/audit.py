@@ -45,7 +45,7 @@ from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound, Resource
 from dra_operator.cache import Source, Store, revision, without_bulk
 from dra_operator.controllers import Control
 
-from .kinds import Kinds
+from .kind_table import Kinds
 from .malformed import MalformedObjects
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,8 @@ from dra_operator.cache import Source, without_bulk
 from dra_operator.controllers import Control
 
 from .audit import Audit
-from .kinds import OF_KUEUE, OF_STORAGE, REQUIRED, Kinds
+from .kind_table import OF_KUEUE, OF_STORAGE, Kinds
+from .kinds import REQUIRED
 from .malformed import MalformedObjects
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from dra_operator.commands.simulated.claims import (
 from dra_operator.controllers.scheduling.mix import Asked, MixLearner, MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement, Plan
 from dra_operator.scheduling.state import GATE, OPENED_LAST, is_at_gate
-from dra_operator.sources.kinds import OF_STORAGE
+from dra_operator.sources.kind_table import OF_STORAGE
 
 
 def gates_of_others(pod: Pod) -> list[str]:

@@ -34,7 +34,8 @@ from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import STRATEGIES
-from dra_operator.sources.kinds import OF_KUEUE, WATCHED
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
 from dra_operator.wording import counted, listed
 
 from .changes import Report
