@@ -36,8 +36,7 @@ from dra_operator.kubectl.whatif.defragmentation import (
 from dra_operator.kubectl.whatif.drain_answer import BUDGETS
 from dra_operator.kubectl.whatif.fitting import overlay_of
 from dra_operator.kubectl.whatif.mix import MixOfPods
-from dra_operator.kubectl.whatif.movable import movable_pods
-from dra_operator.kubectl.whatif.moves import Move
+from dra_operator.kubectl.whatif.moves import Move, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.whatif.wanted import Copies, Wanted
 from dra_operator.scheduling.state import Gang

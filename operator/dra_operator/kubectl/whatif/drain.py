@@ -15,8 +15,8 @@ from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Fact
 from dra_operator.scheduling.preemption import Budget
 
+from .outcome import successors
 from .overlay import Overlay
-from .successors import successors
 
 STAYING: Final = {"DaemonSet": "daemon-set", "Node": "static"}
 """Pods of these owners belong to the node: a drain leaves them."""

@@ -1,14 +1,19 @@
-"""What became of a pod that was placed in an overlay."""
+"""What becomes of pods that are placed in an overlay: new ones, and the successors of evicted ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from dra_api.core import Pod
 
 from dra_operator.commands.simulated.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts import devices_of, ledger_of
 from dra_operator.kubectl.free import Members, best_offer
 from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.scheduling.preemption import priority
+
+from .overlay import Overlay
 
 
 class PodFact(Fact, frozen=True):
@@ -55,3 +60,10 @@ def left_in(made: Pipeline) -> Sequence[LeftFact]:
         else:
             found.append(LeftFact(device_class=name, largest=best.largest, node=best.node, keeps_away=best.keeps_away))
     return found
+
+
+def successors(overlay: Overlay, pods: Iterable[Pod]) -> Mapping[str, Placed | NotPlaced]:
+    """By the key of the pod, which was evicted. Those of the most important pods are placed first, then of the oldest;
+    each leaves less for the next."""
+    in_order = sorted(pods, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.key))
+    return {pod.key: overlay.place(overlay.successor(pod)) for pod in in_order}
