@@ -173,14 +173,16 @@ def brief(raw: bytes) -> bytes:
 
     Users decide how many objects are malformed, and how large they are.
     """
-    if len(raw) <= _BRIEF_BYTES:
+    if len(raw) <= _SHORT_BYTES:
         return raw
     try:
         obj = msgspec.json.decode(raw)
         meta, status = obj["metadata"], obj.get("status")
-        kept = {"metadata": {name: meta[name] for name in _IDENTITY if name in meta}}
+        kept: dict[str, Any] = {"metadata": {name: meta[name] for name in _IDENTITY if name in meta}}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError):
         return b"{}"
+    if obj.get("spec") == TOO_DEEP:
+        kept["spec"] = TOO_DEEP
     if status is not None:
         kept["status"] = {"allocation": _brief_allocation(status)}
     short = msgspec.json.encode(kept)
@@ -197,6 +199,8 @@ def _brief_allocation(status: Any) -> Any:
     return None if allocation is None else {}
 
 
+_SHORT_BYTES = 1 << 10
+"""Tenants may store tens of thousands of malformed objects; a list holds all of them."""
 _BRIEF_BYTES = 64 << 10
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 

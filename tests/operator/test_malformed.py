@@ -22,7 +22,7 @@ from dra_operator.allocator import Features, Usage
 from dra_operator.app.operator import Operator
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import audit
-from dra_operator.sources.malformed import MalformedObjects
+from dra_operator.sources.malformed import MOST_WARNING_LINES, WARNING_SECONDS, MalformedObjects
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.effects import Exchange
 from live_cluster import LiveCluster
@@ -305,3 +305,18 @@ def test_a_version_that_the_cache_knows_or_a_newer_malformed_one_overtook_counts
     malformed_objects.take(RESOURCE_CLAIMS, broken("u1", "9", "a"), fault)
     malformed_objects.take(RESOURCE_CLAIMS, broken("u0", "8", "a"), fault)
     assert {device.device for device in usage.devices()} == {"b"}
+
+
+def test_ten_thousand_malformed_objects_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A tenant may store so many, and change them all the time."""
+    seconds = 0.0
+    malformed_objects = MalformedObjects(lambda _, __: None, clock=lambda: seconds)
+    for number in range(10_000):
+        malformed_objects.take(RESOURCE_CLAIMS, broken(f"u{number}", "1"), ValueError("some field"))
+    assert len(caplog.records) == MOST_WARNING_LINES
+    seconds = WARNING_SECONDS
+    malformed_objects.take(RESOURCE_CLAIMS, broken("last", "1"), ValueError("some field"))
+    left_out = 10_000 - MOST_WARNING_LINES
+    assert caplog.records[-1].getMessage().endswith(f"(before that, warnings of {left_out} others were left out)")
+    malformed_objects.take(RESOURCE_CLAIMS, broken("last", "2"), ValueError("some field"))
+    assert caplog.records[-1].getMessage().endswith("some field")

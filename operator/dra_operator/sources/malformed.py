@@ -1,4 +1,7 @@
-"""Malformed objects: warns about each, leaves it out, and keeps the devices of malformed claims in use.
+"""Malformed objects: warns about them, leaves them out, and keeps the devices of malformed claims in use.
+
+Tenants may store tens of thousands of them. So at most ``MOST_WARNING_LINES`` are written in ``WARNING_SECONDS``, and
+the others are counted.
 
 The last good version of an object stays in the cache. A claim may have none, if it was malformed from the start. To
 forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
@@ -12,8 +15,9 @@ list may be older than the watch. A version that a newer one has overtaken is ig
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from dra_api.codec import TOO_DEEP, DecodeError, convert
@@ -25,6 +29,9 @@ from dra_operator.allocator import DeviceId
 from dra_operator.cache import UidMemory, revision
 
 logger = logging.getLogger(__name__)
+
+MOST_WARNING_LINES: Final = 50
+WARNING_SECONDS: Final = 60.0
 
 Hold = Callable[[str, AllocationResult | None], object]
 """Counts an allocation for the claim with this UID; None undoes that."""
@@ -47,13 +54,15 @@ class MalformedObjects:
         hold: Hold,
         counted: Callable[[Resource], None] = lambda _: None,
         is_known: IsKnown = lambda _, __: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock, self._warned_since, self._warnings, self._unwarned = clock, clock(), 0, 0
         self._hold, self._counted, self._is_known = hold, counted, is_known
         self._told = UidMemory(1000)
         self.partially_decoded: dict[str, PartiallyDecoded] = {}
 
     def take(self, resource: Resource, raw: dict[str, Any] | bytes, error: Exception) -> None:
-        """Warn once about each version of an object: its name, the field at fault, and what becomes of it.
+        """Warn once about a version of an object: its name, the field at fault, and what becomes of it.
 
         A version that the cache knows, or that a newer one has overtaken, is ignored.
         """
@@ -68,7 +77,25 @@ class MalformedObjects:
         self._counted(resource)
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
         kept = self._decode_partially(name, obj) if resource == RESOURCE_CLAIMS else ""
-        logger.warning("%s %s is malformed and left out until it is corrected%s: %s", resource.kind, name, kept, error)
+        if self._may_warn():
+            others = f" (before that, warnings of {self._unwarned} others were left out)" if self._unwarned else ""
+            self._unwarned = 0
+            logger.warning(
+                "%s %s is malformed and left out until it is corrected%s: %s%s",
+                resource.kind,
+                name,
+                kept,
+                error,
+                others,
+            )
+
+    def _may_warn(self) -> bool:
+        now = self._clock()
+        if now - self._warned_since >= WARNING_SECONDS:
+            self._warned_since, self._warnings = now, 0
+        self._warnings += 1
+        self._unwarned += self._warnings > MOST_WARNING_LINES
+        return self._warnings <= MOST_WARNING_LINES
 
     def deleted(self, key: str, uid: str | None) -> None:
         """A claim is gone; its devices are free."""
