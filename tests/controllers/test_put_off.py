@@ -1,7 +1,8 @@
 """Every place at which a key is put off, and where people see why once that has lasted for five seconds.
 
-``PLACES`` has a line for each call that puts a key off: the module and function, the call, and where it is seen. A new
-place fails the test until it has a line. What a line says is played: on a loop whose time is a number, for six seconds.
+``PLACES`` has a line for each call that puts a key off, or the news of an object on its way to the queues: the module
+and function, the call, and where it is seen. A new place fails the test until it has a line. What a line says is
+played: on a loop whose time is a number, for six seconds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from dra_kube import (
     Forbidden,
     TooManyRequests,
     Unreachable,
+    reflector,
 )
-from dra_operator import controllers
+from dra_operator import controllers, sources
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers, TimeSettings
 from dra_operator.controllers.claims import delayed_deletion
@@ -46,6 +48,8 @@ from rounds import fewer
 from volume_lab import storage_class, store, uses, volume_claim
 
 ROOT: Final = Path(controllers.__file__).parent
+SOURCES: Final = Path(sources.__file__).parent
+REFLECTOR: Final = Path(reflector.__file__)
 SECONDS: Final = 6.0
 VERBS: Final = frozenset(
     {
@@ -155,8 +159,24 @@ queue.py WorkQueue._hold call_later  said: binding-refused-for-now
 queue.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
 fairness.py Fairness._plan_round call_later  said: refused
 workers.py Workers._work sleep  below 5 s: one turn of the loop
+sources/audit.py Audit._called_within wait  no pod: an audit is repeated
+sources/audit.py Audit._keep sleep  no pod: an audit is repeated
+sources/audit.py Audit._keep wait  no pod: an audit is asked for
+sources/audit.py Audit._sweep look_again  below 5 s: at once
+sources/audit.py Audit._sweep sleep  no pod: an audit is asked for
+sources/audit.py LastLook.run sleep  said: unseen-allocation
+sources/audit.py LastLook.run wait  no pod: none waits for a look
+sources/intake.py Intake._correct look_again  below 5 s: at once
+sources/intake.py Loader.look_for_missing sleep  readiness: kinds names what is not served
+sources/malformed.py MalformedObjects._decode_partially _hold  no pod: the devices of a malformed claim count
+sources/malformed.py MalformedObjects.corrected _hold  no pod: they count no more
+sources/malformed.py MalformedObjects.deleted _hold  no pod: they count no more
+sources/watches.py Watches._keep_log sleep  no pod: the log of watches
+reflector.py Reflector._hand_on sleep  below 5 s: one turn of the loop
+reflector.py Reflector._watch sleep  below 5 s: an answer may make the change known
+reflector.py Reflector.run sleep  readiness: watch-KIND, within its gap
 """
-SEEN: Final = ("said", "warned", "below 5 s", "no pod")
+SEEN: Final = ("said", "warned", "readiness", "below 5 s", "no pod")
 
 
 def lines() -> Iterator[tuple[str, str, str]]:
@@ -168,7 +188,7 @@ def lines() -> Iterator[tuple[str, str, str]]:
 
 
 def places() -> Iterator[str]:
-    """All calls of ``VERBS`` in the room of controllers, as in ``PLACES``."""
+    """All calls of ``VERBS`` between an event and a worker, as in ``PLACES``."""
 
     def within(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
@@ -177,8 +197,10 @@ def places() -> Iterator[str]:
                 yield f"{file} {'.'.join(names) or 'module'} {verb}"
             yield from within(child, (*names, child.name) if is_scope else names)  # type: ignore[attr-defined]
 
-    for path in sorted(ROOT.rglob("*.py")):
-        file = path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.rglob("*.py"), *SOURCES.rglob("*.py"), REFLECTOR):
+        rooms = {ROOT: ROOT, SOURCES: SOURCES.parent}
+        room = next((start for it, start in rooms.items() if path.is_relative_to(it)), REFLECTOR.parent)
+        file = path.relative_to(room).as_posix()
         yield from within(ast.parse(path.read_text()), ())
 
 
