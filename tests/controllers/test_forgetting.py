@@ -197,7 +197,7 @@ BOUNDED = {
     "DomainsByNode.counts": "those of the selections",
     "Deference._doublings": "drivers that lost devices in the last five minutes",
     "Deference._waiting": "pods that came in two minutes",
-    "BindingMetrics._drivers": "names of drivers, of which metrics have so many",
+    "PlacementMetrics._drivers": "names of drivers, of which metrics have so many",
     "PodsByNode.namespaces": "namespaces of the cluster",
     "Fairness._paid_at": "spare entries, swept with later keys",
     "Fairness._order": "spare entries, swept with later keys",

@@ -325,7 +325,9 @@ class Cluster(ClusterState):
         before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
         room_freed = self._forget_pod(gone) if gone is not None else False
         room_freed |= self._note_pod(change)
-        keys = (*hints.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
+        keys = (*hints.on_pod(self, change), *vacated)
+        if self.has_evicting_taints:
+            keys += evictions.on_pod(self, change)
         # A nomination keeps devices and room from pods of the same or a lower priority, so it must end with its reason.
         if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
             keys += self.end_nomination(old.metadata.uid)
@@ -462,7 +464,8 @@ class Cluster(ClusterState):
 
     def _absorb_claim(self, change: ObjectChange[ResourceClaim]) -> Keys:
         self._note_claim(change)
-        return (*hints.on_claim(self, change), *evictions.on_claim(self, change))
+        keys = hints.on_claim(self, change)
+        return (*keys, *evictions.on_claim(self, change)) if self.has_evicting_taints else keys
 
     def _note_claim(self, change: ObjectChange[ResourceClaim], *, late: bool = False) -> None:
         """What follows from a claim in indexes and in the devices that are taken; ``late``: what other schedulers have

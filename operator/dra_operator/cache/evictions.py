@@ -2,7 +2,7 @@
 
 Like ``hints``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
 may have changed; ``dra_operator.eviction`` decides which pods have to go, and when, once the key is handled. Changes of
-claims and pods without tainted devices name no pod, so a cluster without ``NoExecute`` taints pays next to nothing.
+claims and pods are looked at only while some taint evicts, so a cluster without ``NoExecute`` taints pays nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def users_of_changed(cluster: ClusterState, name: str) -> Iterator[tuple[Key, ..
 
 def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys:
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
-    if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
+    if _essence(change.old) == _essence(change.new):
         return NOTHING
     # Both versions are asked: a claim that lost a tainted device spares its pods.
     versions = [claim for claim in change if claim is not None]
@@ -74,7 +74,7 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
     """The pod, if it has tainted devices and came, went, got a node or other claims, ended, or is being deleted."""
-    if not has_evicting_taints(cluster) or _state(change.old) == _state(change.new):
+    if _state(change.old) == _state(change.new):
         return NOTHING
     for pod in change:
         if pod is not None and any(claim and is_tainted(cluster, claim) for _, claim in cluster.claims_of(pod)):
@@ -151,15 +151,10 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
     return RuleCounts(len(pods), len({pod.metadata.namespace for pod in pods}), published, allocated)
 
 
-def has_evicting_taints(cluster: ClusterState) -> bool:
-    """Whether any taint that evicts is in force."""
-    return bool(cluster.device_taints or cluster.evicting_rules)
-
-
 def is_tainted(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether a device of the claim has a taint that evicts, tolerated or not."""
     allocation = claim.status.allocation
-    if allocation is None or not has_evicting_taints(cluster):
+    if allocation is None or not cluster.has_evicting_taints:
         return False
     return may_evict(allocation, cluster.device_taints, cluster.evicting_rules.values())
 

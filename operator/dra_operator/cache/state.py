@@ -143,6 +143,11 @@ class ClusterState(Stores):
         return self.waiting if self.gives_hints else {}
 
     @property
+    def has_evicting_taints(self) -> bool:
+        """Return whether any taint that evicts is in force."""
+        return bool(self.device_taints.tainted or self.evicting_rules)
+
+    @property
     def shared_drivers(self) -> SharedDrivers:
         """What other schedulers have and want."""
         self._catch_up_with_sharing()

@@ -256,7 +256,25 @@ class PlacementMetrics:
         )
         self._attempts = {result: attempts.labels(result, profile) for result in AttemptResult}
         self._seconds = {result: seconds.labels(result, profile) for result in AttemptResult}
-        self._binding = BindingMetrics(registry, profile)
+        labels = ["profile", "driver", "status"]
+        self._profile, self._drivers = profile, set[str]()
+        self._waits = Counter(
+            "scheduler_dra_bindingconditions_allocations",
+            "Allocated devices with binding conditions, by what became of them",
+            labels,
+            registry=registry,
+        )
+        # kube-scheduler has both; here they are the same wait.
+        self._wait_seconds = [
+            Histogram(
+                f"scheduler_dra_bindingconditions_{name}_duration_seconds",
+                "Seconds from the allocation of a device until its binding conditions were decided",
+                labels,
+                buckets=[0.1 * 2**power for power in range(14)],
+                registry=registry,
+            )
+            for name in ("prebind", "wait")
+        ]
         self._creates = Counter(
             "scheduler_resourceclaim_creates",
             "ResourceClaims created for the extended resources of pods",
@@ -276,8 +294,18 @@ class PlacementMetrics:
         self._seconds[result].observe(seconds)
 
     def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
-        """Note that the wait for the binding conditions of a claim's devices is over."""
-        self._binding.awaited(claim, state, now)
+        """Note that the wait for a claim's devices is over; those without binding conditions do not count."""
+        for result in claim.results:
+            if result.binding_conditions:
+                labels = (self._profile, self._name(result.driver), _STATUS[state])
+                self._waits.labels(*labels).inc()
+                for seconds in self._wait_seconds:
+                    seconds.labels(*labels).observe(age_of_allocation(claim, now))
+
+    def _name(self, driver: str) -> str:
+        if len(self._drivers) < NAMED_DRIVERS:
+            self._drivers.add(driver)
+        return driver if driver in self._drivers else OTHERS
 
     def gave_way(self) -> None:
         """An allocation was taken back because another claim holds the same device."""
@@ -368,45 +396,6 @@ class PoolRequestMetrics:
 
 
 _STATUS = {Readiness.READY: "success", Readiness.FAILED: "failure", Readiness.TIMED_OUT: "timeout"}
-
-
-class BindingMetrics:
-    """How the waits for binding conditions ended, device by device (scheduling.md section 2)."""
-
-    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
-        labels = ["profile", "driver", "status"]
-        self._profile = profile
-        self._devices = Counter(
-            "scheduler_dra_bindingconditions_allocations",
-            "Allocated devices with binding conditions, by what became of them",
-            labels,
-            registry=registry,
-        )
-        self._seconds = [
-            Histogram(
-                f"scheduler_dra_bindingconditions_{name}_duration_seconds",
-                "Seconds from the allocation of a device until its binding conditions were decided",
-                labels,
-                buckets=[0.1 * 2**power for power in range(14)],
-                registry=registry,
-            )
-            for name in ("prebind", "wait")
-        ]
-        self._drivers: set[str] = set()
-
-    def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
-        """Note that the wait for the claim's devices is over; those without conditions do not count."""
-        for result in claim.results:
-            if result.binding_conditions:
-                labels = (self._profile, self._name(result.driver), _STATUS[state])
-                self._devices.labels(*labels).inc()
-                for seconds in self._seconds:
-                    seconds.labels(*labels).observe(age_of_allocation(claim, now))
-
-    def _name(self, driver: str) -> str:
-        if len(self._drivers) < NAMED_DRIVERS:
-            self._drivers.add(driver)
-        return driver if driver in self._drivers else OTHERS
 
 
 class ClaimCollector(Collector):

@@ -192,7 +192,7 @@ class DeviceTaints:
 
     def __init__(self) -> None:
         self._slices: dict[PoolId, dict[str, _Published]] = {}
-        self._tainted: dict[PoolId, Mapping[str, _Taints]] = {}
+        self.tainted: dict[PoolId, Mapping[str, _Taints]] = {}
         """The evicting taints of the newest generation, for pools that have some."""
 
     def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
@@ -214,18 +214,15 @@ class DeviceTaints:
 
     def of(self, device: DeviceId) -> _Taints:
         """Return the taints of a device, in the order of the slice; none if the device is not published."""
-        return self._tainted.get(device.pool_id, {}).get(device.device, ())
+        return self.tainted.get(device.pool_id, {}).get(device.device, ())
 
     def __iter__(self) -> Iterator[DeviceId]:
         """Yield the devices with evicting taints."""
-        return (DeviceId(*pool, name) for pool, devices in self._tainted.items() for name in devices)
-
-    def __bool__(self) -> bool:
-        return bool(self._tainted)
+        return (DeviceId(*pool, name) for pool, devices in self.tainted.items() for name in devices)
 
     def _refresh(self, pool: PoolId) -> set[DeviceId]:
         slices = self._slices[pool]
-        before = self._tainted.pop(pool, {})
+        before = self.tainted.pop(pool, {})
         now: dict[str, _Taints] = {}
         if any(published.devices for published in slices.values()):
             # An older generation is a remainder that the driver is about to delete: its taints are not current.
@@ -234,7 +231,7 @@ class DeviceTaints:
                 if published.generation == newest:
                     now = {**published.devices, **now}  # of two devices of one name the first slice's counts
         if now:
-            self._tainted[pool] = now
+            self.tainted[pool] = now
         if not slices:
             del self._slices[pool]
         names = before.keys() | now.keys()

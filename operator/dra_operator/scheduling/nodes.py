@@ -72,7 +72,8 @@ class PodRules:
 
     def hints(self, reasons: Collection[Reason] | None = None) -> frozenset[Hint]:
         """Return the changes that can remove obstacles with these reasons, or with any reason if None."""
-        return few(hint for rule in self._rules for hint in rule.hints(reasons))
+        # Most pods have no rules about other pods.
+        return few(hint for rule in self._rules for hint in rule.hints(reasons)) if self._rules else frozenset()
 
     def may_end_with_pods(self, obstacle: Obstacle) -> bool:
         """Return whether deleting other pods, on this node or elsewhere, can remove the obstacle."""

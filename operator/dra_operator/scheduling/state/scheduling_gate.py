@@ -29,7 +29,7 @@ The pod keeps it after the gate until its scheduler has decided.
 
 def has_gate(pod: Pod) -> bool:
     """Whether the pod is, or comes, to our gate."""
-    return any(gate.name == GATE for gate in pod.spec.scheduling_gates or ())
+    return GATE in [gate.name for gate in pod.spec.scheduling_gates] if pod.spec.scheduling_gates else False
 
 
 def is_at_gate(pod: Pod) -> bool:
