@@ -132,6 +132,29 @@ def test_a_template_of_another_namespace_is_named() -> None:
     assert "; there is one in namespace other, but a pod uses only templates of its own namespace" in told(objects).text
 
 
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({**claim(asks()), "metadata": {"name": "c", "namespace": "other"}}, "; there is one in namespace other, but"),
+        (template("c", asks()), "; there is a ResourceClaimTemplate of that name: write resourceClaimTemplateName"),
+        (claim(asks(), name="cc"), "; there is cc"),
+    ],
+)
+def test_a_claim_that_is_meant_by_a_wrong_name_is_named(there: Json, said: str) -> None:
+    objects = [device_class(), node("gpu-1"), there, waits(resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])]
+    assert said in told(objects).text
+
+
+def test_what_another_scheduler_says_is_told_whatever_the_operator_would_do() -> None:
+    pod = waits(resourceClaims=of_template("t"))
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "the plugin X says no"}
+    pod["status"] = {"phase": "Pending", "conditions": [said]}
+    text = told([device_class(), node("gpu-1"), template("t", asks()), pod]).text
+    assert "no driver publishes devices" in text
+    assert "default-scheduler says: the plugin X says no" in text
+
+
 def event(reason: str, message: str, *, kind: str = "Pod", name: str = "waits", uid: str = "uid-waits") -> Json:
     """A warning, ten minutes old."""
     about = {"kind": kind, "namespace": "ns", "name": name, "uid": uid}

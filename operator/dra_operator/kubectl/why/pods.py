@@ -300,7 +300,7 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
         report.take_in(why_waiting(made, pod, places=not who_else and not idle))
         for line in idle:
             report.object_to(line)
-        if who_else and report.is_clear and (said := refusal_of(pod)):
+        if who_else and (said := refusal_of(pod)):  # it decides, whatever the operator would do
             report.object_to(said)
     for line in unknown_requests(pod, _claims(made, pod)):
         report.object_to(line)

@@ -170,8 +170,18 @@ def _similar(made: Pipeline, pod: Pod, found: PreFilterResult) -> str:
     if obstacle.reason is CLASS_MISSING:
         return similar_name(obstacle.detail, (it.metadata.name for it in cluster.classes))
     if obstacle.reason is CLAIM_MISSING:
-        return similar_name(obstacle.subject, names_in(cluster.claims, pod.metadata.namespace))
+        return _similar_claim(cluster, pod.metadata.namespace, obstacle.subject)
     return ""
+
+
+def _similar_claim(cluster: Cluster, namespace: str, name: str) -> str:
+    """A claim with a similar name, a template of the same name, or such a claim in another namespace."""
+    if similar := similar_name(name, names_in(cluster.claims, namespace)):
+        return similar
+    if f"{namespace}/{name}" in cluster.templates:
+        return "; there is a ResourceClaimTemplate of that name: write resourceClaimTemplateName"
+    others = sorted(it.metadata.namespace for it in cluster.claims if it.metadata.name == name)
+    return f"; there is one in namespace {listed(others)}, but a pod uses only claims of its own" if others else ""
 
 
 def _without_name(pod: Pod, text: str) -> str:
