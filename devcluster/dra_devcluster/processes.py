@@ -106,9 +106,13 @@ class ChildProcess:
 
 def seconds_on_queue(pid: int) -> dict[str, float]:
     """How long each thread of a process has waited for a processor so far; empty where the system does not say."""
-    found = {}
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+    found: dict[str, float] = {}
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it ended
+        return found
+    for thread in threads:
         with suppress(OSError, ValueError):  # the thread ended
-            _, waited, _ = map(int, file.read_text().split())
-            found[file.parent.name] = waited / 1e9
+            _, waited, _ = map(int, Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split())
+            found[thread] = waited / 1e9
     return found

@@ -46,3 +46,14 @@ def test_a_process_has_waited_for_processors() -> None:
     assert str(os.getpid()) in known
     assert all(seconds >= 0 for seconds in known.values())
     assert seconds_on_queue(2**22) == {}, "no process has that number"
+
+
+def test_a_process_may_end_while_its_threads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of a sound driver failed with the words of the operating system."""
+
+    def ended(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    for call in ("os.listdir", "os.scandir"):
+        monkeypatch.setattr(call, ended)
+    assert seconds_on_queue(os.getpid()) == {}

@@ -328,9 +328,17 @@ class ClaimWork:
             for device in known["devices"]
             if uid != claim.uid and (uid in self._answers or not has("it forgets at its end what is in use"))
         }
+        looking = {
+            (device["pool"], device["device"])
+            for uid, known in state.items()
+            for device in known["devices"]
+            if uid != claim.uid and device.get("adminAccess") and has("one administrator keeps others out")
+        }
         for result in results:
             exclusive = not result.get("shareID") or has("shares are exclusive")
             exclusive = exclusive and (not result.get("adminAccess") or has("it refuses admin access"))
+            if result.get("adminAccess") and (result["pool"], result["device"]) in looking:
+                raise Refused(f"device {result['device']} is looked at")
             if exclusive and (result["pool"], result["device"]) in taken and not has("it lends a device twice"):
                 if result is not results[0] and has("it keeps the first device when the second is in use"):
                     await self._node.save({**state, f"{claim.uid}-failed": self._entry(claim, results[:1])})

@@ -374,6 +374,8 @@ def _parameters(node: BadNode, result: Json, configs: list[Json]) -> list[str]:
     """What counts for the device: of several values the last one, and those of classes come first."""
     has, request = node.has, result["request"]
     found: Json = {}
+    if has("parameters of the claim hide the class"):
+        configs = [it for it in configs if it["source"] == "FromClaim"] or configs
     for config in configs[::-1] if has("the first parameters win") else configs:
         if config["opaque"]["driver"] != node.driver_name or not _is_for(node, config.get("requests"), request):
             continue

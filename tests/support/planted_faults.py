@@ -86,6 +86,7 @@ FAULTS = [
         ("it drops the share", "prepare.keeps-the-share", "[None]"),
         ("shares are exclusive", "prepare.gives-shares-to-several-claims", "in use"),
         ("it refuses admin access", "prepare.allows-admin-access", "in use"),
+        ("one administrator keeps others out", "prepare.allows-admin-access", "looked at"),
         ("a claim has one share of a device", "prepare.gives-two-shares-in-a-claim", "the shares"),
         ("kind: two pools + it ignores pools", "prepare.tells-pools-apart", "same ids"),
         # --- claims ---
@@ -176,6 +177,7 @@ FAULTS = [
         ("it ignores bad parameters of classes", "configuration.that-is-bad-is-refused", "FromClass"),
         ("it ignores unknown fields", "configuration.with-an-unknown-field-is-refused", "noSuchField"),
         ("parameters of the class win", "configuration.of-the-claim-wins", "of the first"),
+        ("parameters of the claim hide the class", "configuration.of-a-class-stays-beside-one-of-the-claim", "get no"),
         ("the first parameters win", "configuration.that-comes-later-wins", "of the first"),
         (
             "parameters for a request miss its subrequests",

@@ -157,6 +157,20 @@ async def of_one_request_stays_there(bench: Bench) -> None:
         raise Finding(f"the parameters are for 'req' alone, and containers of 'req-1' also get {shown(strayed)}")
 
 
+@check("TD-01", "api.md 2")
+async def of_a_class_stays_beside_one_of_the_claim(bench: Bench) -> None:
+    """Parameters of the class of one request show there, while the claim has some for another request."""
+    good, uses = _good(bench), bench.uses(*await bench.devices(2))
+    of_the_class = _config(bench.name, good, "FromClass", "req")
+    alone = await _content(bench, *uses, config=[of_the_class])
+    effect = alone - await _content(bench, *uses)
+    both = await _content(bench, *uses, config=[of_the_class, _config(bench.name, good, "FromClaim", "req-1")])
+    if lost := effect - both:
+        raise Finding(
+            f"the claim has parameters for 'req-1', and containers of 'req' get no {shown(lost)} of their class"
+        )
+
+
 @check("TD-01", "PH-08", level=Level.SHOULD)
 async def with_an_unknown_field_is_refused(bench: Bench) -> None:
     """Parameters with a field that the driver does not know are refused, instead of being read in part.
