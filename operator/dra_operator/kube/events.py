@@ -36,7 +36,7 @@ class EventReason(Enum):
     SCHEDULED = (
         "Normal",
         "Scheduled",
-        "The pod has its node; written ten times a second at most, since the pod shows it.",
+        "The pod has its node; written at most ten times a second, since the pod shows it.",
     )
     BINDING_CONDITIONS_PENDING = (
         "Normal",
