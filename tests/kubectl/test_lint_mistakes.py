@@ -186,6 +186,10 @@ RIGHT: dict[str, list[JSON]] = {
         {"apiVersion": "example.com/v1", "kind": "ResourceClaim", "metadata": {"name": "o"}, "spec": {"size": "big"}},
     ],
     "nulls": [{**claim(selectors=None, count=None), "status": None}],
+    "tolerating for some time": [
+        claim(tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}])
+    ],
+    "tolerating every taint": [claim(tolerations=[{"operator": "Exists", "effect": "NoExecute"}])],
     "tolerating": [claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}])],
 }
 assert len(RIGHT) >= 25
@@ -350,6 +354,12 @@ WRONG: dict[str, list[JSON]] = {
         )[0]
     ],
     "half an extended resource": [asking(**{"example.com/gpu": "500m"})],
+    "seconds of a toleration that evicts nobody": [
+        claim(tolerations=[{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5}])
+    ],
+    "toleration of a value without a key": [
+        claim(tolerations=[{"operator": "Equal", "value": "x", "effect": "NoSchedule"}])
+    ],
     "toleration without an effect of a taint that evicts": [
         claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}]),
         rule(driver=GPU),

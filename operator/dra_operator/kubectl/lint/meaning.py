@@ -151,14 +151,23 @@ def _evicting_taints(around: Surroundings) -> list[DeviceTaint]:
 def _of_tolerations(
     manifest: Manifest, claim: ResourceClaim, spec: str, evicting: Sequence[DeviceTaint]
 ) -> Iterator[Finding]:
-    """Yield tolerations that let a claim have tainted devices from which its pods are then evicted, over and over.
+    """Yield tolerations that do not what they say, or let a claim have devices from which its pods are then evicted.
 
-    It is a warning if there is such a taint, and a note if there may be one.
+    The last is a warning if there is such a taint, and a note if there may be one.
     """
     for name, wanted in every_request(claim):
         every = wanted.tolerations or ()
         holding = [it for it in every if it.effect == "NoExecute"]
         for place, one in enumerate(every):
+            path = f"{spec}.devices.requests[{name}].tolerations[{place}]"
+            if one.toleration_seconds is not None and one.effect != "NoExecute":
+                text = "is ignored for other effects than NoExecute: write effect: NoExecute, or leave it out"
+                yield manifest.finding(Severity.WARNING, f"{path}.tolerationSeconds", text)
+            if not one.key and one.operator != "Exists":
+                text = (
+                    "without a key the operator must be Exists, which tolerates every taint: write the key of the taint"
+                )
+                yield manifest.finding(Severity.WARNING, f"{path}.key", text)
             if one.effect or any(it.key in (one.key, None, "") for it in holding):
                 continue
             taints = [it for it in evicting if tolerates(one, it) and not any(tolerates(two, it) for two in holding)]
@@ -167,7 +176,6 @@ def _of_tolerations(
                 f"without an effect, a device with {which} is allocated, and the pod is evicted from it at once: write "
                 "effect: NoExecute, or NoSchedule if such devices are not wanted"
             )
-            path = f"{spec}.devices.requests[{name}].tolerations[{place}]"
             yield manifest.finding(Severity.WARNING if taints else Severity.NOTE, path, text)
 
 
