@@ -79,6 +79,7 @@ class RuleReporter:
         """Update the status of one rule, and requeue the pods that a change of the rule concerns."""
         # Counted before the first pod is evicted, or the condition would never name the pods that were pending.
         rule = self._cluster.rules.get(key)
+        # Before the pods are put on the queue: the condition says how many a rule affects, and they go at once.
         condition = await self._news(rule) if rule is not None and self._ours.eviction else None
         for pods in evictions.users_of_changed(self._cluster, key):
             self._evictions.add(*pods)
@@ -106,6 +107,7 @@ class RuleReporter:
         """Return the seconds until the status may be written again; a changed spec is reported at once."""
         # By the time in the condition itself, so that a restart does not write all rules at once.
         known = condition_of(rule)
+        # People wait for the effect of what they wrote; later news may wait ten seconds.
         if known is None or known.observed_generation != rule.metadata.generation:
             return 0.0
         written = parse_time(known.last_transition_time)
@@ -164,6 +166,7 @@ class PodEvictor:
         """Delete the pod if it is due, check again when it is, or forget it if it may stay."""
         pod = self._cluster.pods.get(key)
         planned = self._planned.get(key)
+        # A successor of the name has nothing planned: that of its predecessor was not cancelled, it is over.
         if planned is not None and (pod is None or pod.metadata.uid != planned.pod.metadata.uid):
             self._forget(key)
         if pod is None:
@@ -176,6 +179,7 @@ class PodEvictor:
             return
         wait = (eviction.due - self._now()).total_seconds()
         if wait > 0:
+            # A clock may be set, and a computer may sleep: no timer is trusted for longer.
             self._queue.add_after(Key("eviction", key), min(wait, EVICTION_LOOK_SECONDS))
         else:
             await self._evict(pod)
@@ -192,6 +196,7 @@ class PodEvictor:
                 self._events.post(pod, EventReason.DEVICE_TAINT_EVICTION, "Cancelling deletion")
                 tell(logger, logging.INFO, "eviction cancelled", pod=pod.key)
             return None
+        # Another time or cause is the same eviction to people: they are told once.
         if known is None or known.eviction != eviction:
             is_told = known is not None and known.is_told
             self._forget(pod.key)
@@ -208,6 +213,7 @@ class PodEvictor:
             return
         try:
             # The cache may be late: the pod may have finished, or another one may have its name.
+            # By the server's word: what the cache has may be older than a toleration that spares the pod.
             fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
                 self._forget(pod.key)
@@ -240,6 +246,7 @@ class PodEvictor:
         waiting = [it for it in left if not self._is_due_alone(it, now)]
         if not waiting:
             return None
+        # From the first look on: a mate that never goes must not keep this one for ever.
         if planned.waits_until is None:
             planned.waits_until = elapsed + EVICTION_LOOK_SECONDS
         self._queue.add(*(Key("eviction", it.key) for it in waiting))
@@ -259,6 +266,7 @@ class PodEvictor:
 
     def _deleted(self, pod: Pod, eviction: Eviction) -> None:
         seconds = max(0.0, (self._now() - eviction.due).total_seconds())
+        # The watch shows the deletion a moment later, and the pod must not be deleted, or counted, twice.
         self._evicted.add(pod.metadata.uid)
         self._metrics.evicted(seconds)
         self._rules.pod_evicted(eviction.causes)

@@ -83,6 +83,7 @@ class DelayedDeletion:
 
     def placed(self) -> None:
         """Note that a pod got its devices."""
+        # Only until the first pod lacked devices: from then on time decides, since one pod that finds some says little.
         if self._ample_from == math.inf:
             self._ample_from = self._clock()
 
@@ -92,6 +93,7 @@ class DelayedDeletion:
         Claims that are being deleted, or whose deletion was refused, go on at their own pace.
         """
         now = self._clock()
+        # Only at the change from abundance to scarcity: later on each claim has its moment decided when its pod goes.
         if now >= self._ample_from:
             left_alone = {claim: ending for claim, ending in self._ending.items() if ending.until > now}
             for ending in left_alone.values():
@@ -108,11 +110,13 @@ class DelayedDeletion:
         """Note that the operator's deletion was refused because the collector had deleted the claim."""
         collector = self._changed(claim)
         collector.extra_seconds = min(max(2 * collector.extra_seconds, COLLECTOR_SECONDS), MOST_EXTRA_SECONDS)
+        # It was quicker than we were, so it is not late.
         collector.late = collector.left_out = 0
 
     def was_needed(self, claim: ResourceClaim) -> None:
         """Note that the operator has deleted the claim because the collector was late."""
         ending = self._ending.get(claim.key)
+        # One that had no moment says nothing about the collector.
         if ending is None or not ending.was_waited_for:
             return
         collector = self._changed(claim)
@@ -125,6 +129,7 @@ class DelayedDeletion:
         """Return the collector of the claim's namespace for a change."""
         namespace = claim.metadata.namespace
         collector = self._collectors.setdefault(namespace, _Collector())
+        # Tenants choose how many namespaces there are: the one without news goes first.
         self._collectors.move_to_end(namespace)
         if len(self._collectors) > KEPT_NAMESPACES:
             self._collectors.popitem(last=False)
@@ -146,6 +151,7 @@ class DelayedDeletion:
     def has_time(self, claim: ResourceClaim) -> bool:
         """Return whether the collector still has time for the claim. If so, the claim is requeued for afterwards."""
         now = self._clock()
+        # They are in the order in which they began to end.
         while self._ending and (oldest := next(iter(self._ending.items())))[1].since < now - FORGOTTEN_SECONDS:
             del self._ending[oldest[0]]
         ending = self._ending.get(claim.key)
@@ -162,6 +168,7 @@ class DelayedDeletion:
         collector = self._collectors.get(claim.metadata.namespace)
         if collector is None:
             return COLLECTOR_SECONDS
+        # Pods wait for these devices, and the collector was late before.
         if now < self._ample_from and collector.left_out:
             collector.left_out -= 1
             return 0.0

@@ -140,8 +140,10 @@ class ClaimReleaser:
             return claim
         # Not immediate any more: whoever uses it keeps it, under the rules of ordinary claims.
         if claim.status.reserved_for:
+            # A deleted object takes no new finalizer: it waits for its consumers with the one that it has.
             is_deleted = claim.metadata.deletion_timestamp is not None
             return claim if is_deleted else await self._claims.swap_finalizers(claim, HOLD, FINALIZER)
+        # Devices first, then the finalizer: once that is gone the claim vanishes, and nobody would give them back.
         released = await self._claims.deallocate(claim)
         if claim.status.allocation is not None and released.status.allocation is None:
             freed = devices_in(claim.status.allocation)
@@ -163,6 +165,7 @@ class ClaimReleaser:
         what, pauses = f"finalizer {claim.metadata.uid}", self._context.pauses
         if not is_unprotected(self._cluster, claim) or pauses.puts_off(what, Key("release", claim.key)):
             return claim
+        # Counted before the write: a webhook that takes the finalizer off answers with success.
         pauses.did(what)
         after = await self._claims.swap_finalizers(claim, "", FINALIZER)
         if is_unprotected(self._cluster, after):
@@ -178,8 +181,10 @@ class ClaimReleaser:
         Return None if the claim is gone, or if the garbage collector gets a moment to delete it.
         """
         consumers = claim.status.reserved_for or ()
+        # One after the other: each may be a request, and a claim has at most 256 consumers.
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if len(gone) == len(consumers) and self._ends_with_its_pod(claim):
+            # The collector deletes it in a moment: one request less, and no conflict with its.
             if claim.metadata.deletion_timestamp is None and self._delayed_deletion.has_time(claim):
                 return None
             # Two writes for deletion and finalizer instead of four. They require an unchanged claim. If it has changed,
@@ -192,6 +197,8 @@ class ClaimReleaser:
         if gone:
             claim, frees = await self._unreserve(claim, gone), True
         else:
+            # An allocated claim that nobody uses keeps its devices until its last consumer left it here, or it is
+            # deleted (CC-05).
             frees = not consumers and claim.metadata.deletion_timestamp is not None
             if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
                 claim = self._released(claim, await self._claims.deallocate(claim))
@@ -229,6 +236,7 @@ class ClaimReleaser:
         try:
             held = await self._claims.delete(claim, unchanged=True)
         except Conflict:
+            # A deletion by the collector is what usually came between; any other change is looked at anew.
             held = self._cluster.claims.get(claim.key, claim.metadata.uid)
             if held is None or held.metadata.deletion_timestamp is None:
                 raise
@@ -238,6 +246,7 @@ class ClaimReleaser:
         return held
 
     def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
+        # By the answer and not by the wish: another writer may have taken consumers off as well.
         kept = {consumer.uid for consumer in after.status.reserved_for or ()}
         gone = [consumer.name for consumer in before.status.reserved_for or () if consumer.uid not in kept]
         self._tell(after, gone, before.status.allocation if after.status.allocation is None else None)
@@ -254,6 +263,7 @@ class ClaimReleaser:
         that scheduler would refuse a pod for want of them.
         """
         owner = owning_pod(claim)
+        # Only a pod whose end was seen: one that the watch has not brought yet looks the same as one that is gone.
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
             return False
         if len(claim.metadata.owner_references or ()) > 1:
@@ -268,6 +278,7 @@ class ClaimReleaser:
         """Return whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
         if is_pod_group(consumer):
             return await keeps_reservation(self._context, claim, consumer)
+        # Another kind of consumer is somebody else's: only they know when it needs the claim no more.
         if consumer.api_group or consumer.resource != "pods":
             return True
         if consumer.uid in self._cluster.pods.deleted:
@@ -338,9 +349,11 @@ class ParkedClaims:
     async def handle(self, claim: ResourceClaim) -> None:
         """Deallocate the claim if its contest is over. Raises KubeError, NotFound and ClaimChanged."""
         lost, allocation = contest_of(claim), claim.status.allocation
+        # A contest of another scheduler with this operator's code is ended by that one.
         if lost is None or allocation is None or lost.name != self._cluster.scheduler_name:
             self.ended(claim.key)
             return
+        # Never more often than news can come: a loop of looks would only cost time.
         if seconds := self._seconds_left(claim, allocation):
             self._later(Key("release", claim.key), max(seconds, self._grace * PARKED_NEWS_SECONDS))
         elif self._is_listed(claim, self._clock() - PARKED_QUIET_SECONDS):
@@ -356,12 +369,16 @@ class ParkedClaims:
     def _seconds_left(self, claim: ResourceClaim, allocation: AllocationResult) -> float:
         """Return the seconds until the next look, or 0 if the claim may be deallocated."""
         now, uid = self._clock(), claim.metadata.uid
+        # The other claim still has a device: given back now, kube-scheduler would take that for free while a pod runs
+        # with it.
         if self._rival(claim, allocation) is not None:
             self.ended(claim.key)
             return PARKED_LOOK_SECONDS
+        # A successor of the name has a contest of its own.
         of, since = self._alone_since.get(claim.key, ("", now))
         self._alone_since[claim.key] = uid, (since := since if of == uid else now)
         alone = now - since
+        # A scheduler that is about to decide could take the device in the moment in which it comes free.
         others = self._cluster.others_decide(frozenset(device.driver for device in _devices(allocation)))
         seconds = (
             PARKED_LONGEST_SECONDS
@@ -389,6 +406,8 @@ class ParkedClaims:
         self, claim: ResourceClaim, allocation: AllocationResult, lost: ResourceClaimConsumerReference
     ) -> None:
         unparking, uid = self._cluster.unparking, claim.metadata.uid
+        # Until it is certain that nobody took the device, no pod of ours may use it, and the claim must not be parked
+        # again.
         unparking.add(uid)
         try:
             left = await self._claims.deallocate(claim, lost.uid)

@@ -138,6 +138,7 @@ class Preemption:
         found = yield from self._timed(pod, uid, preempt(failed, terms))
         # The search paused, so other pods have been placed and victims deleted meanwhile.
         if found is not None:
+            # The search went on in pieces: no pod may end for a place that is gone by now.
             found = proven(failed, terms, found, self._cluster.allocated_devices.usage.snapshot())
             if found is None:
                 self._look_again(pod.key, self._rest)
@@ -166,6 +167,7 @@ class Preemption:
             self._look_again(leader.key, self._rest)
             return None
         # The gang may have other pods than at its last nomination.
+        # Other pods of the gang may have been nominated before: nothing stays kept for these.
         kept = {pod.metadata.uid for pod in pods}
         self._forget(gang.key, [pod for pod in self._nominated_of(gang) if pod.metadata.uid not in kept])
         nominations = [_nomination(pod, plan, gang.key) for pod, plan in zip(pods, found.plans, strict=True)]
@@ -193,6 +195,7 @@ class Preemption:
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
         if not self._has_share(pods):
             # The last process has nominated them, and this one will not: their status has to be corrected.
+            # Their status names a node for which nothing is kept, which would mislead people and autoscalers.
             recalled = (it for it in pods if it.status.nominated_node_name)
             self._outdated.update({it.metadata.uid: it.key for it in recalled})
             return False
@@ -209,6 +212,7 @@ class Preemption:
         known, namespace = self._cluster.nominated_pods, pods[0].metadata.namespace
         if any(known.get(pod.metadata.uid) is not None for pod in pods):
             return True
+        # Victims may take days to end: a tenant with many pods must not have all nominations meanwhile.
         held = sum(it.pod.metadata.namespace == namespace for it in known)
         return may_have_another(held, MOST_NOMINATED_PODS - len(known))
 
@@ -235,6 +239,7 @@ class Preemption:
 
         The first pod looks again if there may be victims soon.
         """
+        # What was kept is given up only if nothing comes of it: victims on their way out would have ended in vain.
         is_kept = self._turns.is_resting or self._under_way.may_still_end(who)
         if is_kept or self._may_end_soon(pods):
             self._look_again(pods[0].key, self._rest)
@@ -245,6 +250,7 @@ class Preemption:
         """Return whether a pod of lower priority is being bound, so that it can be a victim soon."""
         cluster, rank = self._cluster, min(map(self._cluster.priority_of, pods))
         waiting = (pod for key in cluster.waiting if (pod := cluster.pods.get(key)) is not None)
+        # They are no victims before they are bound, and may be the only ones soon.
         lower = (pod for pod in waiting if cluster.priority_of(pod) < rank)
         return any(not it.spec.node_name and (cluster.node_of(it) or cluster.holds_devices(it)) for it in lower)
 
@@ -348,6 +354,7 @@ class Preemption:
         with suppress(NotFound):  # the pod is gone, and needs no victims
             # The status first: after a crash it tells the next process for whom the victims were deleted.
             for pod, node in places:
+                # Before the first victim ends: after a crash the next process knows by it for whom they end.
                 if pod.status.nominated_node_name != node:
                     await self._pods.nominate(pod, node)
             if not victims:
@@ -359,6 +366,7 @@ class Preemption:
             try:
                 for victim in victims:
                     # Each deletion takes a request, in which the pod may be deleted or find another place.
+                    # Asked before each victim: the pod may be placed or gone meanwhile.
                     if not all(self._is_wanted(pod, node) for pod, node in places):
                         return
                     ended += await self._evictor.end(victim, preemptor, why)

@@ -81,6 +81,7 @@ class PreemptionTurns:
         now, called = self._clock(), self._called
         # Nothing has changed for an attempt that has just failed: the next one would cost the same, and fail.
         age = self._tried.age(who or pod.metadata.uid)
+        # An attempt looks at many nodes and pods: the same pod does not get one after the other.
         if age is not None and age < self._rest:
             self._later(pod.key, self._rest - age)
             return False
@@ -111,6 +112,7 @@ class PreemptionTurns:
         """Note that an attempt is over, and how long it took."""
         now = self._clock()
         self._tried.add(who or pod.metadata.uid)
+        # The next attempt may begin when this one was a twentieth of the time.
         self._recalls_at = now + seconds * (1 / SHARE - 1)
         self._free_at = max(self._begins_at, self._recalls_at)
         self._call(now)
@@ -129,6 +131,7 @@ class PreemptionTurns:
         self._called = ("", -math.inf)
         while self._line:
             # Any namespace but the last one, if there is another: then no tenant has two turns in a row.
+            # In turns: a namespace with a thousand pods in the line gets every other turn at most.
             namespace = next((it for it in self._line if it != self._last), self._last)
             there = self._line[namespace]
             key, _ = there.popitem(last=False)
@@ -136,6 +139,7 @@ class PreemptionTurns:
                 self._line.move_to_end(namespace)
             else:
                 del self._line[namespace]
+            # Pods leave the line without a word when they are placed or gone.
             if self._waits(key):
                 self._last = namespace
                 self._called = (key, max(now, self._free_at) + PATIENCE_SECONDS)
@@ -194,6 +198,7 @@ class VictimEvictor:
             return True
         # Its grace period is longer than ``patience``. It counts all the same while it is one of our victims and young
         # enough: to look for others at once would preempt twice as many pods.
+        # After a restart nobody knows who was asked to go; a pod that ends on the nominated node probably was.
         if age is None and pod.spec.node_name in nodes:
             age = self.seconds_deleted(pod)
         return age is not None and age < self._patience + OVERDUE_SECONDS
@@ -217,6 +222,7 @@ class VictimEvictor:
             if fresh.metadata.uid != uid or fresh.is_terminal or fresh.metadata.deletion_timestamp is not None:
                 return False
             # Before the request: if its answer is lost, the pod may be terminating all the same.
+            # Before the request: an answer that is lost must not lead to a second victim at once.
             self._asked.add(uid)
             await self._pods.mark_disrupted(fresh, self._disruption)
             await self._pods.delete(fresh)
@@ -224,6 +230,7 @@ class VictimEvictor:
             return False
         except (Forbidden, Invalid):
             self._asked.discard(uid)
+            # A webhook or a missing permission refuses again: another victim may do.
             self._refused.add(uid)
             raise
         self._events.post(fresh, EventReason.PREEMPTED, why)
@@ -270,12 +277,14 @@ class UnderWay:
         """Note that it waits for these pods to terminate."""
         before = self._known.get(who)
         # Pods that were bound or deleted leave no call behind, so their entries are dropped here.
+        # What ended without a word is forgotten with the next one that begins.
         self._known = {key: it for key, it in self._known.items() if self._is_nominated(it, any)}
         claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
         freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
         self._known[who] = Preempting(tuple(nominations), tuple(ending), freed)
         # Its next victims must not be as slow as the first ones were.
         if before is not None:
+            # A victim that was late stays known as such: the next plan must not count on it again.
             self._known[who].is_late, self._known[who].overdue = before.is_late, before.overdue
 
     def end(self, who: str) -> None:
@@ -301,6 +310,7 @@ class UnderWay:
             known.overdue |= {it.metadata.namespace for it in late if self._evictor.is_overdue(it)}
             return not stays
         # The pods are gone. Their claims are deallocated by other controllers, which takes a moment but not for ever.
+        # Pods are gone before their devices are free: the claims are released a moment later.
         if known.gone_at is None:
             known.gone_at = self._clock()
         is_held = any(map(self._cluster.allocated_devices.holds, known.claims))
