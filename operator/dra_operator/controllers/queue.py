@@ -154,7 +154,10 @@ class WorkQueue:
             else:
                 # An ordinary look makes the timer needless. A weak one may turn out to be none, so the timer stays.
                 if not weak or key in self._held:
-                    self._let_go(key)
+                    self._cancel_timer(key)
+                    self._wanted.pop(key, None)
+                    if (hold := self._held.pop(key, None)) is not None:
+                        hold.cancel()
                 self._make_ready(key, weak=weak)
         self._notice()
 
@@ -337,12 +340,6 @@ class WorkQueue:
         weak = self._wanted.pop(key, None)
         if weak is not None:
             self.add(key, weak=weak)
-
-    def _let_go(self, key: Key) -> None:
-        self._cancel_timer(key)
-        self._wanted.pop(key, None)
-        if (hold := self._held.pop(key, None)) is not None:
-            hold.cancel()
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)

@@ -168,20 +168,16 @@ class Workers:
             if had_to_wait:
                 resumed = time.perf_counter()
             enter_attempt(new_attempt())
-            self._failures.report(self._queue, key, await error_of(self._handle(key.object)))
+            failure: Exception | None = None
+            try:
+                await self._handle(key.object)
+            except Exception as error:  # a bug in one piece of work must not stop the worker
+                failure = error
+            self._failures.report(self._queue, key, failure)
             self._after()
             if time.perf_counter() - resumed > WORK_STRETCH_SECONDS / self._count:
                 await asyncio.sleep(0)  # with no key in hand: a pause changes the order of no two
                 resumed = time.perf_counter()
-
-
-async def error_of(work: Awaitable[None]) -> Exception | None:
-    """Return the error that the work raised, if any."""
-    try:
-        await work
-    except Exception as error:
-        return error
-    return None
 
 
 DISPATCH_STRETCH_SECONDS = 0.005  # seconds

@@ -342,7 +342,8 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
 
 def _not_ready(pod: Pod, obstacle: Obstacle, snapshot: Snapshot) -> Stolen | NotTried:
     # a claim may not be made because its group is missing
-    missing = _of_group(pod, snapshot) if obstacle.reason is CLAIM_UNMADE else None
+    group = snapshot.group_of(pod)
+    missing = group_obstacle(pod, group, snapshot.features) if obstacle.reason is CLAIM_UNMADE else None
     return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or obstacle)
 
 
@@ -427,16 +428,12 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
         unsupported(pod)
-        or _of_group(pod, snapshot)
+        or group_obstacle(pod, snapshot.group_of(pod), snapshot.features)
         or _without_gang(pod, snapshot)
         or crowded(pod, claims)
         or too_large(wanted)
         or unservable(wanted, snapshot.has_class, prioritized_list=snapshot.prioritized_list)
     )
-
-
-def _of_group(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
-    return group_obstacle(pod, snapshot.group_of(pod), snapshot.features)
 
 
 def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
