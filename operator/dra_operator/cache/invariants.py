@@ -38,6 +38,7 @@ def check(cluster: Cluster) -> None:
 
 
 def _devices_given_twice(cluster: Cluster) -> Iterator[str]:
+    # A share conflicts only with a claim that has all of the device.
     whole: dict[DeviceId, str] = {}
     shared: dict[DeviceId, str] = {}
     names = {claim.metadata.uid: claim.key for claim in cluster.claims}

@@ -110,6 +110,8 @@ def place_widely(pods: Iterable[str]) -> Keys:
 
 def place_users(pods: Iterable[str]) -> Keys:
     """Pods that name the object that changed: in rounds if they are many, since a tenant may change it all the time."""
+    # A change that a few pods named is about them; one that thousands name could be made by any of their owners all
+    # day.
     users = list(pods)
     return place(users) if len(users) <= FEW_PODS else place_widely(users)
 
@@ -168,6 +170,7 @@ class Hinted:
 
     def file(self, key: str, hints: frozenset[QueueingHint]) -> None:
         """The pod waits for exactly these hints; none: forget it."""
+        # Called for each attempt, and nearly no pod has such hints.
         if not hints and key not in self._waiting:
             return
         before = self._waiting.values_of(key)
@@ -176,6 +179,7 @@ class Hinted:
             if not isinstance(hint, ClusterEvent):
                 self._anchors.add(hint.anchor, hint)
         for hint in before - hints:
+            # Other pods may wait for the same.
             if not isinstance(hint, ClusterEvent) and not self._waiting.keys(hint):
                 self._anchors.discard(hint.anchor, hint)
 
@@ -183,6 +187,7 @@ class Hinted:
         """The waiting pods helped by a pod on a node that was ``before`` and is ``after`` now; None: it is on no
         node."""
         labels = {id(pod): pod.metadata.labels for pod in (before, after) if pod is not None}.values()
+        # By both sets of labels: a pod that loses a label may help as well as one that gets it.
         near = dict.fromkeys(hint for of_pod in labels for hint in self._anchors.near(of_pod))
         for hint in near:
             if not isinstance(hint, ClusterEvent) and hint.helped_by(before, after, pods_by_node):

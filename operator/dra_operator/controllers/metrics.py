@@ -121,6 +121,7 @@ class WaitingGauges(Collector):
 
     def _pods(self) -> Iterator[Metric]:
         reasons = Tally(wake_on.reason for wake_on in self._cluster.waiting.values())
+        # Gated pods wait for somebody else, so they are not among the waiting ones.
         reasons["gated"] = sum(map(self._is_gated, self._cluster.pods))
         waiting = GaugeMetricFamily("dra_operator_waiting_pods", "Pods without a node, by reason", labels=["reason"])
         for reason, pods in sorted(reasons.items()):
@@ -201,6 +202,7 @@ class DeviceGauges(Collector):
 
 def largest(counts: Tally[str], ranks: Tally[str] | None = None) -> dict[str, int]:
     """Return the counts of the drivers that are largest by ``ranks``, and the sum of the rest."""
+    # Drivers are names that anybody may publish: an unlimited label would fill the memory of whoever scrapes.
     named = [name for name, _ in (ranks or counts).most_common(NAMED_DRIVERS)]
     found = {name: counts[name] for name in named}
     rest = counts.total() - sum(found.values())
@@ -303,6 +305,7 @@ class PlacementMetrics:
                     seconds.labels(*labels).observe(age_of_allocation(claim, now))
 
     def _name(self, driver: str) -> str:
+        # The first ones keep their names, since a counter cannot change its label.
         if len(self._drivers) < NAMED_DRIVERS:
             self._drivers.add(driver)
         return driver if driver in self._drivers else OTHERS
@@ -474,6 +477,7 @@ class LateWork:
             queue = self._queues[controller]
             taken = next(queue.taken(), None)
             self._judge(controller, "work on a key is not done, requests for it may be unanswered", taken, queue)
+            # The oldest only: a line of ten thousand keys is looked at each second.
             ready = (it for it in islice(queue.ready(), OLDEST_PODS) if not self._is_told(it[0]))
             self._judge(controller, "keys wait for their turn", next(ready, None), queue)
 
@@ -482,6 +486,7 @@ class LateWork:
         if oldest is None or oldest[1] < LATE_SECONDS:
             self._warned.pop(kind, None)
             return
+        # One line a minute: the cause is the same for all keys that wait.
         if now - self._warned.get(kind, now - WARN_SECONDS) < WARN_SECONDS:
             return
         self._warned[kind] = now
@@ -508,6 +513,7 @@ class ViolationLog:
         """Log and count those that have lasted. The seconds after which to look again; None if none is younger."""
         now = self._clock()
         self._since = {violation: self._since.get(violation, now) for violation in violations}
+        # What was gone and comes again is news.
         self._told &= self._since.keys()
         for violation in [one for one in self._since if one not in self._told]:
             if now - self._since[violation] >= LASTING_SECONDS:

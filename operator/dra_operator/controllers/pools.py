@@ -54,6 +54,7 @@ class PoolReporter:
         now = format_time(self._now())
         status = pool_answer(request, slices, cluster.allocated_devices.usage, now, cluster.features)
         known, tries = self._tries.get(key, (uid, 0))
+        # A new request of the same name starts anew.
         tries = tries if known == uid else 0
         if incomplete_pools(status.pools) and tries < INCOMPLETE_POOL_LOOKS:
             self._tries[key] = (uid, tries + 1)

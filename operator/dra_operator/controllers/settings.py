@@ -70,6 +70,7 @@ def controllers_of(text: str) -> frozenset[str] | None:
     ``auto`` does not include ``admission``, which may follow it (``names_admission``).
     """
     names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    # Together with any other name ``auto`` would mean nothing: it is refused as an unknown one.
     if AUTO in names and names <= {AUTO, ADMISSION}:
         return None
     OwnControllers.of(names)
@@ -131,10 +132,12 @@ class TimeSlices:
     def rest_after(self, spent: float) -> float:
         """Return how long a key is left alone after so many seconds of search; not at all when they were one turn at
         most."""
+        # Cheap decisions do not rest: a pod that a change may help is tried at once.
         return spent * self.rest if spent > self.turn else 0.0
 
     def level(self, spent: float) -> int:
         """Return the place in the queue of a decision that continues later: what took longer comes later."""
+        # Never level 0: a decision that was postponed comes after all that have not begun.
         return max(1, int(spent / self.turn))
 
 

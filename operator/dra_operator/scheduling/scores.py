@@ -125,6 +125,7 @@ class PreferredAffinityScore(Score):
         """Only for a pod with such terms, or that placed pods have terms about, if that tells any domains apart."""
         if is_placeholder(pod):
             return None
+        # Placed pods may prefer to have this one near, though it prefers nothing itself.
         others = cluster.pods_by_node.existing_preferences(pod, cluster.topologies.label_keys)
         if pod.spec.affinity is None and not others.by_key:
             return None

@@ -92,6 +92,7 @@ def domains_of(
     """Return the domains in the order of the trials, or why there are none."""
     if not same.topology and not same.attribute:
         return [EVERYWHERE]
+    # One group of all nodes, without a set of their names.
     groups: list[Collection[str] | None] = [None]
     if same.topology:
         groups = list(_by_label(states[0].nodes, same))
@@ -131,6 +132,7 @@ def _by_label(nodes: Iterable[LoadedNode], same: SameValues) -> Iterator[Collect
         of_node = (state.node.metadata.labels or {}).get(same.topology)
         if of_node is not None and same.label in (None, of_node):
             found.setdefault(of_node, []).append(state)
+    # The fullest domain first, so that emptier ones stay whole for larger gangs.
     room = {name: sum(state.emptiness for state in states) for name, states in found.items()}
     for name in sorted(found, key=lambda it: (room[it], it)):
         yield frozenset(state.name for state in found[name])

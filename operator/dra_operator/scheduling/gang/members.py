@@ -86,6 +86,7 @@ def members_of(states: Sequence[CycleState]) -> list[Member]:
     Members with allocated claims come first, because they have the least choice, then the largest ones. Small ones
     first, such as the driver of a job, would leave many nodes a little too full for a worker.
     """
+    # A claim that two members use is allocated once, by whoever comes first.
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))
     made = [_member(number, state, users) for number, state in enumerate(states)]
     ranks: dict[Kind, tuple[bool, Size, int]] = {}
@@ -181,6 +182,7 @@ class Order:
         self, before: MemberFrame, member: Member, question: PodFilter, others: Sequence[Member], returns: int
     ) -> MemberFrame:
         """Return the turn of a member that is equal to the one before it."""
+        # Where the places of others do not matter, equal members need not try what the one before them has tried.
         if not self._matters:
             return MemberFrame(member, question, before.order, before.position, returns=returns)
         # With rules that need others, an earlier node may take it by now: so the turn goes around once.
@@ -209,6 +211,7 @@ class Order:
         return known is not None
 
     def _digit(self, member: Member, node: str) -> int:
+        # By kind and not by member: a plan with two equal members exchanged is the same plan.
         pair = (member.kind, node)
         if pair not in self._digits:
             self._digits[pair] = (len(self._members) + 1) ** len(self._digits)

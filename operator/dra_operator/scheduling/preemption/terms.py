@@ -66,6 +66,7 @@ class BudgetsOfPods:
 
     def _covering(self, pod: Pod) -> tuple[Budget, ...]:
         uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        # The same pods are looked at in many sets of victims.
         if uid not in self._of_pod:
             if namespace not in self._of_namespace:
                 self._of_namespace[namespace] = tuple(self._budgets(namespace))
@@ -136,6 +137,7 @@ class PreemptionTerms:
 def seconds_left(pod: Pod, node: Node | None, now: datetime) -> float:
     """Return the seconds until the pod is gone at the latest; infinity on a node whose kubelet does not answer."""
     taints = node.spec.taints or () if node is not None else ()
+    # Nobody kills its pods there, so their devices do not come free.
     if any(it.key == UNREACHABLE for it in taints):
         return math.inf
     ends = parse_time(pod.metadata.deletion_timestamp)
@@ -148,6 +150,7 @@ def seconds_left(pod: Pod, node: Node | None, now: datetime) -> float:
 def leaves_soon(pod: Pod, now: datetime, patience: float) -> bool:
     """Return whether the pod is being deleted, and should be gone within ``patience`` seconds."""
     ends = parse_time(pod.metadata.deletion_timestamp)
+    # A pod that outlived its grace period may hang for ever, on a node that is gone, say.
     return ends is not None and -OVERDUE_SECONDS < (ends - now).total_seconds() <= patience
 
 

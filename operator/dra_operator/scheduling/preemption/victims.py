@@ -123,6 +123,7 @@ class Reprieve(ABC, Generic[P]):
     def _look_for_fewer(self, bundles: Sequence[Bundle]) -> Work:
         """Replace the removed ones of these bundles by a set with fewer pods, if the pending pod fits then."""
         away = [bundle for bundle in bundles if bundle in self._away]
+        # The greedy search returns important pods first, and may keep two small ones where one large one would do.
         for some in _smaller_sets(bundles, away):
             if self._meter.smaller_sets == 0:
                 break
@@ -236,6 +237,7 @@ class VictimsOnNode:
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)
+        # Terminating pods go anyway: they count only where nobody has to be preempted.
         waited_for = (it for it in found.bundles if bool(it.victims) == bool(found.victims))
         seconds = max((it.seconds for it in waited_for), default=0.0)
         return cls(found.plan, found.victims, found.weights, awaited, found.broken, freed - taken, seconds)
@@ -286,12 +288,14 @@ class VictimSearch(Reprieve[Plan]):
 
     def _room_of(self, bundle: Bundle) -> Generator[Pause, Elapsed, Amounts]:
         known = self._room.get(bundle)
+        # The requests of a pod do not change during an attempt: each bundle comes and goes many times.
         if known is not None:
             yield from self._meter.spend(1 + len(bundle.freed))
             return known
         yield from self._meter.spend(STEPS_PER_POD * len(bundle.pods) + len(bundle.freed))
         total: Amounts = {}
         for pod in bundle.pods:
+            # Pods of the bundle on other nodes give this node no room.
             if pod.spec.node_name == self._state.name:
                 total = add(total, node_requests(pod, served_resources(pod)))
         self._room[bundle] = total

@@ -78,6 +78,7 @@ class Affinity(NodeRule):
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """Return a topology key in whose domain no such pod is, or which the node lacks; or None."""
         labels = state.node.metadata.labels or {}
+        # A node without the label is in no domain, so not even the first pod of a group may go there.
         missing = next((key for key in self._counts if key not in labels), None)
         if missing is None:
             missing = next((key for key, counts in self._counts.items() if labels[key] not in counts), None)
@@ -90,6 +91,7 @@ class Affinity(NodeRule):
         """See ``NodeRule.hints``."""
         if reasons is not None and POD_AFFINITY not in reasons:
             return set()
+        # Only more such pods help; one that leaves never does, except for the first of a group.
         found = {PodsChange(self._selection, Direction.MORE), *_of_namespaces(self._terms)}
         # It can also become the first of its group: when the last other one leaves, or the node with it.
         if self._is_of_group:

@@ -87,6 +87,7 @@ class PodTopologySpread(NodeRule):
         """Return the first constraint that the node does not meet, or whose label it lacks; or None."""
         labels = state.node.metadata.labels or {}
         for it in self._constraints:
+            # Without the label the node is in no domain, and its pods would not be counted.
             if it.key not in labels:
                 return Obstacle(SPREAD_LABEL, it.key)
             if not it.is_kept(labels[it.key]):
@@ -125,6 +126,7 @@ def constraints(pod: Pod, when: str, pods_by_node: PodsByNode, topologies: Topol
 def queries_of_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpreadConstraint, DomainQuery]]:
     """The pod's constraints of one kind, and which pods they count in which domains."""
     listed = [it for it in pod.spec.topology_spread_constraints or () if it.when_unsatisfiable == when]
+    # As in kube-scheduler: nodes that lack the label of any constraint count for none.
     keys = frozenset(it.topology_key for it in listed)
     for it in listed:
         selector = _selector(it, pod)
