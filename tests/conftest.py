@@ -107,3 +107,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if missing():
         terminalreporter.section("SKIPPED: everything that needs a stock control plane")
         terminalreporter.line(f"Nothing was tried on a real API server; {missing()}.")
+    if not os.environ.get("KUEUE_ASSETS"):
+        terminalreporter.section("SKIPPED: the admission check with the real Kueue")
+        terminalreporter.line("Nothing was tried with Kueue; set KUEUE_ASSETS as CONTRIBUTING.md says.")

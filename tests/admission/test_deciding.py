@@ -113,6 +113,22 @@ async def test_an_end_of_a_back_off_that_could_not_be_written_is_written_again(w
     assert refused
 
 
+async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: AdmissionWorld) -> None:
+    """Kueue is always first: it has given quota again when the back-off arrives."""
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.api.before = lambda call: (
+        ERRORS["conflict"]() if call.name == "second" and is_true(world.workload("second"), "Evicted") else None
+    )
+    world.start()
+    async with world.running():
+        await world.until("second keeps its quota", lambda: world.check("second").get("requeueAfterSeconds"))
+        assert world.kueue.decided["Retry"] == 3
+        await world.rests(0.3)
+    assert world.kueue.decided["Retry"] == 3
+    assert is_true(world.workload("second"), "QuotaReserved")
+
+
 async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:
     world.settings = AdmissionSettings(never=0.0)
     world.api.change(NODES, "node-0", lambda node: node.update(spec={"unschedulable": True}))

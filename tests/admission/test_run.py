@@ -9,7 +9,7 @@ from admission_run import NoEnd, Run
 def test_with_the_check_no_job_is_admitted_that_cannot_start() -> None:
     alone = Run(24, 8, seed=1, is_checked=False).play()
     checked = Run(24, 8, seed=1, is_checked=True).play()
-    assert (len(checked.blocked), checked.timeouts) == (0, 0)
+    assert (len(checked.blocked), checked.timeouts, checked.broken) == (0, 0, 0)
     assert alone.blocked, "quota alone would do: the jobs show nothing"
     assert checked.in_vain < alone.in_vain
 

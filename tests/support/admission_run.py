@@ -1,6 +1,6 @@
 """Random jobs behind the model of Kueue, with the admission check or by quota alone, and what that costs.
 
-The clock jumps to the next timer whenever nobody has anything to do, so jobs may take minutes. The machine's time of
+The clock jumps to the next timer whenever nobody has anything to do, so jobs may take minutes. The processor's time of
 decisions and writes counts besides. A job that has no node for all of its pods after five minutes is evicted, as by
 Kueue's ``waitForPodsReady``.
 """
@@ -14,11 +14,14 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
+from unittest import mock
 
 from admission_world import EPOCH, AdmissionWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
+from dra_operator.admission import planner
 from fake_api import Call
 from history_kit.clock import VirtualLoop
 from kueue_model import KueueModel, condition, finish, is_true, workload
@@ -31,7 +34,7 @@ ANY: Final = "any"
 MODELS: Final = (ANY, ANY, "a", "b")
 PODS_READY_SECONDS: Final = 300.0
 WATCH_SECONDS: Final = 0.005
-"""Seconds from a change until those who watch know it."""
+"""Seconds from a change until those who watch know it, and from a client to the server."""
 MOST_IDLE_SECONDS: Final = 4 * 3600.0
 """Seconds of the run without an end of a job, after which there is none any more: a job takes ten minutes."""
 
@@ -40,25 +43,38 @@ class NoEnd(AssertionError):
     """Jobs wait, and none of them ever ends."""
 
 
-class MachineLoop(VirtualLoop):
-    """A clock of which waiting takes no time, and working as much as on the machine's."""
+class WorkingLoop(VirtualLoop):
+    """A clock of which waiting takes no time, and working as much as a processor takes for it.
+
+    It stands for the module ``time`` as well: to sleep between two pieces of work takes as long as it says.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._looked = time.monotonic()
+        self._slept, self._seen = 0.0, time.process_time()
         self.thread_seconds = lambda: 0.0
 
+    def monotonic(self) -> float:
+        """Seconds of work, and of sleep in between."""
+        return time.process_time() + self._slept
+
+    def sleep(self, seconds: float) -> None:
+        """Take no time but on the clock."""
+        self._slept += seconds
+
     def _run_once(self) -> None:
-        before, self._looked = self._looked, time.monotonic()
-        self._now += self._looked - before
+        before, self._seen = self._seen, self.monotonic()
+        self._now += self._seen - before
         super()._run_once()
 
 
 @dataclass
 class Result:
-    """``blocked``: jobs of which a pod found no node after the admission. ``in_vain``: device seconds of quota that was
-    held while a pod had no node. ``delays``: for each job that waited for devices, seconds from the end of the job that
-    left enough of them free until its admission."""
+    """``blocked``: jobs of which a pod found no node after the admission. ``broken``: promises that were not kept.
+
+    ``in_vain``: device seconds of quota that was held while a pod had no node. ``delays``: for each job that waited for
+    devices, seconds from the end of the job that left enough of them free until its admission.
+    """
 
     jobs: int
     blocked: set[str] = field(default_factory=set)
@@ -67,6 +83,7 @@ class Result:
     delays: list[float] = field(default_factory=list)
     timeouts: int = 0
     retries: int = 0
+    broken: int = 0
     seconds: float = 0.0
 
 
@@ -131,6 +148,7 @@ class Run:
         self._submit(jobs, random.Random(seed))
         self._wakes = asyncio.Event()
         self.world.api.after = self._heard
+        self.world.api.way = partial(asyncio.sleep, WATCH_SECONDS)
         self._ended_at = 0.0
 
     def _heard(self, _: Call) -> None:
@@ -172,8 +190,9 @@ class Run:
 
     def play(self) -> Result:
         """Let all jobs run to their end. Raises NoEnd."""
-        with asyncio.Runner(loop_factory=MachineLoop) as runner:
-            return runner.run(self._play())
+        with asyncio.Runner(loop_factory=WorkingLoop) as runner:
+            with mock.patch.object(planner, "time", runner.get_loop()):
+                return runner.run(self._play())
 
     async def _play(self) -> Result:
         world, left = self.world, len(self.jobs)
@@ -191,6 +210,7 @@ class Run:
                         async with asyncio.timeout(self._next() - self.now):
                             await self._wakes.wait()
         self.result.retries, self.result.seconds = self._kueue.decided["Retry"], self.now
+        self.result.broken = int(world.seen("dra_operator_admission_broken_promises_total"))
         return self.result
 
     def _look(self) -> int:

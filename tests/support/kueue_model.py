@@ -1,7 +1,7 @@
 """What Kueue does with Workloads, and a job controller with their pods: enough for tests of an admission check.
 
-It reserves quota by priority and age, whatever is behind a Workload that does not fit (BestEffortFIFO). It resets a
-check to Pending when it evicts, and keeps a Workload out of the queue until ``requeueAt``, as the real one.
+It reserves quota by priority and age, whatever is behind a Workload that does not fit (BestEffortFIFO). As the real one
+it does nothing with a Workload until ``requeueAt``, evicts in two steps, and resets a check to Pending in the first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,18 @@ class KueueModel:
             if obj["spec"].get("active") is False:
                 if is_true(obj, "QuotaReserved"):
                     self._evict(api, key, now, "Deactivated")
+                    self._release(api, key, now)
+            elif is_true(obj, "Evicted") and is_true(obj, "QuotaReserved"):
+                self._release(api, key, now)
+            elif (due := _retry_at(obj)) is not None and due > now and due != _requeue_at(obj):
+                api.change(WORKLOADS, key, partial(_set_requeue_at, due=due))
+                used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
+            elif _backs_off(obj, now):
+                used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
             elif is_true(obj, "QuotaReserved"):
                 self._go_on(api, key, obj, now)
                 used += self._cost(obj) if is_true(api[WORKLOADS, key], "QuotaReserved") else 0
-            elif not _backs_off(obj, now):
+            else:
                 pending.append(obj)
         for obj in sorted(pending, key=_rank):
             if used + self._cost(obj) <= self.quota:
@@ -152,23 +161,25 @@ class KueueModel:
         """Take the quota back, and keep the Workload out of the queue for a while."""
         now = datetime.fromisoformat(api.now)
         self._evict(api, key, now, reason)
-        due = {"requeueAt": format_time(now + timedelta(seconds=wait))}
-        api.change(WORKLOADS, key, lambda it: it["status"].update(requeueState=due))
+        self._release(api, key, now)
+        api.change(WORKLOADS, key, partial(_set_requeue_at, due=now + timedelta(seconds=wait)))
+
+    def _release(self, api: FakeApi, key: str, now: datetime) -> None:
+        def edit(obj: Obj) -> None:
+            obj["status"].pop("admission", None)
+            _set(obj, "QuotaReserved", "False", "Pending", now)
+            _set(obj, "Admitted", "False", "NoReservation", now)
+
+        api.change(WORKLOADS, key, edit)
 
     def _evict(self, api: FakeApi, key: str, now: datetime, reason: str) -> None:
         def edit(obj: Obj) -> None:
             status = obj["status"]
             _set(obj, "Evicted", "True", reason, now)
-            _set(obj, "QuotaReserved", "False", "Pending", now)
-            _set(obj, "Admitted", "False", "NoReservation", now)
-            status.pop("admission", None)
             for it in status.get("admissionChecks", []):
                 self.decided[it["state"]] += 1
                 if it["state"] == "Retry":
                     it["retryCount"] = it.get("retryCount", 0) + 1
-                    if wait := it.get("requeueAfterSeconds"):
-                        due = datetime.fromisoformat(it["lastTransitionTime"]) + timedelta(seconds=wait)
-                        status["requeueState"] = {"requeueAt": format_time(due)}
                 if it["state"] != "Pending":
                     text = f"Reset to Pending after eviction. Previously: {it['state']}"
                     it.update(state="Pending", message=text, lastTransitionTime=format_time(now))
@@ -214,9 +225,28 @@ def _rank(obj: Mapping[str, Any]) -> tuple[int, str, str]:
     return -obj["spec"].get("priority", 0), meta["creationTimestamp"], meta["name"]
 
 
-def _backs_off(obj: Obj, now: datetime) -> bool:
+def _requeue_at(obj: Obj) -> datetime | None:
     due = obj.get("status", {}).get("requeueState", {}).get("requeueAt")
-    return due is not None and datetime.fromisoformat(due) > now
+    return datetime.fromisoformat(due) if due is not None else None
+
+
+def _set_requeue_at(obj: Obj, due: datetime) -> None:
+    obj["status"]["requeueState"] = {"requeueAt": format_time(due)}
+
+
+def _backs_off(obj: Obj, now: datetime) -> bool:
+    due = _requeue_at(obj)
+    return due is not None and due > now
+
+
+def _retry_at(obj: Obj) -> datetime | None:
+    """When the checks in Retry say that it may be tried again."""
+    times = [
+        datetime.fromisoformat(it["lastTransitionTime"]) + timedelta(seconds=it["requeueAfterSeconds"])
+        for it in obj.get("status", {}).get("admissionChecks", [])
+        if it["state"] == "Retry" and it.get("requeueAfterSeconds")
+    ]
+    return max(times, default=None)
 
 
 def _set(obj: Obj, kind: str, status: str, reason: str, now: datetime) -> None:

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from datetime import datetime
 from typing import Final
 
@@ -30,7 +31,7 @@ from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.values import format_time
-from dra_kube import ApiError, Conflict, KubeError, NotFound
+from dra_kube import ApiError, Conflict, Invalid, KubeError, NotFound
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
@@ -51,6 +52,7 @@ from .workloads import (
     CheckStage,
     CheckState,
     active_patch,
+    after_eviction,
     backoff_seconds,
     decision_patch,
     own_checks,
@@ -63,7 +65,7 @@ from .workloads import (
 
 logger = logging.getLogger(__name__)
 
-LEAST_REST_SECONDS: Final = 0.1
+LEAST_REST_SECONDS: Final = 0.02
 """Seconds between two rounds."""
 PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""
@@ -72,6 +74,12 @@ WRITES: Final = 8
 REQUEUE_REST_SECONDS: Final = 0.5
 """Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain."""
 LONGEST_REQUEUE_REST_SECONDS: Final = 60.0
+MOST_LOST_TURNS: Final = 3
+"""Times in a row that Kueue may give quota again before a back-off is written."""
+CHANGED_SECONDS: Final = 0.5
+"""Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
+HOLDING_SECONDS: Final = 10.0
+"""Seconds for which a Workload keeps its quota after that."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 SHOWN_NODES: Final = 8
@@ -94,6 +102,9 @@ class Memory:
     looked: int = 0
     """How often something had come free at the last look."""
     never_since: float | None = None
+    back_off: CheckDecision | None = None
+    """What is to be written as soon as Kueue has evicted the Workload."""
+    lost_turns: int = 0
     admission: Admission | None = None
     """The quota that it had last: its flavors say which nodes it may use."""
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -137,6 +148,7 @@ class AdmissionController:
         """Whether it waits for something to happen."""
         self._failed_checks: dict[str, float] = {}
         self._names = frozenset[str]()
+        self._follow_ups = set[asyncio.Task[None]]()
         self._open: set[str] = set()
         """Keys of Workloads that needed something at the last look, and of those that have changed since."""
         control.observe(self)
@@ -149,12 +161,14 @@ class AdmissionController:
         if obj is None:
             return
         if isinstance(obj, Workload | AdmissionCheck | ResourceFlavor):
-            # A promise may be over, and then its devices are free.
             self._workloads_changed = True
-            self._freed += _frees(before, now)
             self._news.set()
-            if isinstance(obj, Workload):
-                self._open.add(obj.key)
+            if not isinstance(obj, Workload):
+                self._freed += 1
+                return
+            self._open.add(obj.key)  # the next round finds out whether a promise is over
+            if isinstance(now, Workload):
+                self._follow_eviction(now)
             return
         if type(obj) not in _PLANNED:
             return
@@ -196,6 +210,13 @@ class AdmissionController:
 
     async def run(self) -> None:
         """Decide until cancelled."""
+        try:
+            await self._run()
+        finally:
+            for task in self._follow_ups:
+                task.cancel()
+
+    async def _run(self) -> None:
         while True:
             began, rest = self._clock(), LEAST_REST_SECONDS
             try:
@@ -378,8 +399,9 @@ class AdmissionController:
         else:
             decision = self._refusal(outcome, memory, names)
         async with limit:
-            is_written = await self._write(workload, decision, names)
+            is_written = await self._write(workload, self._at_once(decision, memory), names)
         if not is_written:
+            memory.back_off = None
             self._promise(uid, ())
             return
         self._metrics.decided(decision.state)
@@ -391,6 +413,35 @@ class AdmissionController:
             memory.in_vain += memory.requeued
             memory.retried_at = self._clock()
         memory.requeued = False
+
+    def _at_once(self, decision: CheckDecision, memory: Memory) -> CheckDecision:
+        """Return what is written first: a Retry without its back-off, which follows when Kueue has evicted."""
+        is_again, memory.back_off = memory.back_off is not None, None
+        if decision.wait is None:
+            memory.lost_turns = 0
+            return decision
+        memory.lost_turns += is_again
+        if memory.lost_turns >= MOST_LOST_TURNS:
+            memory.lost_turns = 0
+            return changed(decision, wait=min(decision.wait, HOLDING_SECONDS))
+        memory.back_off = decision
+        return changed(decision, wait=None)
+
+    def _follow_eviction(self, workload: Workload) -> None:
+        """Write the back-off into an evicted Workload: at once, since Kueue is about to give it quota again."""
+        memory = self._memory.get(workload.metadata.uid)
+        wanted = after_eviction(workload, self._names, memory.back_off if memory is not None else None)
+        if wanted is not None:
+            task = asyncio.create_task(self._write_follow_up(workload, wanted))
+            self._follow_ups.add(task)
+            task.add_done_callback(self._follow_ups.discard)
+
+    async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
+        # Kueue's next write of the Workload refuses this one, and comes here as the next version of it.
+        is_written = await self._write(workload, wanted, self._names)
+        memory = self._memory.get(workload.metadata.uid)
+        if is_written and memory is not None and wanted.state is CheckState.RETRY:
+            memory.back_off, memory.lost_turns = None, 0
 
     def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> CheckDecision:
         now = self._clock()
@@ -430,8 +481,9 @@ class AdmissionController:
         meta = workload.metadata
         async with limit:
             try:
+                patch = requeue_patch(workload, self._names, format_time(self._now()))
                 raw = await self._client.patch(
-                    WORKLOADS, meta.name, requeue_patch(workload), meta.namespace, subresource="status"
+                    WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
                 )
             except NotFound:
                 return
@@ -465,6 +517,11 @@ class AdmissionController:
         if isinstance(error, Conflict):
             self._workloads_changed = True
             self._news.set()
+            return
+        if isinstance(error, Invalid):
+            # The fields of a JSON patch are looked up before the versions are compared: they may be gone by now.
+            asyncio.get_running_loop().call_later(CHANGED_SECONDS, self._look_again)
+            logger.debug("workload %s: cannot be written: %s", what, error)
             return
         self._metrics.errors.inc()
         logger.warning("workload %s: cannot be written: %s", what, error)
@@ -515,7 +572,6 @@ class AdmissionController:
     def _forget_promises(self, promised: set[str]) -> None:
         for uid in self._seats.keys() - promised:
             self._promise(uid, ())
-            self._freed += 1
 
 
 def _whole_devices(seats: Iterable[Nomination]) -> set[DeviceId]:
@@ -535,10 +591,6 @@ def _frees(before: Object | None, now: Object | None) -> bool:
             return before.status.allocation is not None and now.status.allocation != before.status.allocation
         case (None, ResourceClaim()):
             return False
-        case (None, Workload()):
-            return False
-        case (Workload(), Workload()):
-            return before.has_quota and not (now.has_quota and not now.has("Finished"))
     return True
 
 

@@ -321,12 +321,16 @@ class Planner:
         named = {meta.name, owner.uid if owner is not None else ""}
         likely = {pod.key: pod for name in sorted(named) for pod in pods.get((meta.namespace, name), ())}
         there = [pod for pod in likely.values() if workload.owns(pod)]
-        waiting = [_opened(pod) for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
-        missing = [*waiting, *self.copies(self._cluster, workload, _unmade(sets, there))]
-        if not missing:
+        waiting = [pod for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
+        # Those on their way to a node hold what they need already. Nothing is certain before they are bound.
+        placeless = [_opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
+        missing = [*placeless, *self.copies(self._cluster, workload, _unmade(sets, there))]
+        if missing:
+            answers.promised[uid] = self._seated(workload, missing, wanted.nodes)
+        elif waiting:
+            answers.promised[uid] = Outcome(workload)
+        else:
             answers.started.add(uid)
-            return
-        answers.promised[uid] = self._seated(workload, missing, wanted.nodes)
 
     def _seated(self, workload: Workload, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> Outcome:
         """Place the pods of a promise: on the nodes that they had, else together elsewhere, else as many as fit."""

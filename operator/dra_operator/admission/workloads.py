@@ -1,8 +1,13 @@
 """What a Workload of Kueue waits for, and what is written into it.
 
-Kueue resets a check to Pending when it evicts a Workload after *Retry*, and keeps the Workload out of the queue until
-``status.requeueState.requeueAt``. It does not look at the check again before the Workload has quota. So the state of a
-check alone does not say what happens to a Workload: the conditions do, and the back-off.
+Kueue evicts a Workload after *Retry*, and resets the check to Pending. ``requeueAfterSeconds`` of a check in *Retry*
+sets ``status.requeueState.requeueAt``, and before that time Kueue does nothing with the Workload: it neither evicts it
+nor gives it quota. So a *Retry* with a back-off would keep its quota until that is over (0.15 to 0.19). Therefore
+*Retry* is written twice: without a back-off, so that Kueue evicts at once, and with one as soon as it has evicted. Then
+the check is set to Pending, with the reason as its message.
+
+Kueue does not look at the check again before the Workload has quota. So the state of a check alone does not say what
+happens to a Workload: the conditions do, and the back-off.
 Source: pkg/workload and pkg/controller/core of kubernetes-sigs/kueue.
 """
 
@@ -26,7 +31,8 @@ ADMISSION_CHECK: Final = "AdmissionCheck"
 """The reason of Kueue's condition Evicted after *Retry*."""
 CHECK_MESSAGE_CHARACTERS: Final = 4000
 """Of a check. Kueue takes 32,768 bytes, four for a character."""
-FIRST_BACKOFF_SECONDS: Final = 10.0
+FIRST_BACKOFF_SECONDS: Final = 60.0
+"""Freed devices end a back-off. One that ends before that puts its Workload in the way of those that fit."""
 DOUBLED_ATTEMPTS: Final = 20
 
 
@@ -106,6 +112,22 @@ def promised_at(workload: Workload, names: Collection[str], now: datetime) -> da
     return max(known, default=now)
 
 
+def after_eviction(workload: Workload, names: Collection[str], back_off: CheckDecision | None) -> CheckDecision | None:
+    """Return what is to be written into a Workload that Kueue has evicted after *Retry*, or None if it is all there.
+
+    That is first the back-off. When Kueue has taken it over, the check is pending again: in *Retry* it would have Kueue
+    evict the Workload once more when the back-off is over.
+    """
+    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    its = [state for _, state in states(workload, names)]
+    if not its or evicted is None or evicted.status != "True" or evicted.reason != ADMISSION_CHECK:
+        return None
+    requeue = workload.status.requeue_state
+    if requeue is not None and requeue.requeue_at and any(state.state == CheckState.RETRY for state in its):
+        return CheckDecision(CheckState.PENDING, its[0].message)
+    return back_off if all(state.state == CheckState.PENDING for state in its) else None
+
+
 def _backs_off(workload: Workload, names: Collection[str], now: datetime) -> bool:
     """Return whether Kueue waits because of a check of ours, and of no other controller's."""
     requeue = workload.status.requeue_state
@@ -137,7 +159,7 @@ def backoff_seconds(retries: int, longest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CheckDecision:
-    """What is written. ``wait``: the seconds for which Kueue is to keep the Workload out of the queue."""
+    """What is written. ``wait``: the seconds for which Kueue does nothing with the Workload."""
 
     state: CheckState
     message: str
@@ -166,10 +188,10 @@ def decision_patch(
     return patch
 
 
-def requeue_patch(workload: Workload) -> Mapping[str, Any]:
-    """Return a merge patch that ends the back-off in this version of the Workload."""
-    version = {"resourceVersion": workload.metadata.resource_version}
-    return {"metadata": version, "status": {"requeueState": {"requeueAt": None}}}
+def requeue_patch(workload: Workload, names: Collection[str], now: str) -> list[Mapping[str, Any]]:
+    """Return a JSON patch that ends the back-off in this version of the Workload."""
+    patch = decision_patch(workload, names, CheckDecision(CheckState.PENDING, "its pods fit now"), now)
+    return [*patch, {"op": "remove", "path": "/status/requeueState/requeueAt"}]
 
 
 def active_condition(check: AdmissionCheck, now: str) -> Condition:
