@@ -214,6 +214,8 @@ async def come_back_when_they_are_changed(bench: Bench) -> None:
         raise NotJudged("the driver publishes no devices")
     await bench.server.update_slice(with_devices[0], {"devices": with_devices[0]["spec"]["devices"][1:]})
     await _restored(bench, "the changed slice is as the driver wants it again", _content(slices))
+    if bench.driver.can_restart:
+        await bench.restart()  # the Go library never restores a slice that is deleted within a minute of its update
 
 
 @check("RS-02", "RS-03", waits=True)

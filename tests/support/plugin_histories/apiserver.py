@@ -158,7 +158,9 @@ class ApiServer:
         return found, str(self._version)
 
     def created(self, resource: Resource, body: Json) -> Json:
-        """A new object, with a name of the server's."""
+        """A new object, with a name of the server's; a review is answered, and says that no pod has asked."""
+        if resource.plural == "selfsubjectreviews":
+            return body
         self._numbers += 1
         meta = body["metadata"]
         meta["name"] = f"{meta['generateName']}{self._numbers:05}"
