@@ -1,7 +1,7 @@
 import { fireEvent, render, screen } from '@testing-library/react';
 import React from 'react';
 import { beforeAll, describe, expect, it, vi } from 'vitest';
-import './index';
+import { origin } from './index';
 
 const ADDRESS = 'http://127.0.0.1:8097/abcdefghijklmnopqrstuvwxyz/';
 const registered = vi.hoisted(() => ({ section: (() => null) as (props: any) => any, settings: null as any }));
@@ -59,6 +59,12 @@ describe('the section', () => {
 });
 
 describe('the settings', () => {
+  it.each([
+    ['https://headlamp.example.com', 'https://headlamp.example.com'],
+    ['file://', 'null'],
+    ['null', 'null'],
+  ])('name the origin of a page at %s', (there, expected) => expect(origin({ origin: there })).toBe(expected));
+
   it('mark an address of another host as wrong', () => {
     const onDataChange = vi.fn();
     render(<registered.settings data={{ address: 'https://example.com/' }} onDataChange={onDataChange} />);

@@ -13,6 +13,11 @@ const NAME = 'dra-why';
 const REPEAT_MILLISECONDS = 10_000;
 const store = new ConfigStore<{ address?: string }>(NAME);
 
+/** What the browser sends as the origin of this page: the pages of the desktop app are files, which have none. */
+export function origin(location: { origin: string }): string {
+  return location.origin.startsWith('http') ? location.origin : 'null';
+}
+
 function Settings(props: { data?: { address?: string }; onDataChange?: (data: { address: string }) => void }) {
   const address = props.data?.address ?? '';
   return (
@@ -21,7 +26,7 @@ function Settings(props: { data?: { address?: string }; onDataChange?: (data: { 
       label="Address that kubectl dra ui printed"
       value={address}
       error={address !== '' && !isAddress(address)}
-      helperText={`Start it by: kubectl dra ui --allow-origin ${window.location.origin}`}
+      helperText={`Start it by: kubectl dra ui --allow-origin ${origin(window.location)}`}
       onChange={event => props.onDataChange?.({ address: event.target.value.trim() })}
     />
   );

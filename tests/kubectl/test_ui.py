@@ -105,7 +105,19 @@ async def test_a_page_of_another_origin_may_ask_if_the_person_named_it(http: Cli
                 assert answer.headers.get("Access-Control-Allow-Origin") in (None, origin)
 
 
-@pytest.mark.parametrize("text", ["*", "null", "localhost:4466", "http://a/b", "http://A", "http://a:99999999", ""])
+async def test_a_page_that_is_a_file_may_ask_if_the_person_said_so(http: ClientSession) -> None:
+    """As the desktop app of Headlamp: the token alone keeps other such pages out."""
+    headers = {"Origin": "null", "Sec-Fetch-Site": "cross-site"}
+    async with running(options("--from", str(CLUSTER), "--allow-origin", "null")) as address:
+        async with http.get(f"{address}api/overview", headers=headers) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, "null")
+        async with http.get(f"{address.rsplit('/', 2)[0]}/wrong/api/overview", headers=headers) as answer:
+            assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "NULL", "file://", "localhost:4466", "http://a/b", "http://A", "http://a:99999999", ""]
+)
 def test_what_is_no_origin_is_refused(text: str) -> None:
     with pytest.raises(SystemExit):
         options("--allow-origin", text)

@@ -156,9 +156,16 @@ def port(text: str) -> int:
 
 
 def origin(text: str) -> str:
-    """The origin of a page as browsers write it: scheme, host, and a port unless it is the usual one."""
+    """The origin of a page as browsers write it: scheme, host, and a port unless it is the usual one.
+
+    Pages that are files, such as those of Headlamp's desktop app, have the origin ``null``.
+    """
+    if text == "null":
+        return text
     if re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", text, re.ASCII) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the origin of a page, such as http://localhost:4466")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the origin of a page, such as http://localhost:4466, or null"
+        )
     return text.removesuffix(":443" if text.startswith("https") else ":80")
 
 

@@ -446,7 +446,8 @@ def _ui_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a page that may ask as well, if it has the token, such as http://localhost:4466 (Headlamp); repeatable",
+        help="a page that may ask as well, if it has the token, such as http://localhost:4466; null for pages that are "
+        "files, as in Headlamp's app; repeatable",
     )
     add_namespace_argument(parser)
     add_operator_arguments(parser)
