@@ -130,6 +130,7 @@ class Decision:
     def _refused(self, search: Search) -> None:
         problem = search.problem
         is_faulty = problem.is_faulty
+        # Of a pool in trouble it is not known what it has: that is the reason, and no count of devices.
         if is_faulty and (fault := problem.fault) is not None:
             self._failed(fault)
         elif self._refusal is None:
@@ -145,6 +146,7 @@ class Decision:
 
     def _failed(self, error: AllocationError) -> None:
         is_of_node = self._inventory.semantics.errors_stay_on_node and error.is_of_node
+        # An error of the second attempt is none of the reference's: its first answer stands.
         self.outcome = self._refusal or Failed(self._node.metadata.name, error, self._steps, is_of_node)
 
 
@@ -183,6 +185,7 @@ class Allocator:
         self._states = NodeStates(inventory)
 
     def _kinds_of_mix(self) -> Kinds:
+        # With the mix goes all that was counted for it.
         if self._kinds.mix is not self.learned.mix:
             self._kinds = Kinds(self.learned.mix)
         return self._kinds
@@ -210,6 +213,7 @@ class Allocator:
         With ``value`` only devices are taken that have it. A request for all devices still means all of them.
         """
         inventory = self.inventory
+        # Programs hold the classes that they were compiled with, and the claims: both must not pile up.
         if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
             self._programs.clear()
         if self._compiled_for != inventory.class_version:
@@ -269,6 +273,7 @@ class Allocator:
 
     def sketch(self, node: Node, program: ClaimProgram, usage: Usage, order: str) -> Sketch:
         """What a decision would leave of the node's devices. Raises AllocationError where a decision would fail."""
+        # The first attempt alone: a score need not tell how admin access would end.
         state = self._states.get(self.inventory.view(node), usage, admin_exempt=False)
         return sketch(state, program, self._kinds_of_mix(), Pruner, self._orders[order])
 

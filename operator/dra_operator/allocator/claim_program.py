@@ -260,6 +260,7 @@ class ClaimCompiler:
 
     def _compiled(self, number: int, claim: ResourceClaim, value: AttributeValue | None) -> CompiledRequests:
         asked = claim.spec.devices
+        # Not the claim's name: claims of one template share their program. Their place counts, since stages carry it.
         key = (number, value, encode((asked.requests, asked.constraints)))
         known = self._known.get(key)
         if known is None:
@@ -306,6 +307,7 @@ class _Compiler:
     def _stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():
             yield self._stage(request)
+        # After the requests, as in the reference: a fault of these is reported first (section 4).
         for position, constraint in enumerate(self._constraints):
             if _compared(constraint, self._features) is None:
                 raise ClaimError(
@@ -325,6 +327,7 @@ class _Compiler:
     def _alternative(
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
     ) -> Alternative:
+        # The order of the checks below is that of section 4: it decides which of several faults is reported.
         self._check_gates(name, wanted)
         derived = _derived(wanted, self._features)
         has_capacity = wanted.capacity is not None and self._features.consumable_capacity
@@ -337,12 +340,15 @@ class _Compiler:
         return Alternative(
             request=name,
             class_=class_,
+            # Those of the class come first (section 6): the reference stops at the first that is false, so a later one
+            # need not fail.
             selectors=self._selectors(class_.metadata.name, name, class_.spec.selectors) + own,
             everything=(everything := wanted.allocation_mode == "All"),
             count=wanted.count,
             least=wanted.count if not everything else int(not POOL_RULES[self._features.release].gives_all_of_nothing),
             admin=bool(admin),
             tolerations=wanted.tolerations,
+            # Sorted, so that requests which differ in their order only find the same offer.
             capacity=tuple(sorted(requested.items(), key=lambda item: item[0])),
             constraints=tuple(
                 comparison
@@ -434,8 +440,6 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> ExtendedRequests:
 
 
 class _PositionedContainer(NamedTuple):
-    """A container with its position."""
-
     position: int
     container: Container
     long_lived: bool
@@ -472,6 +476,7 @@ class _Resource:
             if one.long_lived:
                 self.counts[one.request_name(self.name)] = amount
                 self.users.append((one.container.name, one.request_name(self.name)))
+        # The others run one after the other: one request, large enough for the largest of them, serves all.
         rests = [(one, rest) for one, amount in owned if not one.long_lived and (rest := self._reuse(one, amount))]
         if rests:
             largest, amount = max(rests, key=lambda item: item[1])
@@ -495,6 +500,7 @@ class _Resource:
 
     def _reuse(self, one: _PositionedContainer, amount: int) -> int:
         """Uses requests of long-lived containers that start later; returns what is still missing."""
+        # Not those before it: a sidecar that has started keeps its devices.
         for later in self.containers[one.position + 1 :]:
             if amount > 0 and later.long_lived and later.amount(self.name) > 0:
                 self.users.append((one.container.name, later.request_name(self.name)))

@@ -62,6 +62,7 @@ class Query(NamedTuple):
                 true &= ~(1 << number)
         part = slice_.verdicts(self.expressions, inventory.compiled)
         faulty = slice_.faulty(self.capacity, inventory.features)
+        # An error counts only on devices that the search may reach: those in use are passed over before (section 6).
         return Verdicts(true & part.true, true & (part.raised | part.true & faulty))
 
     def means(self, slice_: Slice, inventory: Inventory) -> bool:
@@ -98,8 +99,10 @@ class IncrementalAggregate(Generic[Part]):
         if self._seen != now:
             changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
             used = usage.touched_since(self._seen[1]) if self._seen[1] >= 0 else None
+            # A journal that reaches back no further: all pools again, also those that are gone by now.
             stale = {*inventory.pools(), *self._parts} if changed is None or used is None else changed | used
             self._stale.update(dict.fromkeys(sorted(stale)))
+            # Before the work: what changes while this pauses is in the journals of the next call.
             self._seen = now
         done = 0
         # A selector that only a claim has asked for is charged to its tenant; those of classes serve everybody.
@@ -205,6 +208,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Count:
         everything = self._query.everything
+        # Node selectors that nobody can parse: nobody knows which nodes see the pool.
         if pool.malformed:
             return Count(fallible_elsewhere=True)
         elsewhere = everything and pool.troubles_others
@@ -212,6 +216,8 @@ class DeviceCounts(IncrementalAggregate[Count]):
         if view is None:
             return Count(fallible_elsewhere=elsewhere)
         troubled = view.status is not Status.USABLE
+        # A pool in trouble offers its own node no device (section 3), and ends a request for all of them there (section
+        # 7).
         if not view.is_offered and pool.owning_node is not None:
             return Count(0, everything, elsewhere)
         matching, fallible, driver = 0, troubled and everything, ""
@@ -241,6 +247,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
                 del self._buckets[old][owning_node]
                 if not self._buckets[old]:
                     del self._buckets[old]
+            # From bucket to bucket, so that nodes with at least so many are found without a look at the others.
             if old + matching:
                 self.totals[owning_node] = old + matching
                 self._buckets.setdefault(old + matching, {})[owning_node] = None

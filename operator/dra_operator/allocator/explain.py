@@ -48,10 +48,12 @@ def _usable(stages: Iterable[Stage]) -> int:
 
 def constrained(problem: NodeProblem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
     """How many devices the constraint needs but cannot find, over all requests that certainly fall under it."""
+    # A request with an alternative outside the constraint may use that, so it proves nothing about this one.
     stages: list[Stage] = [
         stage for stage in problem.domains if all(constraint in other.ledgers for other in stage)
     ] or [(domain,)]
     need, devices = _needs(stages), _usable(stages)
+    # A device that can be shared serves several requests: counts prove nothing.
     if devices & problem.node.shareable:
         return None
     hint = None
@@ -85,6 +87,7 @@ def _completed(problem: NodeProblem, column: Column, stages: Sequence[Stage], ne
     """How the most frequent value gets enough usable devices, if enough devices match; empty if none can."""
     matching = _union(stages, problem.matching) & problem.view.here
     groups = [(value, having & matching) for value, having in column.having.items()]
+    # The value that most usable devices have lacks fewest.
     groups.sort(key=lambda group: -(group[1] & devices).bit_count())
     domains = [domain for stage in stages for domain in stage]
     for value, group in groups:
@@ -138,6 +141,7 @@ def _collision(problem: NodeProblem, stages: Sequence[Stage]) -> str:
     """Two requests that want the same devices, too few for both."""
     alone = [(stage, _usable([stage]), _needs([stage])) for stage in stages if _is_exclusive(problem, stage)]
     needs = sorted(need for _, _, need in alone)
+    # If the two largest find room in the smallest set, no pair collides: pairs are many where requests are.
     if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
         return ""
     for (one, devices, need), (other, others, more) in combinations(alone, 2):
@@ -167,6 +171,7 @@ def _counters(problem: NodeProblem, stages: Sequence[Stage]) -> Iterator[str]:
         known: dict[Hashable, Mapping[str, int]] = {}
 
         def costs(domain: Domain, device: int) -> Mapping[str, int]:
+            # Requests mostly draw on the same counters, so the cost of a device is added up once for these.
             drawn = [counters for ledger, counters in by_ledger.items() if ledger in domain.ledgers]
             key = device, *map(id, drawn)
             if key not in known:
@@ -215,6 +220,7 @@ def _least(stage: Stage, costs: Callable[[Domain, int], Mapping[str, int]]) -> M
     for domain in stage:
         for device in each(domain.usable):
             own = costs(domain, device)
+            # One usable device costs nothing: the request may draw on nothing at all.
             if not own:
                 return {}
             scaled = {name: domain.need * nanos for name, nanos in own.items()}
@@ -233,6 +239,7 @@ def refuse(problem: NodeProblem, *, hints: bool = True) -> Refusal:
     """
     for domains in problem.domains:
         if all(domain.short for domain in domains):
+            # There is one: if all had a fault, the decision would have ended with that (``NodeProblem.fault``).
             known = [domain for domain in domains if domain.fault is None]
             closest = max(known, key=lambda domain: domain.usable.bit_count() - domain.need)
             return _shortage(problem, closest, len(domains), hints=hints)
@@ -256,9 +263,11 @@ def _shortage(problem: NodeProblem, domain: Domain, alternatives: int, *, hints:
     for stage, taken in losses(problem, domain):
         left &= ~taken
         lost.append(Tally(stage, taken.bit_count()))
+        # The first check after which too little is left is to blame, as the reference asks them in this order.
         if rule is None and _is_short(domain, left):
             rule, gone = stage, taken
     offered = meant(problem, domain)
+    # Without any device that the request can mean, no check is to blame.
     if not offered.devices:
         is_invalid = any(pool.status is Status.INVALID for pool in offered.troubled)
         rule = Rule.INVALID_POOL if is_invalid else Rule.NO_DEVICES

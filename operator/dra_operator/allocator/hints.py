@@ -111,6 +111,7 @@ def recovery(problem: NodeProblem, domains: Sequence[Domain], lost: int, missing
     Empty if waiting and tolerations bring none back.
     """
     waiting, tainted, both = _sorted_out(problem, domains, lost)
+    # What needs one change comes before what needs two.
     chosen = [*each(waiting), *each(tainted), *each(both)][:missing]
     if not chosen:
         return ""
@@ -136,9 +137,11 @@ def _sorted_out(problem: NodeProblem, domains: Iterable[Domain], lost: int) -> t
     waiting = tainted = both = 0
     for domain in domains:
         taken = {rule: devices & lost for rule, devices in losses(problem, domain)}
+        # A device in use was asked nothing more: it counts only if it would pass the checks behind.
         busy = _fitting(problem, domain, taken.get(Rule.IN_USE, 0))
         blocked = sum(1 << device for device in each(busy) if any(taints_of(problem, domain, device)))
         waiting, tainted, both = waiting | busy & ~blocked, tainted | taken.get(Rule.TAINTS, 0), both | blocked
+    # A device may be lost to several alternatives: the one that needs least decides.
     return waiting, tainted & ~waiting, both & ~tainted & ~waiting
 
 
@@ -240,6 +243,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
     for device in each(shortage.gone):
         capacities = problem.view.devices[device].capacity or {}
         absent = next((name for name in requests if name not in capacities), None)
+        # No amount of the device can be compared if it lacks the name.
         if absent is not None:
             unknown = unknown or absent
             continue
@@ -257,6 +261,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
             forbidden = forbidden or _forbidden(problem, device, broken, amounts[broken], capacities[broken])
         elif found:
             gaps[device] = found
+    # What is merely short is nearer to a fit than what the policy forbids, and than a name that no device has.
     if gaps:
         return _too_little(problem, _closest(gaps), requests)
     if forbidden or not unknown:
@@ -358,6 +363,8 @@ def _selectors(shortage: Shortage) -> Hint:
             more += f", and {counted(matching - usable, 'device that matches', 'devices that match')} to become usable"
         return Hint("", f"ask for at most {counted(usable, 'device')}; {more}" if usable else more)
     compiled = problem.node.compiled
+    # A hint must not cost more than the decision: a costly selector by itself is only evaluated where somebody waits
+    # for the answer.
     quick = [one for one in selectors if compiled.patient or not compiled.is_costly(one.expression)]
     idle = [one for one in quick if not problem.view.selected((one.expression,), compiled).true]
     if not idle:
@@ -417,6 +424,7 @@ def _taints(shortage: Shortage) -> Hint:
 
     alone = sorted(set(taints.values()), key=lambda own: (len(own), -back(own), sorted(own)))
     together = [frozenset(order[: number + 1]) for number in range(len(order))]
+    # A set of taints that brings enough devices back by itself, the smallest first; else the commonest together.
     enough = next((some for some in (*alone, *together) if back(some) >= missing), together[-1])
     fix = tolerate(domain, [taint for taint in order if taint in enough])
     if (rest := missing - back(enough)) > 0:

@@ -90,6 +90,7 @@ class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
         return ValueCounts(devices, values)
 
     def add(self, owning_node: str | None, part: ValueCounts, sign: int) -> None:
+        # Every node may see these, so any node may conflict: no use in comparing them.
         if owning_node is None:
             self.cluster_wide += sign * part.devices
             return
@@ -162,8 +163,10 @@ def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Cal
     anywhere |= any(_least_of_claim(program, number) > MOST_RESULTS for number in numbers)
     alternatives = [other for stage in program.stages for other in stage.alternatives]
     erring = tuple([counts for counts in map(counts_of, alternatives) if counts.has_errors])
+    # A selector that compiles fails on single nodes, and ends the attempt on none but these (section 15).
     if not erring or all(compiles(text) for other in alternatives for text in other.expressions):
         return ErrorNodes((), anywhere, erring)
+    # A selector that does not compile meets a device that every node sees.
     anywhere |= any(counts.cluster_wide_errors for counts in erring)
     return ErrorNodes({node: None for counts in erring for node in counts.may_error()}, anywhere, erring)
 
@@ -194,6 +197,8 @@ def find_error_nodes(
     for meeting in meetings(program, features):
         conflicts = conflicts_of(meeting.comparison)
         anywhere |= conflicts.cluster_wide > 0
+        # The search meets the error only if it gets there: the requests before must find their devices, this one at
+        # least one.
         path = [*needs[: meeting.stage], [Counted(1, counts_of(meeting.alternative))]]
         nodes.update((node, None) for node in conflicts.may_error() if _is_open(path, node))
     return ErrorNodes(nodes, anywhere, ())
@@ -224,6 +229,7 @@ def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
     exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
+    # The limit counts each request at its least, so of alternatives the smallest (section 4).
     room = MOST_RESULTS - sum(min(counts) for counts in exact if counts)
     greedy = [
         tuple(map(counts_of, stage.alternatives)) for stage, counts in zip(stages, exact, strict=True) if not counts
@@ -290,10 +296,12 @@ class Candidates:
         yield from self.may_error
         if self.anywhere:
             return
+        # One request without alternatives, the common case: the buckets are the answer.
         if len(self.wants) == 1 and len(self.wants[0]) == 1 and not self.may_error:
             want = self.wants[0][0]
             yield from want.counts.nodes(want.least)
             return
+        # From the request that fewest nodes can serve: only these are asked for the others.
         first = scarcest(self.wants)
         others = [wants for wants in self.wants if wants is not first]
         seen = set(self.may_error)
@@ -341,6 +349,7 @@ class NodeIndex:
         together = self._together(program)
         for stage in program.stages:
             alternatives = tuple(self._want(alternative, together) for alternative in stage.alternatives)
+            # A request that devices for all nodes can serve excludes no node.
             if all(want.least > 0 for want in alternatives):
                 wants.append(alternatives)
         if error_nodes.anywhere or not wants:
@@ -361,6 +370,7 @@ class NodeIndex:
                 if known is None or not known.is_current(self._inventory, usage):
                     return None
                 meant |= known.drivers
+            # The refusal names this request, whatever becomes of those behind it.
             if not meant and all(alternative.count for alternative in stage.alternatives):
                 break
             found |= meant
@@ -369,6 +379,7 @@ class NodeIndex:
     def catch_up(self, program: ClaimProgram, usage: Usage) -> Iterator[str]:
         """Counts what changed since the last time, in pieces, named as ``IncrementalAggregate.update`` does."""
         self._keep_for(program)
+        # The journal of another usage does not say how this one differs from what was counted.
         if usage.lineage is not self._lineage:
             self._device_counts.clear()
             self._conflicts.clear()
@@ -399,6 +410,8 @@ class NodeIndex:
         needs: Counter[DeviceCounts] = Counter()
         for stage in program.stages:
             first = stage.alternatives[0]
+            # Only what is certain: another alternative may do without these devices, admin access takes those of
+            # others, and a request for all may find few.
             if len(stage.alternatives) == 1 and not first.everything and not first.admin:
                 needs[self._counts_of(first)] += first.count
         return needs
@@ -407,6 +420,7 @@ class NodeIndex:
         counts = self._counts_of(alternative)
         if alternative.everything:
             return Want(counts, alternative.least)
+        # A device that can be shared serves several requests, so that their needs do not add up.
         if not alternative.count or counts.sharing:
             return Want(counts, alternative.count)
         return Want(counts, max(alternative.count, together[counts]))
@@ -443,6 +457,7 @@ def _lately(known: dict[Key, Kept], key: Key, make: Callable[[Key], Kept]) -> Ke
 def _forget(known: dict[Key, Kept], most: int, tenant_of: Callable[[Key], str]) -> None:
     """The tenant with the most loses what it has not asked for longest."""
     while len(known) > most:
+        # By tenant: one that asks for ever new selectors pushes out its own, and not those of others.
         tenants = {key: tenant_of(key) for key in known}
         greediest, _ = Counter(tenants.values()).most_common(1)[0]
         del known[next(key for key, tenant in tenants.items() if tenant == greediest)]

@@ -40,6 +40,8 @@ def configured(
     claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...], release: Release
 ) -> Configuration:
     """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
+    # Claims that ask for the same share what their classes configure. Their own entries may differ: those are added to
+    # each.
     made = compiled.configurations.get(picks)
     if made is None:
         made = compiled.configurations.put(picks, _from_classes(_picked(compiled, picks)))
@@ -50,6 +52,7 @@ def configured(
             for name in (stage.request, stage.alternatives[pick].request)
         }
         made += _from_claim(claim, names)  # each entry with all requests that it names
+    # From 1.37 on an entry that covers all requests names none (K37-BUG-10).
     if release < Release.V1_37 or not made:
         return made
     all_names = [
@@ -73,6 +76,7 @@ def _from_classes(used: Sequence[Alternative]) -> Configuration:
     for alternative in used:
         name = alternative.class_.metadata.name
         classes[name] = alternative.class_
+        # A class comes once, where it was met first, with all requests that use it (section 12).
         requests.setdefault(name, []).append(alternative.request)
     return tuple(
         [
@@ -177,6 +181,7 @@ class Results:
         for _, number, _, _ in grants:
             device, slice_ = view.devices[number], view.origin(number)
             source = device if slice_.spec.per_device_node_selection else slice_.spec
+            # One device that only this node has decides for the claim, whatever the others allow.
             if source.node_name is not None or device.binds_to_node:
                 return view.only_this_node
             if source.node_selector is not None:
@@ -194,6 +199,8 @@ def _term(claim: ResourceClaim, slice_: Slice, device: Device, selector: NodeSel
     terms = selector.node_selector_terms or ()
     if len(terms) == 1:
         return terms[0]
+    # Several terms are ORed, and cannot be put into the one that the result has: the term that let this node in stands
+    # for them (section 15).
     matched = first_match(parse(selector), node) if slice_.spec.per_device_node_selection else None
     if matched is None:
         raise NodeSelectionError.of_node(

@@ -67,8 +67,12 @@ class DeviceOrder(Protocol):
 def ordered_from(problem: NodeProblem) -> int:
     """The first stage at which an order may count; behind the last one if it may not count at all."""
     domains = problem.domains
+    # An error is observable (section 15): by another order the search might reach another device, and with it another
+    # error or none.
     if not all(domain.cannot_raise for stage in problem.reached for domain in stage):
         return len(domains)
+    # Which alternative a request gets depends on the devices that requests before it hold, so these keep the
+    # reference's order. The devices of the last request with a choice are tried after that choice is made.
     prioritized = (number for number in reversed(range(len(domains))) if len(domains[number]) > 1)
     return next(prioritized, 0)
 
@@ -93,6 +97,8 @@ class BranchState:
         self.by_claim = [0] * len(problem.program.claims)
         """Devices that each claim took, shares left out."""
         self.results = self.by_claim.copy()
+        # A device that allows multiple allocations is never in use as a whole (section 6): what is left of it is
+        # counted by ``CapacityShares``.
         self._exclusive = ~problem.node.shareable
 
     def blocked(self, domain: Domain) -> int:
@@ -105,10 +111,14 @@ class BranchState:
         own = self.by_claim[domain.claim]
         self.grants.append((domain, device, self.taken, own))
         bit = 1 << device & self._exclusive
+        # In the reference what admin access takes is in use for later ordinary requests. Where the two ignore each
+        # other (section 15), only the claim itself must not take the device again.
         if not self.problem.node.exempt(domain):
             self.taken |= bit
         self.by_claim[domain.claim] = own | bit
         self.results[domain.claim] += 1
+        # A ledger may fail while it takes (a derived attribute, K37-DA-10). Another alternative may be tried then, so
+        # nothing of this device may stay in the ledgers before it.
         try:
             for ledger in domain.ledgers:
                 ledger.take(device, domain)
@@ -197,6 +207,8 @@ def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining
     stages = state.problem.domains
     if stage == len(stages):
         return None
+    # A request without a choice needs no frame for it. It gets one all the same where it exceeds the limit, since that
+    # frame ends with ``LIMIT``; and where it wants nothing, so that a row of such requests does not recurse.
     only = stages[stage][0] if len(stages[stage]) == 1 else None
     if only is None or not only.need or _exceeds_limit(state, only):
         return AlternativesFrame(state, stage, remaining)
@@ -206,9 +218,12 @@ def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining
 def _serve(
     state: BranchState, pruner: BranchPruner | None, stage: int, domain: Domain, remaining: Remaining | None
 ) -> Frame | None:
+    # In Kubernetes 1.32 a request for all devices succeeds where there is none (section 7): it is passed over like a
+    # request for none.
     if domain.alternative.everything and not domain.is_void:
         return AllDevicesFrame(stage, domain, remaining)
     if domain.need:
+        # Ordered frames know no pruner: an order counts only until the search starts again with one.
         if state.order is not None and stage >= state.ordered_from:
             return OrderedFrame(state, state.order, stage, domain, domain.need, domain.usable)
         return DeviceFrame(state, pruner, stage, domain, domain.need, -1, remaining)
@@ -232,7 +247,9 @@ class AlternativesFrame(Frame):
 
     def abandon(self, state: BranchState, error: AllocationError) -> AllocationError | None:
         """Give up the current alternative, in which the error was met. Return the first such error if none is left."""
+        # The reference's order meets the first error first, so that is the one to report.
         self._fault = self._fault or error
+        # The frames behind this one are dropped, not retracted: what they took is given back here.
         while len(state.grants) > self._before:
             state.give_back()
         return None if self.index + 1 < len(state.problem.domains[self.stage]) else self._fault
@@ -243,8 +260,11 @@ class AlternativesFrame(Frame):
             self.index += 1
             if not _exceeds_limit(state, domains[self.index]):
                 return True
+        # An alternative ended with an error and no other serves the request: that is an error, and no mere refusal.
         if self._fault is not None:
             raise self._fault
+        # If all alternatives exceed the limit, another device for the request before changes nothing: it is abandoned
+        # as well (section 5).
         self.outcome = BranchEnd.LIMIT if self._limited else BranchEnd.FAILED
         return False
 
@@ -274,12 +294,19 @@ class DeviceFrame(Frame):
         self._missing = missing
         self._remaining = self._after = remaining
         self._pruner = pruner
+        # Only devices behind the previous one of the request: combinations, not permutations (section 5).
         free = ~state.blocked(domain) & -1 << behind + 1
         rest = domain.usable & free
+        # Ledgers are asked once, for all candidates. Whenever this frame goes on, what was taken behind it has been
+        # given back, so their answer stays.
         for ledger in domain.ledgers:
             rest = ledger.admit(rest, domain)
+        # What looking ahead ruled out need not be tried, unless an error may be met here: then the reference would try
+        # it.
         if remaining is not None and pruner is not None and pruner.may_prune(stage):
             rest &= remaining.get(domain.number, 0)
+        # A device on which a selector raises is a candidate whatever the ledgers say: selectors are asked before
+        # capacity, counters and constraints (section 6).
         self._raised = domain.raised & free
         self._rest = rest | self._raised
         self.device = -1
@@ -289,13 +316,16 @@ class DeviceFrame(Frame):
     def advance(self, state: BranchState) -> bool | None:
         if not self._rest:
             return False
+        # Devices are numbered in the order of section 3, so the lowest bit is the next candidate.
         lowest = self._rest & -self._rest
         self._rest ^= lowest
         self.device = lowest.bit_length() - 1
+        # Not before the search arrives here: an error behind the first solution is never met (section 6).
         if lowest & self._raised:
             raise state.problem.error_at(self._domain, self.device)
         state.take(self._domain, self.device)
         if self._pruner is not None and self._pruner.may_prune(self.stage):
+            # The rest of the request may only come from devices behind this one.
             missing = self._missing - 1
             behind = self._domain.usable & -1 << self.device + 1
             self._after = self._pruner.propagate(self._remaining, state, self.stage, self._domain, missing, behind)
@@ -306,9 +336,12 @@ class DeviceFrame(Frame):
 
     def retract(self, state: BranchState, end: BranchEnd) -> None:
         state.give_back()
+        # Results are counted, whichever devices they are: no other device of this request helps (section 5).
         if end is BranchEnd.LIMIT:
             self.outcome = BranchEnd.LIMIT
             self._rest = 0
+        # Devices that are alike fail alike. Asked after this one was given back: what is still taken may tell them
+        # apart.
         elif self._pruner is not None:
             self._rest &= ~self._pruner.interchangeable_with(state, self.device)
 
@@ -329,6 +362,8 @@ class OrderedFrame(Frame):
         self._domain = domain
         self._missing = missing
         self._untried = untried
+        # An order knows no "behind": what earlier frames of the request have tried is left out instead, so that each
+        # combination is tried once here as well.
         devices = untried & ~state.blocked(domain)
         for ledger in domain.ledgers:
             devices = ledger.admit(devices, domain)
@@ -366,9 +401,11 @@ class AllDevicesFrame(Frame):
         self._remaining = remaining
 
     def advance(self, state: BranchState) -> bool | None:
+        # There is one way to take all devices (section 5).
         if self._done or not self._domain.collected:
             return False
         self._done = True
+        # One after the other: what one draws from counters or capacity may keep the next one from being taken.
         for count, device in enumerate(each(self._domain.collected)):
             if not self._admit(state, device):
                 for _ in range(count):
@@ -380,6 +417,8 @@ class AllDevicesFrame(Frame):
     def _admit(self, state: BranchState, device: int) -> bool:
         """Raises ClaimError when the first ledger to refuse the device has to accept all of them."""
         domain, bit = self._domain, 1 << device
+        # Before any constraint is asked: a device that is in use or that a filter refuses fails the request, one that
+        # violates a constraint ends the attempt (section 7).
         if not domain.usable & bit & ~state.blocked(domain):
             return False
         refusing = next((ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)), None)
@@ -395,6 +434,7 @@ class AllDevicesFrame(Frame):
     def retract(self, state: BranchState, end: BranchEnd) -> None:
         for _ in each(self._domain.collected):
             state.give_back()
+        # There is nothing else to try, so this frame ends as what followed it.
         self.outcome = end
 
     def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
@@ -416,6 +456,7 @@ class Search:
         self._pruner: BranchPruner | None = None
         self.solved: bool | None = None
         self._failures = 0
+        # A request that cannot be served even alone needs no search: nothing before it can end with an error.
         if problem.hopeless:
             self.state, self.solved = BranchState(problem), False
         else:
@@ -428,6 +469,8 @@ class Search:
         """
         last = self.steps + steps
         while self.solved is None and self.steps < last:
+            # Most searches end within a few steps, and a pruner looks at the whole problem before it is of any use: so
+            # it comes late.
             if self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None:
                 self._start_again()
             else:
@@ -455,9 +498,11 @@ class Search:
             self._stack.append(first)
 
     def _start_again(self) -> None:
+        # The ledgers belong to the problem and are used again: they must be as they were at the beginning.
         while self.state.grants:
             self.state.give_back()
         self._pruner = self._make_pruner(self.problem)
+        # An error may be met at the very first request: nothing may be concluded before it.
         if not self._pruner.may_prune(0):
             self._begin(None)
             return
@@ -470,6 +515,7 @@ class Search:
     def _advance(self, last: int) -> None:
         """Takes steps until it has an answer, has taken the last, or has failed often enough to start again."""
         stack, state, pruner = self._stack, self.state, self._pruner
+        # The budget stands for time, so a step that takes longer counts for more.
         cost = 1 if pruner is None else PRUNED_STEP_FACTOR
         is_ordered = state.order is not None
         while self.steps < last:
@@ -484,6 +530,7 @@ class Search:
                 if following is None:
                     self.solved = True
                     return
+                # Where everything is as at a place that has failed, the search fails again.
                 known = pruner.nogoods.get(following.key) if pruner is not None and following.key is not None else None
                 if known is None:
                     stack.append(following)
@@ -496,8 +543,10 @@ class Search:
 
     def _abandon_alternative(self, error: AllocationError) -> None:
         """Go on with the next alternative of the nearest request that has one. Raises the error if none has."""
+        # What is wrong with the claims themselves is wrong on each node, and ends the attempt for all (section 15).
         if not (self.problem.node.errors_stay and error.is_of_node):
             raise error
+        # It counts as a failure, so that a search which meets error after error gets a pruner like others.
         self._failures += 1
         while self._stack:
             frame = self._stack[-1]
@@ -505,6 +554,7 @@ class Search:
                 last = frame.abandon(self.state, error)
                 if last is None:
                     return
+                # No alternative of this request is left: its first error passes on to the request before (section 15).
                 error = last
             self._stack.pop()
         raise error
@@ -512,6 +562,8 @@ class Search:
     def _pop(self, stack: list[Frame], state: BranchState) -> None:
         frame = stack.pop()
         self._failures += 1
+        # Only frames that ran out of options come here. One that an error ended must not be remembered: the error would
+        # not be met again.
         if self._pruner is not None and frame.key is not None:
             self._pruner.nogoods[frame.key] = frame.outcome
         if stack:

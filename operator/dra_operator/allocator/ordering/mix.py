@@ -103,6 +103,7 @@ class LearnedMix:
     def _count(self, wanted: Alternative, times: int, milli_cpu: int) -> None:
         key = (wanted.offer, wanted.count)
         known = self._counts.get(key)
+        # Counting a class has its selectors evaluated on all devices, at the expense of whoever is scored.
         if known is None and sum(map(self._compiled.cost, wanted.expressions)) > CHEAP_UNITS:
             return
         milli_cpu = min(milli_cpu, COUNTED_MILLI_CPU)
@@ -112,6 +113,7 @@ class LearnedMix:
             wanted, weight, (before * mean + times * WEIGHT_SUM * milli_cpu + weight // 2) // weight
         )
         if len(self._counts) > COUNTED_CLASSES:
+            # Not the newest: it would never be counted twice.
             others = [it for it in self._counts if it != key]
             del self._counts[min(others, key=lambda it: self._counts[it].weight)]
 
@@ -127,6 +129,7 @@ class LearnedMix:
         before = self._shares
         moved = sum(_moved(before.get(key, NO_WEIGHT), shares.get(key, NO_WEIGHT)) for key in {*shares, *before})
         common = sum([it.weight * WEIGHT_SUM >= NEW_WEIGHT * total for it in self._counts.values()])
+        # Where more classes are common than can be scored, ever others are the commonest: then none of them is news.
         is_new = common <= SCORED_CLASSES and any(
             weight >= NEW_WEIGHT and not before.get(key, NO_WEIGHT)[0] for key, (weight, _) in shares.items()
         )
@@ -199,6 +202,7 @@ def wasted_with(mix: Mix, totals: Totals, milli_cpu: int, *, lost: int, unused: 
     for number, it in enumerate(mix.classes):
         served, count = totals.served[number], it.alternative.count
         requests = served // count
+        # Devices without the cpu to use them are as good as taken.
         if it.milli_cpu and requests * it.milli_cpu > milli_cpu:
             requests = milli_cpu // it.milli_cpu
         if requests:

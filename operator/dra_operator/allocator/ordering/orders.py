@@ -39,6 +39,7 @@ class AlignedOrder:
         lists = problem.node.features.list_attributes
         columns = [problem.view.column(attribute, lists=lists) for attribute in ATTRIBUTES]
         roots, numa_nodes = (_ranks(column, devices, taken, missing) for column in columns)
+        # If no PCIe root has enough devices, the next larger group that may is a NUMA node.
         one_root = any(not lacks for _, lacks, _ in roots.values())
         first, second = (roots, numa_nodes) if one_root else (numa_nodes, roots)
         tried = sorted(each(devices), key=lambda it: (first.get(it, NO_GROUP), second.get(it, NO_GROUP), it))
@@ -74,6 +75,8 @@ class BestFitOrder:
         spent = _counters_left(domain)
         keys = {}
         for device in each(devices):
+            # A device that can be shared is full by what is left of itself; others by the counters that they draw on,
+            # then by size.
             if device in domain.amounts:
                 keys[device] = _left(problem, consumable, device)
             else:
@@ -130,6 +133,7 @@ class LeastLossOrder:
         kinds = self._kinds()
         mix = kinds.mix
         listed = list(each(devices))
+        # Nothing is known that could be lost, or there is no choice.
         if not mix.classes or len(listed) < 2:
             return Tried(listed)
         supply = supply_of(problem.node, kinds)
@@ -139,8 +143,10 @@ class LeastLossOrder:
         alike: dict[object, tuple[int, int]] = {}
         for device in listed[:COMPARED_DEVICES]:
             unit = supply.unit(device)
+            # A unit from which this decision took already is compared with what that has left of it.
             its = [it for it in before if supply.unit(it[0]) == unit] if unit in begun else []
             key = device if its else supply.state(device)
+            # Equal devices with the same left lose the same: a node of one kind is looked at once.
             known = alike.get(key)
             if known is None:
                 now, then = supply.of_unit(device, its), supply.of_unit(device, [*its, taken_by(domain, device)])
@@ -226,8 +232,10 @@ def sketch(
     after = None
     if search.run(SKETCH_STEPS):
         after = supply.without([taken_by(domain, device) for domain, device, _, _ in search.state.grants])
+    # If nothing was found within these steps the node is tried without a score; only a decision may refuse it.
     made = Sketch(supply.totals, after, search.steps)
     if key is not None:
+        # The key has the ids of the units. They are kept with it, so that no other object can get their ids.
         kinds.sketches.put(key, (made._replace(steps=0), units))
     return made
 

@@ -77,6 +77,8 @@ def rivals_of(number: int, whole: Placed, after: Mapping[int, Placed]) -> dict[i
         for placement in whole[number]
         if placement in after
     }
+    # A class that no placement leaves room for is shut out whatever is chosen: it is no reason for one placement rather
+    # than another.
     everywhere = set.intersection(*shut_out.values()) if shut_out else set()
     return {placement: its - everywhere for placement, its in shut_out.items() if its - everywhere}
 
@@ -153,6 +155,8 @@ class PartitionedKind:
             CONSTANT_THOUSANDTHS + count + (bonus if found else 0)
             for found, count, bonus in zip(placed, counted, self._bonus, strict=True)
         ]
+        # What would come back if this partition were free again: states that are one departure from a fit are worth
+        # more.
         for device, _ in zip(each(self._all & ~state[0]), range(DEPARTING_DEVICES), strict=False):
             after = self._counted(self._placements(self._moved(state, device, 1)))
             for number, count in enumerate(after):
@@ -251,6 +255,7 @@ class Kinds:
     def kept(self, view: NodeView) -> Memo[Hashable, Any]:
         """What was found out about a node, whatever is allocated, and about units of partitions by their state."""
         known = self._views.get(view.name)
+        # A view lasts while the slices of its node do, so all that was found out about it does.
         if known is None or known[0] is not view:
             known = self._views.put(view.name, (view, Memo(self._KEPT)))
         return known[1]
@@ -262,6 +267,7 @@ class Kinds:
         classes = tuple([_share(offered, device, dict(whole)) for offered in offers])
         known = self._known.get((classes, whole))
         if known is None:
+            # Emptied rather than trimmed: kinds are shared by all nodes, and soon made again.
             if len(self._known) >= self._MOST:
                 self._known.clear()
             known = self._known[classes, whole] = Kind(classes, whole, Memo(self._MOST_LEFT))
@@ -429,6 +435,7 @@ class NodeSupply:
             return summed((), len(self.mix.classes))
         kind = self._kinds[device]
         bit = 1 << device
+        # A device that is not shared is either free or gone; its amounts do not matter.
         if node.in_use & bit or any(amounts is None for _, amounts in taken):
             left: tuple[int, ...] = GONE_STATE
         elif node.shareable & bit:

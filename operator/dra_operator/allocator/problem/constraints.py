@@ -58,6 +58,7 @@ class Match(Constraint):
         return 0 if common is UNKNOWN else devices & self.column.with_any(common)
 
     def take(self, device: int, request: Request) -> None:
+        # A stack, so that giving back widens what is common again; the reference leaves it narrowed (K37-BUG-08).
         values = self.column.values[device]
         self._common.append(self._common[-1] & values if self._common else values)
 
@@ -73,6 +74,7 @@ class Distinct(Constraint):
 
     def __init__(self, column: Column) -> None:
         self.column = self.differs_in = column
+        # Those of all devices: the reference compares with the latest one only (K37-BUG-06).
         self._used: list[Values] = []
 
     def __str__(self) -> str:
@@ -83,6 +85,7 @@ class Distinct(Constraint):
         for values in self._used:
             if values is UNKNOWN:
                 return 0
+            # A value of no known type equals anything: its device can only stand alone.
             devices &= ~self.column.with_any(values | UNKNOWN)
         return devices
 
@@ -146,6 +149,7 @@ class DerivedConstraint(Ledger):
         if isinstance(column, DerivedColumn):
             column.cover(devices)
             failed = devices & column.failed
+        # Those on which it failed are admitted: the search meets the error if it takes one, and not before (K37-DA-07).
         return self._admitted(devices & column.present, column) | failed
 
     def _column_of(self, request: Request) -> Column:
@@ -173,6 +177,7 @@ class DerivedConstraint(Ledger):
         column = self._column_of(request)
         if not isinstance(column, DerivedColumn):
             return False
+        # Here all of them have to be computed: pruning looks no further than to where an error may be met.
         column.cover(request.usable)
         return bool(request.usable & column.failed)
 

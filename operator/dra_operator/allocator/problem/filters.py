@@ -60,6 +60,7 @@ def capacity(node: NodeState, domain: Domain, devices: int) -> int:
 
 def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
     """What is left of the capacity suffices for one share."""
+    # Of the others nothing is consumed: that the whole of them suffices was checked before (``capacity``).
     for number in each(devices & node.consumed) if not node.exempt(domain) else ():
         amounts, left = node.view.consumption(number, domain.alternative.capacity) or {}, node.left(number)
         if any(amount.nanos > left[name] for name, amount in amounts.items()):
@@ -69,6 +70,7 @@ def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
 
 def node_operations(node: NodeState, domain: Domain, devices: int) -> int:
     """The node manages without the calls to the driver that the slice leaves out (K37-ONO-04)."""
+    # The field is known from 1.37 on.
     if not node.view.skipping or node.features.release < Release.V1_37:
         return devices
     if node.features.optional_node_operations and declares_optional_node_operations(node.view.node):
@@ -78,6 +80,7 @@ def node_operations(node: NodeState, domain: Domain, devices: int) -> int:
 
 def compatibility(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has a compatibility group in common with those in use on its counter sets (K37-CG-02)."""
+    # Where admin access ignores allocations, it ignores groups as well (K37-CG-08).
     if node.features.compatibility_groups and not node.exempt(domain):
         for place in node.grouped_places(devices):
             devices = node.compatibility(place).admit(devices, domain)
@@ -97,6 +100,8 @@ def shared_counters(node: NodeState, domain: Domain, devices: int) -> int:
 
 def taints(node: NodeState, domain: Domain, devices: int) -> int:
     """The request tolerates the taints of the device, and the device is not left to other schedulers."""
+    # With the feature off the taints of drivers are ignored (section 11). That a device is left to another scheduler is
+    # a setting of this operator, and counts all the same.
     counts = node.features.device_taints
     for number in each(devices & node.view.tainted):
         found = node.view.devices[number].taints or ()
@@ -107,6 +112,8 @@ def taints(node: NodeState, domain: Domain, devices: int) -> int:
 
 def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has the attributes of the constraints. A request for all devices notices only when it takes one."""
+    # For a request for all devices a device without the attribute is an error when it is taken (section 7): a filter
+    # would make it a refusal.
     if domain.alternative.published and not domain.alternative.everything:
         for comparison in domain.alternative.published:
             devices &= node.column(comparison).present
@@ -147,9 +154,12 @@ FILTERS: Final = (
     Filter(Rule.BINDING_CONDITIONS, binding_conditions, chooses=True, fixed=True),
     Filter(Rule.SELECTOR, selectors, chooses=True, fixed=True),
     Filter(Rule.NODE, here, chooses=True, fixed=True),
+    # Two filters for one rule: what is published lasts as long as the slices, what is left changes with each claim.
     Filter(Rule.CAPACITY, capacity, chooses=True, fixed=True),
     Filter(Rule.CAPACITY, capacity_left, chooses=True),
+    # Asked after capacity (K37-ONO-04).
     Filter(Rule.NODE_OPERATIONS, node_operations, fixed=True),
+    # Asked before counters (K37-CG-06).
     Filter(Rule.COMPATIBILITY, compatibility),
     Filter(Rule.COUNTERS, shared_counters),
     Filter(Rule.TAINTS, taints, fixed=True),
@@ -183,6 +193,8 @@ def _make_offer(node: NodeState, domain: Domain) -> Offer:
     view = node.view
     raised = binding_conditions(node, domain, view.selected(domain.alternative.expressions, node.compiled).raised)
     faulty = view.faulty(domain.alternative.capacity)
+    # An amount is only looked at on a device that passes what is asked before capacity (section 6): on others it is no
+    # fault.
     for filter_ in FILTERS if faulty else ():
         if filter_.rule is Rule.CAPACITY:
             break
@@ -200,6 +212,8 @@ def stages(node: NodeState, domain: Domain) -> Iterator[tuple[Rule, int]]:
     """What is left after each rule, in their order: for refusals."""
     devices = node.view.everything
     release = node.features.release
+    # A request for all devices has to take what these choose. Only what they have chosen can be taken away by the
+    # others.
     order = sorted(FILTERS, key=lambda one: not chooses(one, release)) if domain.alternative.everything else FILTERS
     for rule, filters in groupby(order, attrgetter("rule")):
         for filter_ in filters:

@@ -209,8 +209,10 @@ class ChargedOnce(Ledger):
             return
         if self._shareable >> device & 1:
             self._holders[device] = self._holders.get(device, 0) + 1
+            # A further share: the device was charged with the first one (section 10).
             if self._holders[device] > 1:
                 return
+            # From now on further shares cost nothing, even if its counters are exhausted meanwhile.
             self._already_charged |= 1 << device
         self._charge(device, -1)
 
@@ -273,6 +275,7 @@ class Counters(ChargedOnce):
         self._groups = groups
         self.left = left
         """What is currently left of each counter."""
+        # Only admitted devices are taken, and these overdraw nothing: a pool is closed from the start, or never.
         self._overdrawn = min(left, default=0) < 0
         self._closed = closed or 0
         """Devices that what is left does not suffice for; worked out unless it is given."""
@@ -281,6 +284,7 @@ class Counters(ChargedOnce):
 
     def copy(self) -> Counters:
         """The same counters for a search of its own. Nothing is taken from these yet."""
+        # Which devices are closed was worked out for the node; each search starts from there.
         return Counters(
             self._groups, self.offset, list(self.left), self._shareable, self._already_charged, closed=self._closed
         )
@@ -296,7 +300,6 @@ class Counters(ChargedOnce):
 
     @property
     def kinds(self) -> Sequence[tuple[CounterKind, ...]]:
-        """The kinds that each counter is of."""
         return self._groups.kinds
 
     @cached_property
@@ -319,6 +322,7 @@ class Counters(ChargedOnce):
         """What is left, summed over all sets for each counter name."""
         left: dict[str, int] = {}
         for name, amount in zip(self._groups.names, self.left, strict=True):
+            # An overdrawn counter has nothing left; that it lacks more is not the fault of these requests.
             left[name] = left.get(name, 0) + max(0, amount)
         return left
 
@@ -343,6 +347,7 @@ class Counters(ChargedOnce):
         group = self._groups.of[device - self.offset]
         for number, amount in self._groups.groups[group][0]:
             self.left[number] += sign * amount
+        # Only devices that draw on one of the same counters can open or close.
         self._check(self._groups.near[group])
 
     def _check(self, groups: Iterable[int]) -> None:
@@ -443,6 +448,7 @@ class CapacityShares(Ledger):
         return "consumable capacity"
 
     def admit(self, devices: int, request: Request) -> int:
+        # On all others the first share fits: a filter has seen to it.
         for device in each(devices & self._shared):
             left = self._left[device]
             if any(amount.nanos > left[name] for name, amount in request.amounts[device].items()):
@@ -479,6 +485,7 @@ class CapacityShares(Ledger):
             yield from groups.values()
 
     def alike_now(self, device: int, others: int) -> int:
+        # A share takes the same of each of them, but of one more may be left than of another.
         if self._shareable >> device & 1:
             mine = self.left(device)
             for other in each(others):

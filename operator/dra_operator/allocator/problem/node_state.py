@@ -202,6 +202,7 @@ class NodeState:
         wanted = found.number_of_domains
         if wanted > self._DOMAINS or stages in self.filtered:
             return
+        # By number of alternatives, not of programs: that is what takes memory.
         while self._kept + wanted > self._DOMAINS:
             self._kept -= self.filtered.pop(next(iter(self.filtered))).number_of_domains
         self.filtered[stages] = found
@@ -262,6 +263,8 @@ class NodeState:
             charged = self.usages[place].charged
             left = pool.counters.available(charged)
             shareable = pool.shareable << offset if self.features.consumable_capacity else 0
+            # A device that was charged and cannot be shared is in use; one that can be shared pays no counters again
+            # (section 10).
             already_charged = pool.bits(charged) << offset & shareable
             known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, already_charged)
         return known
@@ -284,6 +287,7 @@ def _left(view: NodeView, usages: Sequence[PoolUsage], number: int) -> dict[str,
     device = view.devices[number]
     left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
     for name, nanos in usages[view.pool_of[number]].consumed.get(device.name, {}).items():
+        # A capacity that the driver publishes no more limits nobody.
         if name in left:
             left[name] -= nanos
     return left
@@ -305,6 +309,8 @@ class NodeStates:
         """The state of a node."""
         usages = [usage.pool(pool.pool) for pool in view.pools]
         known = self._known.get((view.name, admin_exempt))
+        # Compared by what is taken of the node's own pools: what is allocated elsewhere leaves the state as it is, with
+        # all that filters found.
         if known is None or known.view is not view or known.usages != usages:
             known = NodeState(
                 view,
@@ -331,6 +337,7 @@ def likeness(view: NodeView, usage: Usage, program: ClaimProgram, compiled: Comp
     key: list[Hashable] = []
     for pool in view.pools:
         used = usage.pool(pool.pool)
+        # What is left of shared devices is more than a set of devices says.
         if used.shares or used.consumed:
             return None
         key.append((pool.pool.driver, len(pool.devices), pool.bits(used.exclusive)))

@@ -89,8 +89,10 @@ class _Filtering:
                 yield domains
                 least += min([domain.need for domain in domains])
                 position += 1
+            # After the requests before it: a pool in trouble is met while these collect their devices (section 7).
             if number + 1 == len(program.requests) and program.fault is not None:
                 raise program.fault
+            # Each claim has a limit of its own (section 4).
             if least > MOST_RESULTS:
                 raise self._too_many(number, least)
 
@@ -98,6 +100,8 @@ class _Filtering:
         """The claim asks for more than it may have: on each node, or because of the devices that this one has."""
         stages = [stage for stage in self._program.stages if stage.claim == number]
         exact = sum(min(0 if one.everything else one.count for one in stage.alternatives) for stage in stages)
+        # Too many without its requests for all devices: so it is on each node, and fatal. Else this node has too many
+        # (section 15).
         make = ClaimError if exact > MOST_RESULTS else ClaimError.of_node
         return make(
             f"claim {self._program.claims[number].key}: number of requested devices {least} exceeds the claim limit of "
@@ -139,6 +143,7 @@ class _Filtering:
             domain.amounts = offered.shares
             domain.usable = offered.usable
             if offered.raised:
+                # Devices in use are passed over before their selectors are evaluated (section 6).
                 domain.raised = in_use(node, domain, offered.raised)
             for keeps in (*CHOOSING[release], *KEEPING[release]):
                 domain.usable = keeps(node, domain, domain.usable)
@@ -148,6 +153,7 @@ class _Filtering:
     def _collect(self, domain: Domain) -> None:
         """Finds the devices that a request for all has to take, and those of them that it cannot take (section 7)."""
         node = self._node
+        # Before any selector: of a pool in trouble it is not known which devices are all of them (section 7).
         for pool in self._troubled(domain):
             raise PoolError(
                 f"claim {self._program.claims[domain.claim].key}, request {domain.alternative.request}: asks for all "
@@ -155,6 +161,7 @@ class _Filtering:
             )
         offered = offer(node, domain)
         if offered.raised:
+            # The first in the order of section 3 is the one that the reference meets.
             raise node.error_at(self._program.claims[domain.claim].key, domain.alternative, next(each(offered.raised)))
         domain.amounts = offered.shares
         domain.collected = offered.chosen
@@ -188,6 +195,7 @@ class NodeProblem:
         """The first stage that cannot be served even alone."""
         self.is_faulty = known.is_faulty
         """It is not known what the node has for some request for all devices."""
+        # Before the search computes any derived attribute: by now it is known on how many devices it may have to.
         if program.may_fail_anywhere:
             for check in CHECKS:
                 check(node, self.reached)

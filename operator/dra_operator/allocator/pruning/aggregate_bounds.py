@@ -73,17 +73,20 @@ class Sharing:
         most = len(self._problem.domains)
         for capacity, amounts in least:
             left = capacity.left(device)
+            # Each further share takes at least the least that any request would take.
             most = min([most, *(left[name] // amount for name, amount in amounts.items() if amount > 0)])
         return most
 
     def _find_several(self) -> Iterator[int]:
         shareable = self._problem.node.shareable
+        # Some request takes shares without consuming anything: nothing limits how many get the device.
         if self.outside or self._problem.node.admin_exempt:
             return each(shareable)
         already_charged = 0
         for ledger in self._problem.ledgers:
             if ledger.shared_counters is not None:
                 already_charged |= ledger.shared_counters.already_charged
+        # What its counters are charged already costs nothing more; otherwise a second share must fit.
         return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
 
 
@@ -111,13 +114,13 @@ class OpenRequest(NamedTuple):
     @classmethod
     def of(cls, *alternatives: tuple[Domain, int]) -> OpenRequest:
         """A request with these alternatives and needs."""
+        # An alternative that wants no device falls under no constraint.
         scopes = [frozenset(domain.comparing if need else ()) for domain, need in alternatives]
         admin = any(domain.alternative.admin for domain, _ in alternatives)
         return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes), admin)
 
     @property
     def claim(self) -> int:
-        """The claim of the request."""
         return self.alternatives[0][0].claim
 
     def ruled_in(self, remaining: Remaining) -> list[tuple[Domain, int]]:
@@ -176,6 +179,8 @@ def _largest_sum(room: int, sizes: frozenset[int]) -> int:
         return 0
     unit = gcd(*fitting)
     units = room // unit
+    # Every multiple of the unit can be reached, or they are too many to look at: then rounding down to the unit errs on
+    # the large side, as a bound may.
     if min(fitting) == unit or units > FINEST_ROOM_UNITS:
         return units * unit
     reachable = 1  # bit i: a sum of i units
@@ -223,11 +228,13 @@ class CounterBounds:
     def _remembered(
         self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
     ) -> Iterator[Found]:
+        # What is charged already draws nothing more, and the blocks count devices from the pool's first.
         devices = (devices & ~self._counters.already_charged) >> self._counters.offset
         left = self._counters.left
         for block in self._counters.blocks:
             mine = devices & block.devices
             if mine:
+                # All that the answer depends on: most choices leave most blocks as they were.
                 key = mine, *(left[number] for number in block.counters)
                 if key not in known:
                     known[key] = work_out(block, mine)
@@ -252,6 +259,7 @@ class CounterBounds:
         amounts: dict[int, list[tuple[int, int]]] = {}
         for charges, group in block.groups:
             if devices & group:
+                # Each of its counters limits a device; one is enough for a bound, and the scarcest is the tightest.
                 number, amount = max(charges, key=lambda charge: charge[1] / max(1, left[charge[0]]))
                 if amount > 0:
                     members[number] = members.get(number, 0) | devices & group
@@ -289,11 +297,14 @@ class AggregateBounds:
         """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
         if not self._counter_bounds:
             return True
+        # Where admin access ignores allocations it draws on no counter (section 15): leaving it out asks for too
+        # little, never for too much.
         ordinary = [request for request in opened if not request.admin]
         together = 0
         for request in ordinary:
             together |= request.devices(remaining)
         room = _total(room for counter_bound in self._counter_bounds for room in counter_bound.rooms(together))
+        # Claims ask for many of the same: equal requests are looked at once.
         alike = Counter(
             tuple(
                 (need, remaining[domain.number], self._drawing[domain.number])
@@ -323,6 +334,7 @@ class AggregateBounds:
             _least(_times(need, shares[domain.number].least) for domain, need in request.ruled_in(remaining))
             for request in ordinary
         )
+        # Each request can be served by a device of which it consumes nothing.
         if not any(wanted.values()):
             return True
         room: dict[str, int] = {}
@@ -337,6 +349,7 @@ class AggregateBounds:
         key = devices, drawing
         known = self._least_charges.get(key)
         if known is None:
+            # A device that several requests may get can be charged already when this one gets it.
             free = devices & (self._several | drawing.free)
             known = {} if free else _least(costs for costs, group in drawing.costs if devices & group)
             self._least_charges[key] = known
@@ -384,6 +397,7 @@ def _shares(problem: NodeProblem, limited: CapacityLedger) -> list[Share]:
     shares: list[Share] = []
     for domains in problem.domains:
         for domain in domains:
+            # Equal requests have one object of amounts on a node, which is looked at once.
             key = (id(domain.amounts), domain.usable) if limited.ledger in domain.ledgers else (0, 0)
             if key not in known:
                 amounts = in_nanos.get(key[0], {})
@@ -440,6 +454,7 @@ def _least(choices: Iterable[Mapping[Name, int]]) -> dict[Name, int]:
         if least is None:
             least = dict(choice)
         else:
+            # What one choice does without is not needed at all.
             least = {name: min(amount, choice[name]) for name, amount in least.items() if name in choice}
     return least or {}
 

@@ -88,6 +88,7 @@ def _augment(
     queue: list[tuple[int, int | None]] = [(start, None)]
     for need, via in queue:
         for supply, most in enumerate(reach[need]):
+            # Seen before, or the need has all that it can use of it: it wants different devices.
             if supply in came_from or used[need].get(supply, 0) >= most:
                 continue
             came_from[supply] = (need, via)
@@ -95,6 +96,7 @@ def _augment(
                 _shift(supply, came_from, used, users)
                 room[supply] -= 1
                 return True
+            # Nothing is left of it, but one who uses it may find another supply instead.
             queue.extend((other, supply) for other in users[supply])
     return False
 
@@ -126,6 +128,7 @@ def assignable(accepted: Sequence[int]) -> list[int] | None:
     movable = wanted & ~taken
     """Free devices, and those whose owners find a free one along a chain."""
     fixed = list(range(len(accepted)))
+    # Backwards along the chains: who can have a movable device may leave its own, which becomes movable.
     while True:
         moving = [number for number in fixed if accepted[number] & movable]
         if not moving:
@@ -134,6 +137,7 @@ def assignable(accepted: Sequence[int]) -> list[int] | None:
         for number in moving:
             movable |= mates[number]
     found = [devices & movable for devices in accepted]
+    # The others can only change devices with each other, within a circle.
     for members in _circles(accepted, mates, fixed):
         theirs = 0
         for number in members:
@@ -171,6 +175,8 @@ def _move(number: int, accepted: Sequence[int], mates: list[int], owners: dict[i
         seen |= new
         if free := new & ~taken:
             device = last = free & -free
+            # Back along the chain: each takes the device that was found for it, and leaves its own to the one that
+            # asked.
             while True:
                 mates[asking], device = device, mates[asking]
                 owners[mates[asking]] = asking
@@ -196,6 +202,7 @@ def _circles(accepted: Sequence[int], mates: Sequence[int], numbers: Sequence[in
     for start in numbers:
         if start in index:
             continue
+        # A stack of its own: claims of many requests would exceed Python's limit of recursion.
         calls: list[tuple[int, int]] = [(start, accepted[start])]
         while calls:
             number, rest = calls.pop()
@@ -208,6 +215,8 @@ def _circles(accepted: Sequence[int], mates: Sequence[int], numbers: Sequence[in
                 rest ^= device
                 owner = owners[device]
                 if owner not in index:
+                    # The owner first. Then the same device once more: how low the owner reached counts for this
+                    # request.
                     calls += [(number, rest | device), (owner, accepted[owner])]
                     break
                 if device & inside:
@@ -235,6 +244,7 @@ def _by_column(
     """The groups of each attribute; no request is in two of them, and no device can serve two requests."""
     members: dict[tuple[Ledger, Column], list[OpenRequest]] = {}
     for request in opened:
+        # Requests that may get the same device do not compete for it: they prove nothing about values.
         if not request.admin and not request.devices(remaining) & several:
             for ledger in request.bound:
                 if ledger.agrees_on is not None:
@@ -242,6 +252,8 @@ def _by_column(
     groups: dict[Column, list[list[OpenRequest]]] = {}
     for (_, column), group in members.items():
         others = groups.setdefault(column, [])
+        # A request under two constraints on one attribute would be counted in two groups, which its devices serve
+        # together.
         if not any(request is other for other_group in others for other in other_group for request in group):
             others.append(group)
     return groups
@@ -257,6 +269,7 @@ def _find_values(column: Column, groups: Sequence[Sequence[OpenRequest]], remain
             together |= request.devices(remaining)
     supplies = []
     for position, devices in enumerate(having):
+        # A value holds most groups if the smallest go first.
         fitting = sorted(need for need, possible in zip(needs, values, strict=True) if possible >> position & 1)
         supplies.append(LimitedSupply(1 << position, _fit(fitting, (devices & together).bit_count())))
     return feasible([Need(possible, 1) for possible in values], supplies)
@@ -321,6 +334,7 @@ class Bounds:
 
         Other claims may have what admin access takes, but no other request of its own claim may.
         """
+        # All claims together: an ordinary request finds what any other has taken in use.
         if not self._devices_suffice(remaining, [request for request in opened if not request.admin]):
             return False
         return all(
@@ -333,8 +347,10 @@ class Bounds:
         together = 0
         for need in needs:
             together |= need.devices
+        # The quick answer for most nodes. Not for partitions: however many there are, they exclude each other.
         if not together & self._problem.view.consuming and _roomy(needs):
             return True
+        # One device for one request: here the textbook filter is exact, and leaves the domains smaller.
         if not together & (self._problem.view.consuming | self.several):
             return _give_own_devices(remaining, requests)
         numbers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
@@ -343,9 +359,11 @@ class Bounds:
     def one_is_left(self, devices: int, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Whether the requests may leave one of these devices unused."""
         shareable = self._problem.node.shareable
+        # Who takes a share leaves the device to others.
         if devices & shareable:
             return True
         wanted = [(request.devices(remaining), request.need(remaining)) for request in opened if not request.admin]
+        # As if one more request wanted one of them: where all can be served with it, one may be left.
         needs = _needs([*wanted, (devices, 1)], shareable)
         together = 0
         for need in needs:
@@ -370,12 +388,15 @@ class Bounds:
                 continue
             for devices, limit in counter_bound.bottlenecks(single):
                 supplies.append(LimitedSupply(devices, limit))
+                # What a bottleneck limits must not count as plain devices as well.
                 single &= ~devices
         supplies.extend(LimitedSupply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
 
     def values_suffice(self, ledger: Ledger, column: Column, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Each device of the requests in scope needs a value of its own."""
+        # Shares of a device have its values in common, so that only one of them can be taken (section 8): here no
+        # device counts for several requests.
         having = list(column.having.values())
         scope = [request for request in opened if ledger in request.bound]
         wanted = ((_positions(having, request.devices(remaining)), request.need(remaining)) for request in scope)
@@ -393,6 +414,7 @@ def _give_own_devices(remaining: Remaining, requests: Sequence[OpenRequest]) -> 
     position = 0
     for request in requests:
         need = request.need(remaining)
+        # Devices that are in no assignment leave the domain: the requests behind see them no more.
         if need and found[position] != accepted[position] and not request.keep(found[position], remaining):
             return False
         position += need
@@ -418,6 +440,7 @@ def _needs(wanted: Iterable[tuple[int, int]], several: int) -> list[Need]:
 
 def _roomy(needs: Sequence[Need]) -> bool:
     """Whether each need finds enough devices, whatever the competing needs take."""
+    # Most often all that is wanted is less than the smallest set, and the sums below need not be made.
     if sum(need.number for need in needs) <= min((need.devices.bit_count() for need in needs), default=0):
         return True
     return all(

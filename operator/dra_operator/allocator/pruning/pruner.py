@@ -28,10 +28,12 @@ from .symmetry import interchangeable, introduce
 
 def find_error_horizons(problem: NodeProblem) -> list[int]:
     """For each stage the first one from there on at which a fatal error may be met; the end when there is none."""
+    # The search never passes a request that cannot be served even alone: errors behind it are never met.
     reached, end = problem.reached, len(problem.domains)
     fallible = {stage for stage, domains in enumerate(reached) if not all(domain.cannot_raise for domain in domains)}
     fallible |= _limited(reached, {reached[stage][0].claim for stage in fallible})
     horizons = [end] * (end + 1)
+    # Backwards, so that each stage gets the nearest fallible one from itself on.
     for stage in reversed(range(len(reached))):
         horizons[stage] = stage if stage in fallible else horizons[stage + 1]
     return horizons
@@ -88,6 +90,7 @@ class Propagation:
 
     def everything(self) -> Remaining:
         """What remains before anything is known."""
+        # A request for all devices is ruled out, by being left out, if a single one of them cannot be taken.
         return {
             domain.number: domain.collected if domain.alternative.everything else domain.usable
             for domains in self._problem.domains
@@ -98,6 +101,7 @@ class Propagation:
     def start(self) -> Remaining | None:
         """What remains before the first choice; None when there is no solution."""
         opened = self._stages[: self._error_horizons[0]]
+        # Nothing is narrowed yet, so each constraint is followed once.
         touched = {constraint for request in opened for constraint in request.touching}
         remaining = self._propagated(self.everything(), opened, touched)
         return remaining if remaining is not None and self._arrives(0, remaining, opened, None) else None
@@ -106,17 +110,23 @@ class Propagation:
         self, before: Remaining, state: BranchState, stage: int, chosen: Domain, missing: int, rest: int
     ) -> Remaining | None:
         """What remains after ``chosen`` took a device and still misses some from ``rest``."""
+        # A new dict for each choice: the frame gives its own to the next device when this one fails.
         remaining: Remaining = {}
         touched: set[Ledger] = set(chosen.comparing)
         opened = [OpenRequest.of((chosen, missing))] if missing else []
         changed = bool(missing or chosen.ledgers)
+        # Behind the horizon as well: those domains are looked at later, from a choice nearer to them. Conclusions are
+        # drawn from ``opened`` only, which ends at the horizon.
         for request in opened + self._stages[stage + 1 :]:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
                     continue
                 old = before[domain.number]
+                # The request itself goes on behind its last device; all others lose what is in use now.
                 new = (rest & old if domain is chosen else old) & ~state.blocked(domain)
                 for ledger in chosen.ledgers:
+                    # Only ledgers that the choice has changed, and only if their refusals last until it is taken back:
+                    # others may admit the device again after a later choice.
                     if new and ledger.lasting and ledger in domain.ledgers:
                         new = ledger.admit(new, domain)
                 if new != old:
@@ -126,6 +136,7 @@ class Propagation:
                         continue
                 remaining[domain.number] = new
         opened += self._stages[stage + 1 : self._error_horizons[stage]]
+        # Without a change less is needed of the same devices than before the choice: what held then still holds.
         narrowed = self._propagated(remaining, opened, touched) if changed else remaining
         return narrowed if narrowed is not None and self._arrives(stage, narrowed, opened, state) else None
 
@@ -133,6 +144,8 @@ class Propagation:
         """The first stage at which an error may be met finds a device to choose or to fail on."""
         devices = 0
         for domain in chain.from_iterable(self._problem.domains[self._error_horizons[stage] :][:1]):
+            # Whether these arrive does not hang on a free device, or is not known: they count as arriving, which cuts
+            # nothing.
             if domain.alternative.everything or domain.alternative.admin or not domain.need:
                 return True
             devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
@@ -144,16 +157,19 @@ class Propagation:
         if not all(request.alive(remaining) for request in opened):
             return None
         queue = [ledger for ledger in touched if ledger.agrees_on is not None]
+        # What one constraint rules out may leave too little for another: followed until nothing changes.
         while queue:
             constraint = queue.pop()
             changed = self._match(constraint, remaining, opened)
             if changed is None:
                 return None
             queue.extend(other for other in changed if other is not constraint and other not in queue)
+        # Bounds come last: they take longest, and find more the smaller the domains are.
         return remaining if self._bounds.suffice(remaining, opened) else None
 
     def _match(self, constraint: Ledger, remaining: Remaining, opened: list[OpenRequest]) -> set[Ledger] | None:
         """Keeps devices with values that can still be common; returns the other constraints that this affects."""
+        # A request with an alternative outside the constraint may use that, so it rules out no value.
         forced = [request for request in opened if constraint in request.bound]
         if not forced:
             return set()
@@ -161,12 +177,14 @@ class Propagation:
         for request in forced:
             together |= request.devices(remaining)
         others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
+        # A device that several requests may get serves more than one: their number proves nothing.
         least = 0 if together & self._bounds.several else sum(request.need(remaining) for request in forced)
         allowed = 0
         for devices in _columns(constraint, together, self._listed[constraint]):
             if devices.bit_count() >= least and self._common(devices, forced, others, remaining):
                 allowed |= devices
         changed: set[Ledger] = set()
+        # Whoever may fall under the constraint loses the devices of impossible values, in the alternatives that do.
         for request in opened:
             if constraint not in request.touching:
                 continue
@@ -200,6 +218,8 @@ class Propagation:
             total += least
         if together & self._bounds.several:
             return True
+        # Each of the other common constraints by itself, not all at once: that may keep a value too long, and drops
+        # none too early.
         return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
 
 
@@ -241,13 +261,16 @@ class Pruner:
     """Knowledge about one problem, gathered during its search."""
 
     def __init__(self, problem: NodeProblem) -> None:
+        # Problems of a node share their domains; ledgers for symmetric requests are added to these.
         problem.own_domains()
         self._problem = problem
         self._propagation = Propagation(problem)
+        # Before ``introduce``: the ledgers that it adds order requests, and tell no two devices apart.
         self._ledgers = tuple(problem.ledgers)
         self._classes = interchangeable(problem)
         introduce(problem, self._propagation.cannot_raise_from)
         self.nogoods: dict[Hashable, BranchEnd] = {}
+        # After it: what later requests may still take depends on those ledgers as well.
         self._behind = _behind(problem)
 
     def may_prune(self, stage: int) -> bool:
@@ -273,6 +296,7 @@ class Pruner:
         """
         members = self._classes.get(device, 0)
         members &= state.taken if state.taken >> device & 1 else ~state.taken
+        # Ledgers are asked only if another device is left: most classes have one member.
         for ledger in self._ledgers if members & ~(1 << device) else ():
             members &= ledger.alike_now(device, members)
         return members

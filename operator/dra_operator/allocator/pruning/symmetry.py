@@ -28,6 +28,7 @@ SMALL_SET_DEVICES: Final = 8
 
 def interchangeable(problem: NodeProblem) -> dict[int, int]:
     """For each device with interchangeable ones, their set, including itself."""
+    # Exchanging two devices could turn a refusal into an error, or the other way round.
     if any(_sees_order(domain) for domains in problem.domains for domain in domains):
         return {}
     concerned = _concerned(problem)
@@ -51,6 +52,8 @@ def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
     for distinguishing in by:
         (large if distinguishing.bit_count() > SMALL_SET_DEVICES else small).append(distinguishing)
     parts = list(classes)
+    # Each large set at most doubles the parts. Small ones come in hundreds: an attribute that is different on each
+    # device.
     for distinguishing in large:
         halves = [(members & distinguishing, members & ~distinguishing) for members in parts]
         parts = [part for pair in halves for part in pair if part]
@@ -86,6 +89,7 @@ def _concerned(problem: NodeProblem) -> int:
 
 def _sets(problem: NodeProblem, concerned: int) -> Iterable[int]:
     """Everything that tells devices apart, without repetition."""
+    # Whether a device can be shared decides whether it is in use once it is taken.
     sets = {problem.node.shareable}
     for domains in problem.domains:
         for domain in domains:
@@ -111,6 +115,7 @@ class RequestOrder(Ledger):
         return devices & self._behind[-1]
 
     def take(self, device: int, request: Request) -> None:
+        # The next request begins behind this device, or with it where a second share of it can be taken.
         self._behind.append(-1 << device + (not self._shareable >> device & 1))
 
     def give_back(self, device: int, request: Request) -> None:
@@ -126,6 +131,7 @@ def introduce(problem: NodeProblem, first: int) -> None:
     by_claim = problem.program.wants_admin_access
     """What admin access takes is in use for its own claim, but need not be for another."""
     families: dict[Hashable, list[tuple[Domain, ...]]] = {}
+    # Before the last stage at which an error may be met, which devices are tried is observable.
     for domains in problem.domains[first:]:
         if not any(_is_alone(domain, shareable) for domain in domains):
             families.setdefault(tuple(_symmetry_key(domain, by_claim=by_claim) for domain in domains), []).append(
@@ -133,6 +139,7 @@ def introduce(problem: NodeProblem, first: int) -> None:
             )
     for family in families.values():
         if len(family) > 1:
+            # Alternative by alternative: only requests that use the same one can exchange what they took.
             for members in zip(*family, strict=True):
                 _connect(members, RequestOrder(shareable))
 
