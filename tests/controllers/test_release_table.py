@@ -1,4 +1,8 @@
-"""Each row of the table in docs/releasing.md, played on the development server."""
+"""Each row of the table in docs/releasing.md, played on the development server.
+
+There is one claim, the controllers beside it, and what each of their requests takes from the claim. A state of the
+claim is a text of words, as ``docs/releasing.md`` writes it: *devices, finalizer, for A, deleting*.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,211 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from controllers_world import TinyLanguage
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
-from dra_kube import NAMESPACES, Api, ApiError, Unreachable, connection
+from dra_kube import (
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    ApiError,
+    NotFound,
+    Resource,
+    Unreachable,
+    connection,
+)
+from dra_operator.allocator import Allocator, Inventory
+from dra_operator.cache import Cluster, Source
+from dra_operator.controllers import Control
 from dra_operator.controllers.errors import ControllerError
-from objects import Make
+from dra_operator.controllers.workers import Postponed
+from dra_operator.scheduling.state import ANNOTATION, HOLD, IMMEDIATE, is_parked
+from dra_operator.sources.kinds import WATCHED
+from objects import Make, Obj
 from pages import Page
-from release_stage import Stage, furnish
 from waiting import until
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+FINALIZERS = {"finalizer": FINALIZER, "hold": HOLD}
+ENTRY = "resource.kubernetes.io/pod-claim-name"
+
+
+class Watched:
+    """The client of the controllers: notes what each request takes from the claim, and lets single ones fail."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self.losses: list[set[str]] = []
+        self.fails: Callable[[str, str | None], Exception | None] = lambda _plural, _sub: None
+
+    def __getattr__(self, verb: str) -> Any:
+        async def call(resource: Resource, *args: Any, **options: Any) -> Obj:
+            sub = options.get("subresource") or next((it for it in args[1:2] if isinstance(it, str)), None)
+            if verb != "get" and (error := self.fails(resource.plural, sub)) is not None:
+                raise error
+            before = await self.claim() if resource is RESOURCE_CLAIMS and verb != "get" else None
+            answer: Obj = await getattr(self._api, verb)(resource, *args, **options)
+            if before is not None and (loss := _loss(before, await self.claim())):
+                self.losses.append(loss)
+            return answer
+
+        return call
+
+    async def claim(self) -> Obj | None:
+        """The claim as the server has it."""
+        try:
+            return await self._api.get(RESOURCE_CLAIMS, "c", self._namespace)
+        except NotFound:
+            return None
+
+
+def _is_parked(claim: Obj) -> bool:
+    return any(it["resource"] == "contests" for it in claim.get("status", {}).get("reservedFor") or ())
+
+
+def _loss(before: Obj, after: Obj | None) -> set[str]:
+    if after is None:
+        return {"release" if before["metadata"].get("finalizers") else "delete"}
+    found = set()
+    status = before.get("status", {}), after.get("status", {})
+    if len(status[0].get("reservedFor", ())) > len(status[1].get("reservedFor", ())):
+        found.add("unreserve")
+    if not _is_parked(before) and _is_parked(after):
+        found.add("park")
+    if status[0].get("allocation") and not status[1].get("allocation"):
+        found.add("deallocate")
+    if set(before["metadata"].get("finalizers", ())) - set(after["metadata"].get("finalizers", ())):
+        found.add("release")
+    if after["metadata"].get("deletionTimestamp") and not before["metadata"].get("deletionTimestamp"):
+        found.add("delete")
+    return found
+
+
+class Stage:
+    """``claim`` and ``pods`` bring the state before; ``begin`` has the controllers know all of it."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api, self.namespace, self.client = api, namespace, Watched(api, namespace)
+        self.pods: dict[str, Obj] = {}
+        self.control: Control
+
+    async def pod(self, name: str, entry: Obj, *, scheduler: str = "dra-scheduler", node: str = "") -> None:
+        """A pod that uses the claim, and waits if it has no node."""
+        body = Make.pod(name.lower(), [entry], node, schedulerName=scheduler)
+        body["metadata"]["namespace"] = self.namespace
+        body["spec"]["containers"] = [{"name": "main", "image": "none"}]
+        self.pods[name] = await self.api.create(PODS, body)
+        if "resourceClaimTemplateName" in entry:
+            await self.records(name, "c")
+
+    async def records(self, name: str, claim: str) -> None:
+        """The pod records the claim that was made for its entry."""
+        pod = await self.api.get(PODS, name.lower(), self.namespace)
+        pod["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": claim}]
+        await self.api.update(PODS, pod, "status")
+
+    async def claim(self, state: str, device: str = "dev-0", node: str = "node-0", name: str = "c") -> None:
+        """A claim in this state."""
+        words = {part.split()[0]: part.split()[1:] for part in state.split(", ")}
+        body = Make.claim(name)
+        body["metadata"] |= {
+            "namespace": self.namespace,
+            "finalizers": [FINALIZERS[word] for word in words if word in FINALIZERS],
+            "annotations": {ANNOTATION: IMMEDIATE} if {"hold", "deleting"} <= words.keys() else {},
+        }
+        if "of" in words:
+            owner = self.pods[words["of"][0]]["metadata"]
+            ref = {"apiVersion": "v1", "kind": "Pod", "name": owner["name"], "uid": owner["uid"], "controller": True}
+            body["metadata"] |= {"ownerReferences": [ref], "annotations": {ENTRY: "entry-0"}}
+        made = await self.api.create(RESOURCE_CLAIMS, body)
+        if "devices" in words:
+            result = {"request": "req", "driver": "gpu.example.com", "pool": node, "device": device}
+            match = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+            selector = {"nodeSelectorTerms": [match]}
+            made["status"] = {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}
+        if "for" in words:
+            made["status"]["reservedFor"] = [_consumer(self.pods[it]) for it in words["for"]]
+        made = await self.api.update(RESOURCE_CLAIMS, made, "status")
+        if "deleting" in words:
+            await self.api.delete(RESOURCE_CLAIMS, name, self.namespace)
+
+    async def begin(self) -> None:
+        """The controllers see what is on the server."""
+        inventory = Inventory(language=TinyLanguage())
+        allocator = Allocator(inventory, new_share_id=lambda: "share")
+        self.control = Control(Cluster(inventory), self.client, allocator)
+        for kind in (NODES, DEVICE_CLASSES, RESOURCE_SLICES):
+            self.control.load(convert(WATCHED[kind], it) for it in (await self.api.list(kind))[0])
+        await self.look()
+
+    async def look(self) -> None:
+        """They see what has changed since."""
+        for kind in (PODS, RESOURCE_CLAIMS):
+            for it in (await self.api.list(kind, self.namespace))[0]:
+                self.control.apply(Source.WATCH, convert(WATCHED[kind], it), it)
+
+    async def ends(self, name: str) -> None:
+        """A pod is done."""
+        pod = await self.api.get(PODS, name.lower(), self.namespace)
+        pod["status"]["phase"] = "Succeeded"
+        await self.api.update(PODS, pod, "status")
+        await self.look()
+
+    def is_gone(self, name: str) -> None:
+        """The controllers hear that a pod is gone. The server keeps it, or its garbage collector would act as well."""
+        meta = self.pods[name]["metadata"]
+        self.control.delete(Source.WATCH, Pod, f"{self.namespace}/{meta['name']}", meta["uid"])
+
+    async def tried(self, name: str) -> None:
+        """One attempt to place a pod."""
+        while isinstance(decided := await self.control.placer.decide(f"{self.namespace}/{name.lower()}"), Postponed):
+            pass
+        if decided.follow_up is not None:
+            await decided.follow_up()
+
+    async def released(self) -> None:
+        """One look of the controller that releases claims."""
+        await self.control.releaser.handle(f"{self.namespace}/c")
+
+    async def state(self) -> str:
+        """The claim in words."""
+        raw = await self.client.claim()
+        if raw is None:
+            return "gone"
+        claim = convert(ResourceClaim, raw)
+        names = {pod["metadata"]["uid"]: name for name, pod in self.pods.items()}
+        users = () if is_parked(claim) else claim.status.reserved_for or ()
+        of = [f"of {names[it.uid]}" for it in claim.metadata.owner_references or ()]
+        consumers = " ".join(names[it.uid] for it in users)
+        found = [
+            "devices" if claim.status.allocation is not None else "",
+            *(word for word, name in FINALIZERS.items() if name in (claim.metadata.finalizers or ())),
+            f"for {consumers}" if consumers else "",
+            "parked" if is_parked(claim) else "",
+            *of,
+            "deleting" if claim.metadata.deletion_timestamp is not None else "",
+        ]
+        return ", ".join(filter(None, found)) or "unused"
+
+
+def _consumer(pod: Obj) -> Obj:
+    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+
+
+async def furnish(api: Api) -> None:
+    """A node with four devices."""
+    await api.create(DEVICE_CLASSES, Make.device_class())
+    await api.create(NODES, Make.node("node-0"))
+    await api.create(RESOURCE_SLICES, Make.slice("node-0", 4))
 
 
 class Event(NamedTuple):

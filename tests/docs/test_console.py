@@ -119,7 +119,7 @@ CHART = "needs helm; tests/manifests/test_chart.py renders the chart where there
 DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the image"
 NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/quality.md", "python docs/quality.py"): "needs data that is not in the repository, and hours",
-    ("docs/simulate.md", "python examples/trace/"): "tests/support/made_traces.py runs both",
+    ("docs/simulate.md", "python examples/trace/"): "tests/support/trace_objects.py runs both",
     ("docs/simulate.md", "dra-operator simulate --trace"): "tests/quality and tests/simulator/test_replay.py play them",
     ("docs/placement-strategies.md", "kubectl dra snapshot"): "tests/kubectl/test_snapshot.py writes one",
     ("docs/placement-strategies.md", "dra-operator simulate"): "tests/simulator/test_strategy_comparison.py compares",

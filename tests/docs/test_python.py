@@ -25,8 +25,8 @@ from dra_devcluster.agent import LocalRuntime, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
 from dra_ledger.cel_language import CelSelectors
-from made_traces import made_traces
 from pages import PAGES, Page, is_test
+from trace_objects import made_traces
 
 Names = dict[str, Any]
 NOT_RUN = {("docs/driver-production.md", 1): "serves until a signal, in a kubelet's folders"}

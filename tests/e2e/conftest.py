@@ -1,19 +1,44 @@
-"""A cluster per test process, the real operator under Kopf beside it, and a scene per test."""
+"""A cluster per test process, the real operator under Kopf beside it, and a scene per test.
+
+The invariant that holds during every end-to-end test: an allocated claim has a finalizer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
-from dra_kube import NAMESPACES, Api
-from finalizer_watch import allocated_claims_have_finalizers
+from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
 from kopf.testing import KopfRunner
-from operator_process import OperatorProcess
+from operator_process import OperatorProcess, second_operator
 from scene import Scene
-from second_operator import second_operator
-from under_kopf import WITHOUT_RULES, kopf_run
+from supervised import WITHOUT_RULES, kopf_run
 from world import World, world
+
+
+@asynccontextmanager
+async def allocated_claims_have_finalizers(api: Api, namespace: str) -> AsyncIterator[None]:
+    """Watch the claims of a namespace during the block. Raises AssertionError at its end if one broke the rule."""
+    watch = asyncio.create_task(_follow(api, namespace))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+
+
+async def _follow(api: Api, namespace: str) -> None:
+    _, revision = await api.list(RESOURCE_CLAIMS, namespace)
+    async for event in api.watch(RESOURCE_CLAIMS, namespace, resource_version=revision):
+        claim: dict[str, Any] = event.object
+        if event.type in ("ADDED", "MODIFIED") and claim.get("status", {}).get("allocation"):
+            name = claim["metadata"]["name"]
+            assert claim["metadata"].get("finalizers"), f"claim {name} is allocated and has no finalizer"
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Object
-from operator_process import OperatorProcess
+from operator_process import NAME, OperatorProcess
 from scene import Scene
-from second_operator import NAME
 from variants import control_plane
 from waiting import stays, until
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from allocator_lab import partition_problem
 from dra_kube import RESOURCE_SLICES, Object
-from operator_process import OperatorProcess, operator_process
+from operator_process import NAME, OperatorProcess, operator_process
 from scene import Scene
-from second_operator import NAME
 from variants import control_plane
 
 

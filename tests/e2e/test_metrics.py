@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from operator_process import OperatorProcess
+from operator_process import NAME, OperatorProcess
 from scene import Scene
-from second_operator import NAME
 from variants import control_plane
 from waiting import until
 

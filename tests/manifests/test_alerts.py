@@ -16,8 +16,7 @@ from command import running
 from dra_devcluster.cluster import DRIVER, DevCluster
 from dra_kube import Api
 from live_cluster import LiveCluster
-from monitoring import PANELS, RULES, SPEC
-from prometheus import PROMTOOL, needs_prometheus, prometheus
+from monitoring import PANELS, PROMTOOL, RULES, SPEC, needs_prometheus, prometheus
 from waiting import until
 
 CASES = Path(__file__).with_name("alerts.yaml")

@@ -1,7 +1,7 @@
 """``kubectl apply -k manifests`` on a development cluster: what is applied runs, as it is, within its permissions.
 
 Deployment and DaemonSet get their pods from the cluster's controllers and run on its nodes, with the command lines and
-environments that they name, their volumes, tokens and probes; tests/support/image.py stands for the image.
+environments that they name, their volumes, tokens and probes; tests/support/deployment_site.py stands for the image.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from deployment_site import (
     Site,
     a_pod_is_moved_for_a_large_one,
     an_urgent_pod_ends_a_patient_one,
+    calls,
     deployment_site,
     gangs_start_together,
 )
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
-from image import calls
 from kubectl import ROOT
 from pages import BY_NAME
 from rounds import LONG

@@ -9,11 +9,11 @@ from deployment_site import (
     Site,
     a_pod_is_moved_for_a_large_one,
     an_urgent_pod_ends_a_patient_one,
+    calls,
     deployment_site,
     gangs_start_together,
 )
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Api
-from image import calls
 from kubectl import ROOT
 from scene import node_log
 from waiting import until

@@ -15,8 +15,7 @@ from dra_operator.app.settings.settings import OperatorSettings
 from faults import FaultProxy
 from kopf.testing import KopfRunner
 from live_cluster import LiveCluster
-from supervised import Site, Supervising, supervised
-from under_kopf import Operating, kopf_run
+from supervised import Operating, Site, Supervising, kopf_run, supervised
 
 
 @pytest.fixture

@@ -48,8 +48,7 @@ from kopf._core.intents.causes import Activity
 from kueue_model import install_kueue
 from live_cluster import LiveCluster
 from objects import Obj
-from supervised import Supervising
-from under_kopf import kopf_run
+from supervised import Supervising, kopf_run
 from waiting import becomes
 
 GPU: Obj = {"deviceClassName": "gpu"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra_kube import PODS, RESOURCE_CLAIMS
 from live_cluster import LiveCluster
 from objects import Obj
-from under_kopf import Operating
+from supervised import Operating
 from waiting import until
 
 

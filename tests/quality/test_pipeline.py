@@ -13,8 +13,7 @@ from dra_operator.quality.policies import POLICIES
 from dra_operator.quality.run import NO_NODE_NUMBER, Run
 from dra_operator.quality.trace import read_nodes, read_pods
 from dra_operator.quality.workload import Workload, workload
-from made_traces import made_traces
-from trace_objects import DEVICE_CLASS, claim_of, node_of, pod_of, slice_of
+from trace_objects import DEVICE_CLASS, claim_of, made_traces, node_of, pod_of, slice_of
 
 Json = dict[str, Any]
 NODE_EVERY, POD_EVERY = 35, 30

@@ -19,7 +19,7 @@ from dra_operator.quality.states import NodeKinds, State, StateTable
 from dra_operator.quality.study import measured
 from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
 from dra_operator.quality.workload import TypicalPod, Workload, workload
-from made_traces import made_traces
+from trace_objects import made_traces
 
 
 @cache

@@ -1,32 +1,66 @@
-"""PostFilter: what may make room for a pod that no node takes, what it gets, and when it is asked."""
+"""PostFilter: what may make room for a pod that no node takes, what it gets, and when it is asked.
+
+``first_victim`` is a post filter as small as can be: it ends one pod of lower priority where the waiting one then fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.references import claims_of_pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling import (
     CycleState,
     Elapsed,
+    Fits,
     Nodes,
     NoPlace,
     Pause,
     Plan,
+    PodFilter,
     PostFilterResult,
     Unschedulable,
     decided,
     plan,
 )
-from dra_operator.scheduling.state import LoadedNode
-from first_victim import first_victim
+from dra_operator.scheduling.state import LoadedNode, pod_requests, subtract
 from neighbour_lab import WEB, away, near, spread, term
 from objects import user
 from placement_lab import allocator, case, claim, node, pod, wants
+
+
+def first_victim(failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
+    """The first node, and the first pod on it, whose end lets the pod in."""
+    for state in failed.resolvable():
+        for victim in _on(state, failed):
+            usage = failed.cycle_state.usage.snapshot()
+            for use in claims_of_pod(victim):
+                claim = failed.cycle_state.find_claim(f"{victim.metadata.namespace}/{use.name}")
+                if claim is not None and claim.status.allocation is not None:
+                    usage.remove(claim.status.allocation)
+            without = state.with_load(subtract(state.used, pod_requests(victim)))
+            status = yield from PodFilter(replace(failed.cycle_state, usage=usage)).filter(without)
+            if isinstance(status, Fits):
+                return PostFilterResult(status.plan, (victim,))
+    return None
+
+
+def _on(state: LoadedNode, failed: Unschedulable) -> Iterator[Pod]:
+    pods = failed.cycle_state.nodes.pods_by_node
+    for uid, where in pods:
+        place = pods.at(uid)
+        if (
+            where == state.name
+            and place
+            and (place[0].spec.priority or 0) < (failed.cycle_state.pod.spec.priority or 0)
+        ):
+            yield place[0]
 
 
 def holding(name: str, where: str, device: str) -> ResourceClaim:

@@ -13,7 +13,7 @@ import yaml
 from allocator_lab import device, device_class, pool
 from dra_operator.cli import main
 from kubectl import ROOT
-from made_traces import made_traces
+from trace_objects import made_traces
 
 Json = dict[str, Any]
 DRA: Final = "resource.k8s.io/v1"

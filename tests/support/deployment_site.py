@@ -1,8 +1,14 @@
-"""A cluster with the applied manifests, and what it does for its users."""
+"""A cluster with the applied manifests, and what it does for its users.
+
+A container is a process of this machine. For its image ``build`` puts a program into a folder of a node's search path.
+It is called exactly as the pod says, writes down its command line and environment, and becomes the real program, with
+flags appended for what a test tries.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import tempfile
@@ -21,8 +27,31 @@ from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import ClusterNode, DevCluster
 from dra_kube import Api, Connection, connection
-from image import build
 from kubectl import ROOT, Kubectl, kubectl_for
+
+_STAND_IN = """#!{python}
+import json, os, sys
+from pathlib import Path
+
+here = Path(sys.argv[0]).resolve()
+call = {{"command": [here.name, *sys.argv[1:]], "environment": dict(os.environ)}}
+with (here.parent / f"{{here.name}}.calls").open("a") as calls:
+    print(json.dumps(call), file=calls)
+os.execv({program!r}, [{program!r}, *sys.argv[1:], *{flags!r}])
+"""
+
+
+def build(folder: Path, name: str, flags: Sequence[str] = ()) -> None:
+    """Put the placeholder pod for one console script into the folder."""
+    program = str(Path(sys.executable).parent / name)
+    (folder / name).write_text(_STAND_IN.format(python=sys.executable, program=program, flags=list(flags)))
+    (folder / name).chmod(0o755)
+
+
+def calls(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The ``command`` and ``environment`` of every start so far."""
+    file = folder / f"{name}.calls"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 @dataclass

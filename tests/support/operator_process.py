@@ -1,4 +1,9 @@
-"""The operator as a process of its own, which can be killed, paused and ended as processes are."""
+"""The operator as a process of its own, which can be killed, paused and ended as processes are.
+
+``second_operator`` is one more for a session of end-to-end tests: it has what is off by default, and little patience.
+It places pods of its own scheduler name. It evicts beside the first operator, or beside kube-controller-manager, and
+they do the same; DeviceTaintRules and ResourcePoolStatusRequests are served by it alone.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import forked
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
+from world import LoopThread
 
 
 class OperatorProcess:
@@ -121,3 +127,27 @@ async def operator_process(
     finally:
         running.signal(signal.SIGCONT)
         await running.kill()
+
+
+NAME = "e2e-second"
+"""Its scheduler name."""
+FILTER_TIMEOUT = 0.1
+OPTIONS = (
+    *("--scheduler-name", NAME, "--controllers", "placement,release,eviction"),
+    *("--feature-gates", "DRAResourcePoolStatus=true,DRADeviceTaintRules=true"),
+    *("--binding-timeout", "2", "--filter-timeout", str(FILTER_TIMEOUT)),
+)
+
+
+@contextmanager
+def second_operator(kubeconfig: Path, folder: Path) -> Iterator[OperatorProcess]:
+    """It is ready, and runs in a process of its own."""
+    thread, stack = LoopThread(), AsyncExitStack()
+    try:
+        running = operator_process(kubeconfig, folder / "log", "second", *OPTIONS)
+        operator = thread.run(stack.enter_async_context(running))
+        thread.run(operator.becomes_ready())
+        yield operator
+    finally:
+        thread.run(stack.aclose())
+        thread.close()

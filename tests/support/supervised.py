@@ -1,13 +1,18 @@
-"""The whole operator as ``dra-operator run`` runs it, inside the test's process, behind a proxy that makes faults."""
+"""The whole operator inside the test's process: as ``dra-operator run`` runs it, behind a proxy that makes faults; and
+under Kopf, with ``kopf run`` in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import gc
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import kopf
 from dra_kube import connection
 from dra_operator.app.operator import Operator
 from dra_operator.app.probes import obstacles
@@ -15,6 +20,7 @@ from dra_operator.app.run import Supervisor
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources.watches import Limits
 from faults import FaultProxy
+from kopf.testing import KopfRunner
 from waiting import until
 
 QUICK = Limits(silence=90.0, gap=0.5)
@@ -88,3 +94,35 @@ async def supervised(proxy: FaultProxy, folder: Path, settings: OperatorSettings
 def gates_text(gates: Mapping[str, bool]) -> str:
     """Return feature gates as a setting has them."""
     return ",".join(f"{name}={str(is_on).lower()}" for name, is_on in gates.items())
+
+
+MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
+WITHOUT_RULES = Path(__file__).with_name("without_rules.py")
+Operating = Callable[[], AbstractAsyncContextManager[KopfRunner]]
+"""Runs the operator under Kopf for a block; the runner has output and exit code after it."""
+
+
+@contextmanager
+def kopf_run(kubeconfig: Path, timeout: float = 60, main: Path = MAIN) -> Iterator[KopfRunner]:
+    """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code."""
+    runner = KopfRunner(
+        ["run", "--all-namespaces", str(main)],
+        registry=kopf.OperatorRegistry(),
+        env={"KUBECONFIG": str(kubeconfig)},
+        timeout=timeout,
+    )
+    try:
+        with runner:
+            yield runner
+    finally:
+        collect_leftovers_of_kopf()
+
+
+def collect_leftovers_of_kopf() -> None:
+    """A Kopf that is stopped leaves connections of its own open now and then.
+
+    They are collected here, where they belong, and not in whatever test runs when Python's collector does.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -2,11 +2,19 @@
 
 A node has one ResourceSlice, whose devices are GPUs that may be allocated several times and have ``milli: 1000``. A pod
 has one claim: a share takes its thousandths, n GPUs are a count, and models are asked for in CEL.
+
+``made_traces`` are those of examples/trace, made once for a test run: nothing that a script writes is in the repository.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import runpy
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from dra_operator.quality.trace import WHOLE_MILLI, Shape, TraceNode, TracePod
@@ -79,3 +87,16 @@ def pod_of(name: str, pod: TracePod, claim: str = "") -> Json:
             "resourceClaims": uses,
         },
     }
+
+
+SCRIPTS = Path(__file__).parents[2] / "examples/trace"
+
+
+@cache
+def made_traces() -> Path:
+    """Return a folder with nodes.csv, pods.csv and week.yaml."""
+    folder = Path(tempfile.mkdtemp(prefix="traces-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("full.py", "week.py"):
+        runpy.run_path(str(SCRIPTS / name))["main"](folder)
+    return folder

@@ -5,8 +5,9 @@ every device in every attempt, nothing is indexed, remembered or skipped. What t
 compared with this, and timed against it. It shares no code with the allocator.
 """
 
-from .decide import SHARE, Answer, answer
-from .problem import Fault, Gates, OutOfSteps, Problem, Taken
+from allocator_oracle.pools import Fault, Gates, OutOfSteps, Problem, Taken
+from allocator_oracle.search import SHARE, Answer, answer
+
 from .search import Search
 
 __all__ = ["SHARE", "Answer", "Fault", "Gates", "OutOfSteps", "Problem", "Search", "Taken", "answer"]
