@@ -3,7 +3,7 @@
 A node has one ResourceSlice, whose devices are GPUs that may be allocated several times and have ``milli: 1000``. A pod
 has one claim: a share takes its thousandths, n GPUs are a count, and models are asked for in CEL.
 
-``made_traces`` are those of examples/trace, made once for a test run: nothing that a script writes is in the repository.
+``made_traces`` are those of examples/trace, made once for a test run: the repository has nothing that a script writes.
 """
 
 from __future__ import annotations

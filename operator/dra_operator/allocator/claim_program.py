@@ -307,7 +307,7 @@ class _Compiler:
     def _stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():
             yield self._stage(request)
-        # After the requests, as in the reference: a fault of these is reported first (section 4).
+        # After the requests, as in the reference: a fault of these is reported first (allocator.md section 4).
         for position, constraint in enumerate(self._constraints):
             if _compared(constraint, self._features) is None:
                 raise ClaimError(
@@ -327,7 +327,7 @@ class _Compiler:
     def _alternative(
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
     ) -> Alternative:
-        # The order of the checks below is that of section 4: it decides which of several faults is reported.
+        # The checks below have the order of allocator.md section 4: it decides which of several faults is reported.
         self._check_gates(name, wanted)
         derived = _derived(wanted, self._features)
         has_capacity = wanted.capacity is not None and self._features.consumable_capacity
@@ -340,8 +340,8 @@ class _Compiler:
         return Alternative(
             request=name,
             class_=class_,
-            # Those of the class come first (section 6): the reference stops at the first that is false, so a later one
-            # need not fail.
+            # Those of the class come first (allocator.md section 6): the reference stops at the first that is false, so
+            # a later one need not fail.
             selectors=self._selectors(class_.metadata.name, name, class_.spec.selectors) + own,
             everything=(everything := wanted.allocation_mode == "All"),
             count=wanted.count,

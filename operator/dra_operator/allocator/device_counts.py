@@ -62,7 +62,7 @@ class Query(NamedTuple):
                 true &= ~(1 << number)
         part = slice_.verdicts(self.expressions, inventory.compiled)
         faulty = slice_.faulty(self.capacity, inventory.features)
-        # An error counts only on devices that the search may reach: those in use are passed over before (section 6).
+        # An error counts only on devices that the search may reach: it passes over those in use (allocator.md section 6).
         return Verdicts(true & part.true, true & (part.raised | part.true & faulty))
 
     def means(self, slice_: Slice, inventory: Inventory) -> bool:
@@ -216,8 +216,8 @@ class DeviceCounts(IncrementalAggregate[Count]):
         if view is None:
             return Count(fallible_elsewhere=elsewhere)
         troubled = view.status is not Status.USABLE
-        # A pool in trouble offers its own node no device (section 3), and ends a request for all of them there (section
-        # 7).
+        # A pool in trouble offers its own node no device (allocator.md section 3), and a request for all devices cannot
+        # be served there (allocator.md section 7).
         if not view.is_offered and pool.owning_node is not None:
             return Count(0, everything, elsewhere)
         matching, fallible, driver = 0, troubled and everything, ""

@@ -163,7 +163,7 @@ def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Cal
     anywhere |= any(_least_of_claim(program, number) > MOST_RESULTS for number in numbers)
     alternatives = [other for stage in program.stages for other in stage.alternatives]
     erring = tuple([counts for counts in map(counts_of, alternatives) if counts.has_errors])
-    # A selector that compiles fails on single nodes, and ends the attempt on none but these (section 15).
+    # A selector that compiles fails on single nodes, and ends the attempt on none but these (allocator.md section 15).
     if not erring or all(compiles(text) for other in alternatives for text in other.expressions):
         return ErrorNodes((), anywhere, erring)
     # A selector that does not compile meets a device that every node sees.
@@ -229,7 +229,7 @@ def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
     exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
-    # The limit counts each request at its least, so of alternatives the smallest (section 4).
+    # The limit counts each request at its least, so of alternatives the smallest (allocator.md section 4).
     room = MOST_RESULTS - sum(min(counts) for counts in exact if counts)
     greedy = [
         tuple(map(counts_of, stage.alternatives)) for stage, counts in zip(stages, exact, strict=True) if not counts

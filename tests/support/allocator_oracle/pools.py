@@ -1,6 +1,7 @@
-"""What the oracle is asked, as plain objects in plain containers (terms of allocator.md), and what a device may be given
-for, each rule as one plain question (sections 3, 8, 9 and 11): the pools that a node sees, in the order in which they
-are tried; constraints, consumable capacity, taints.
+"""What the oracle is asked, as plain objects in plain containers (terms of allocator.md), and the rules for devices.
+
+Each rule is one plain question (sections 3, 8, 9 and 11): the pools that a node sees, in the order in which they are
+tried; constraints, consumable capacity, taints.
 """
 
 from __future__ import annotations

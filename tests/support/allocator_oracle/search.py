@@ -1,5 +1,6 @@
-"""Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6), the order of work around
-it, and its results (sections 2, 4, 7 and 12).
+"""Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6).
+
+Around it lies the order of work, and behind it the results (sections 2, 4, 7 and 12).
 
 What has been chosen so far is one list. Whether a device may be taken is found out from that list each
 time, so there is nothing to undo but the last entry.

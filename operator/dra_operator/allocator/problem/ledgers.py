@@ -209,7 +209,7 @@ class ChargedOnce(Ledger):
             return
         if self._shareable >> device & 1:
             self._holders[device] = self._holders.get(device, 0) + 1
-            # A further share: the device was charged with the first one (section 10).
+            # A further share: the device was charged with the first one (allocator.md section 10).
             if self._holders[device] > 1:
                 return
             # From now on further shares cost nothing, even if its counters are exhausted meanwhile.
