@@ -62,7 +62,7 @@ class Query(NamedTuple):
                 true &= ~(1 << number)
         part = slice_.verdicts(self.expressions, inventory.compiled)
         faulty = slice_.faulty(self.capacity, inventory.features)
-        # An error counts only on devices that the search may reach: it passes over those in use (allocator.md section 6).
+        # An error counts only on devices that the search reaches: it passes over those in use (allocator.md section 6).
         return Verdicts(true & part.true, true & (part.raised | part.true & faulty))
 
     def means(self, slice_: Slice, inventory: Inventory) -> bool:
