@@ -89,6 +89,9 @@ class ClaimWork:
             self._running -= 1
             if not self._running:
                 self._idle.set()
+        if has("an error is told of the next claim") and len(results) > 1 and next(iter(results.values())).error:
+            first, *rest = results.values()
+            results = dict(zip(results, [*rest, first], strict=True))
         if has("it skips claims of a call"):
             results = dict(list(results.items())[:1])
         if has("it answers another uid"):

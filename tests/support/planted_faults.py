@@ -95,6 +95,7 @@ FAULTS = [
         ("it ignores the uid", "claims.that-was-replaced-is-refused", "another object"),
         ("it takes any device", "claims.with-an-unknown-device-is-refused", "no-such-device"),
         ("one bad claim fails the call", "claims.that-are-bad-fail-alone", "one claim of two is bad"),
+        ("an error is told of the next claim", "claims.that-are-bad-fail-alone", "one claim of two is bad"),
         ("it remembers failures", "claims.can-succeed-after-a-failure", "failed before"),
         ("failed claims stay", "claims.that-failed-can-be-unprepared", "never prepared"),
         ("it lends a device twice", "claims.do-not-take-a-device-in-use", "prepared for another"),
