@@ -38,8 +38,10 @@ from dra_operator.allocator import DeviceId, Inventory, LeftAlone
 from dra_operator.cache.key import EVERYTHING, UNMADE, WakeConditions
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
 from dra_operator.scheduling import STRATEGIES
+from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import (
+    Gang,
     LoadedNode,
     Nomination,
     extended_resources,
@@ -212,6 +214,16 @@ class Cluster(ClusterState):
         for it in self.store_of(PodDisruptionBudget):
             if it.metadata.namespace == namespace:
                 yield Budget.of(it)
+
+    def same_values(self, gang: Gang, running: Iterable[Pod]) -> SameValues:
+        """Return the values that the places of the gang must share, and those that its running pods have already."""
+        pods = list(running)
+        nodes = (self.nodes.get(self.node_of(pod)) for pod in pods if gang.topology)
+        labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
+        claims = (claim for pod in pods if gang.attribute for _, claim in self.claims_of(pod))
+        held = (claim.status.allocation for claim in claims if claim is not None)
+        label = next((it for it in labels if it is not None), None)
+        return SameValues(gang.topology, gang.attribute, label, tuple(it for it in held if it is not None))
 
     def assume_placed(
         self, pod: Pod, node: str, served: Collection[str] = (), of_devices: Mapping[str, int] | None = None

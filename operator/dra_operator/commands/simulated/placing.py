@@ -21,7 +21,6 @@ from dra_operator.allocator import AllocationError, Allocator, DeviceId
 from dra_operator.cache import Cluster
 from dra_operator.commands.simulated.claims import ClaimQuotas, HeldBack, PodClaims
 from dra_operator.commands.simulated.cluster import apply_changed, closed_gate, refusal, reserve
-from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.scheduling import (
     CycleState,
     Fits,
@@ -129,7 +128,7 @@ class Placing:
                 states.append(state)
             gang, same = self.cluster.gang_of(members[0]), NOTHING_SAME
             if key and isinstance(gang, Gang):
-                same = same_values(self.cluster, gang, self.cluster.members_of(gang)[0])
+                same = self.cluster.same_values(gang, self.cluster.members_of(gang)[0])
             answer = decided(joint_plan(states, same), self._pause)
             if isinstance(answer, NoPlace):
                 return answer

@@ -38,7 +38,6 @@ from dra_operator.controllers.scheduling.gang_binding import GangBinding, Member
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
-from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
@@ -170,7 +169,7 @@ class Gangs:
         waiting.sort(key=lambda it: it.key not in holding)
         if wanted == 1:  # with those beside it that are on their way to a node
             running = [*running, *(it for it in waiting if it is not pod and self._cluster.node_of(it))]
-        same, tried_at = same_values(self._cluster, gang, running), self._cluster.times_freed()
+        same, tried_at = self._cluster.same_values(gang, running), self._cluster.times_freed()
         # From here on decisions about the others do nothing until this one's is over.
         progress.lead(pod)
         self._in_hand[pod.key] = progress

@@ -16,7 +16,6 @@ from dra_api.references import is_reserved_for, pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId, NodeSelectionError
-from dra_operator.controllers.scheduling.same_places import same_values
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.nodes import NodeSaid, survey
 from dra_operator.kubectl.why.supposed import refused_devices
@@ -213,7 +212,7 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
             hindered = hindered or f"pod {other.metadata.name} of its gang, which {refused}"
     if len(states) < wanted:
         return Together(gang, hindered=hindered or missing_members(gang, len(running) + len(waiting)))
-    return _planned(made, gang, states, same_values(cluster, gang, running), preempts=preempts)
+    return _planned(made, gang, states, cluster.same_values(gang, running), preempts=preempts)
 
 
 def missing_members(gang: Gang, there: int) -> str:
