@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from dra_ledger.basics import each
-from dra_operator.allocator.pruning.bounds import assignable
+from dra_operator.allocator.pruning.bounds import Need, _roomy, assignable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer
@@ -54,3 +54,16 @@ def test_many_requests_that_push_one_another_along() -> None:
     size = 200
     accepted = [0b11 << number for number in range(size)]
     assert assignable([*accepted, 1]) == [0b10 << number for number in range(size)] + [1]
+
+
+@settings(max_examples=fewer(300))
+@given(st.lists(st.tuples(st.integers(1, 63), st.integers(1, 3)), max_size=4))
+def test_nothing_is_searched_where_each_need_has_room_beside_those_that_compete(wanted: list[tuple[int, int]]) -> None:
+    """The answer would be the same, and take many times as long on each node."""
+    needs = [Need(devices, number) for devices, number in wanted]
+    for need in needs:
+        competing = sum(other.number for other in needs if other.devices & need.devices)
+        if competing > need.devices.bit_count():
+            assert not _roomy(needs)
+            return
+    assert _roomy(needs)

@@ -21,6 +21,8 @@ HOARD = 400
 SHARED = spec(request("req", kind="visitor"))
 """A claim for devices of the driver whose devices the neighbour uses."""
 KINDS = ("claims", "pods", "templates", "volume claims")
+ALLOCATED = "allocated claims"
+"""Claims that get devices, each with a pod; beside the others these are written, fifty at a time."""
 
 
 @cache  # all objects of a hoard have the same
@@ -69,11 +71,20 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
         return tenant.claim(name, configured, labels=labels(LARGEST_BYTES - 330_000))
     if kind == "templates":
         return tenant.template(name, configured, labels=labels(LARGEST_BYTES - 330_000))
+    if kind == ALLOCATED:
+        return _used(tenant, name)
     if kind == "pods":
         return tenant.pod(name, labels=labels(), schedulerName="nobody")
     room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     meta = {"name": name, "namespace": tenant.namespace, "labels": labels()}
     return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": room})
+
+
+async def _used(tenant: Tenant, name: str) -> None:
+    """A claim with a short spec, so that it is allocated, and the pod that uses it."""
+    one = request("req", allocationMode="ExactCount", count=1)
+    await tenant.claim(name, spec(one), labels=labels())
+    await tenant.pod(name, [name])
 
 
 async def stranger(tenant: Tenant) -> None:

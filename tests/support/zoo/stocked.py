@@ -21,7 +21,7 @@ from dra_kube import Api, Object, Resource
 
 from zoo.asking import Tenant
 from zoo.cage import GATES, LEASE, NEIGHBOUR, Gauges, cage, peak_memory, probing, visiting, watching_lease, weighing
-from zoo.hoarding import HOARD, KINDS, hoard, stranger
+from zoo.hoarding import ALLOCATED, HOARD, KINDS, hoard, stranger
 
 HOARDER: Final = "hoarder"
 
@@ -59,7 +59,8 @@ async def _measured(kind: str, objects: int, seconds: float) -> str:
             tenant, gauges = Tenant(den.api, HOARDER), Gauges()
             await tenant.moves_in()
             await stranger(tenant)
-            began = time.monotonic()
+            await asyncio.sleep(seconds)
+            first, began = peak_memory(den.operator.pid) >> 20, time.monotonic()
             operator = await den.another_operator(stack)
             started = time.monotonic() - began
             with probing(den.port, gauges):
@@ -68,13 +69,16 @@ async def _measured(kind: str, objects: int, seconds: float) -> str:
                         await asyncio.sleep(seconds)
             memory, said = peak_memory(operator.pid) >> 20, operator.unexplained()
     line = gauges.line(f"{objects} {kind}")
-    return f"{line} ready after {started:.1f} s, at most {memory} MiB, {len(gauges.waits)} pods; {said or 'no warning'}"
+    memories = f"at most {memory} MiB (the operator before it {first})"
+    return f"{line} ready after {started:.1f} s, {memories}, {len(gauges.waits)} pods; {said or 'no warning'}"
 
 
 def main() -> None:
     """Print a line for each kind."""
     parser = argparse.ArgumentParser(prog="zoo.stocked", description=__doc__.partition("\n")[0])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is hoarded (default: each)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=(*KINDS, ALLOCATED), default=KINDS, help="what is hoarded (default: each)"
+    )
     parser.add_argument("--objects", type=int, default=HOARD, help="of a kind, of 1.4 MB (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="that neighbours come (default: %(default)s)")
     parser.add_argument("--serve", type=Path, metavar="KUBECONFIG", help="only serve them, and write this file")
