@@ -114,12 +114,14 @@ def is_proven(
     """
     then, pools = states[0].usage, PlannedGang.of(nominated.plans).pools
     touched = states[0].allocator.inventory.touched_since(nominated.inventory_version)
+    # Not known is as good as changed: the journal of slices keeps so many changes and no more.
     if touched is None or not touched.isdisjoint(pools) or any(then.pool(it) != usage.pool(it) for it in pools):
         return False
     if any((now := nodes.get(it.key)) is None or not _is_alike(now.node, it) for it in nominated.nodes):
         return False
     bundles, ending = Bundles(states, terms), (*nominated.victims, *nominated.awaited)
     found = {bundle for pod in ending if (bundle := bundles.of(pod)) is not None}
+    # A bundle may have grown meanwhile: its new pods would be preempted without having been weighed.
     gone = {pod.metadata.uid for bundle in found for pod in bundle.pods}
     return gone == {pod.metadata.uid for pod in ending} and _have_room(states, nominated, found, nodes)
 
@@ -166,6 +168,7 @@ def _candidates(bundles: Bundles, nodes: Nodes, meter: Meter) -> Generator[Pause
         if number % PODS_PER_STEP == 0:
             yield from meter.spend(1)
         place = nodes.pods_by_node.at(uid)
+        # The pod may have left at a pause.
         if place is None or not bundles.may_matter(place[0]):
             continue
         looked = bundles.looked
@@ -243,6 +246,7 @@ class GangVictims(Reprieve[PlannedGang]):
             if state is not None:
                 self._nodes.put(state)
         pods = self._nodes.pods_by_node
+        # Shared and not copied: a victim never changes the labels of a namespace.
         pods.namespaces = self._live.pods_by_node.namespaces
         for number, uid in enumerate([uid for uid, _ in self._live.pods_by_node] if self._minds_pods else ()):
             if number % PODS_PER_STEP == 0:
@@ -284,6 +288,7 @@ class GangVictims(Reprieve[PlannedGang]):
             if state is not None:
                 used = subtract(state.used, amounts) if is_away else add(state.used, amounts)
                 self._nodes.put(state.with_load(used))
+        # Its devices may serve members on nodes that none of its pods was on.
         if not all(is_of_one_node(allocation) for allocation in bundle.freed):
             self._opened_anywhere += 1 if is_away else -1
         for pod in bundle.pods if self._minds_pods else ():

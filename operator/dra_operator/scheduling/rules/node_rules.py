@@ -84,6 +84,7 @@ def _unsupported(group: PodGroup, features: Features) -> Iterator[tuple[Reason, 
         yield GROUP_GATED, "spec.schedulingPolicy.gang needs the feature gate GangScheduling"
     if topology_of(group) is not None and not features.topology_aware_scheduling:
         yield GROUP_GATED, "spec.schedulingConstraints needs the feature gate TopologyAwareWorkloadScheduling"
+    # Gangs of gangs have rules of their own, which nothing here enforces.
     if spec.parent_composite_pod_group_name:
         yield GROUP_UNSUPPORTED, "spec.parentCompositePodGroupName"
 

@@ -57,6 +57,7 @@ class PodsChange:
         """Return whether the change of a pod helps. ``before`` and ``after`` are None while it is on no node."""
         had = before is not None and self.selection.matches(before)
         has = after is not None and self.selection.matches(after)
+        # A change of a pod that stays in the selection, or out of it, moves no count.
         if had == has:
             return False
         if self.turn is Direction.NONE_LEFT:
@@ -127,6 +128,7 @@ def few(hints: Iterable[Hint]) -> frozenset[Hint]:
     found = frozenset(hints)
     of_pods = [hint for hint in found if isinstance(hint, PodsChange)]
     selectors = sum(len(hint.selection.sets) for hint in of_pods)
+    # Fewer hints must never mean fewer wake-ups: what was taken out is covered by what is put in.
     return found if selectors <= MOST_HINTS else found.difference(of_pods) | {AnyPod()}
 
 

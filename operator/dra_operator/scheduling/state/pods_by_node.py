@@ -173,6 +173,7 @@ class Carriers:
 
     def _drop(self, kind: Kind) -> None:
         dropped = self._kept.pop(kind, None)
+        # Closed, since topologies would go on updating counts that nobody reads.
         for population in dropped.by_key.values() if dropped is not None else ():
             population.close()
 

@@ -344,6 +344,7 @@ class DomainCounts:
 
     def add(self, node: str, count: int) -> None:
         """The number of pods on the node changes by so many."""
+        # A pod may be counted before its node is known, or on a node that is in no domain.
         domain = self.topology.domain_of.get(node)
         if domain is not None:
             self._add(domain, count)
@@ -404,6 +405,7 @@ class DomainsByNode:
         self._move(name, None)
 
     def _move(self, name: str, after: str | None) -> None:
+        # Labels of a node may change: its pods move with it from one domain to another.
         before = self.domain_of.pop(name, None)
         if after is not None:
             self.domain_of[name] = after
