@@ -23,7 +23,8 @@ from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
 from dra_api.quantity import Quantity
-from dra_api.releases.release import POOL_RULES, Release
+from dra_api.releases.pool_rules import POOL_RULES
+from dra_api.releases.release import Release
 from dra_api.resource import (
     Device,
     DeviceAllocationConfiguration,
@@ -289,6 +290,7 @@ class _Compiler:
         self._class_of = class_of
         self._features = features
         self._constraints = claim.spec.devices.constraints or ()
+        # Of all requests: a constraint compares what one computes with what another computes or publishes (K37-DA-08).
         derived = {name for wanted in _wanted(claim) for name in _derived(wanted, features)}
         self._comparisons = [
             (Comparison(position, *compared, compared[0] in derived), constraint.requests)
@@ -330,6 +332,8 @@ class _Compiler:
         # The checks below have the order of allocator.md section 4: it decides which of several faults is reported.
         self._check_gates(name, wanted)
         derived = _derived(wanted, self._features)
+        # With the feature off the field was refused above, or the stable implementation ignores it (allocator.md
+        # section 4).
         has_capacity = wanted.capacity is not None and self._features.consumable_capacity
         requested = (wanted.capacity.requests if wanted.capacity is not None and has_capacity else None) or {}
         own = self._selectors("", name, wanted.selectors)

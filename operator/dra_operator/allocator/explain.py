@@ -116,6 +116,7 @@ def _shown(value: tuple[str, object]) -> str:
 
 def together(problem: NodeProblem) -> tuple[int, Hint]:
     """How many devices all requests need, and what is scarce according to sums."""
+    # A request for no device is short of none.
     stages = [stage for stage in problem.domains if _needs([stage])]
     need, devices = _needs(stages), _usable(stages)
     others = len(problem.domains) - 1

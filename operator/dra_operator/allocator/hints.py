@@ -154,6 +154,7 @@ def _fitting(problem: NodeProblem, domain: Domain, devices: int) -> int:
 def taints_of(problem: NodeProblem, domain: Domain, device: int) -> Iterator[Taint]:
     """The taints of a device that keep the request from it."""
     for taint in problem.view.devices[device].taints or ():
+        # That a device is left to another scheduler counts with the feature off as well.
         if (taint == LEFT or problem.node.features.device_taints) and blocking(
             (taint,), domain.alternative.tolerations
         ) is not None:

@@ -339,6 +339,7 @@ class NodeIndex:
 
     def candidates(self, program: ClaimProgram, usage: Usage) -> Candidates:
         """The nodes that the program's requests may fit."""
+        # Nothing is left to do here for a caller that has caught up in pieces.
         for _ in self.catch_up(program, usage):
             pass
         if self._inventory.semantics.errors_stay_on_node:

@@ -116,6 +116,7 @@ class Results:
         self._features = features
         self._share = share
         self._picks = tuple(picks)
+        # The search grants in the order of requests, which is that of the results (section 12).
         self._grants: list[list[Grant]] = [[] for _ in problem.program.claims]
         for grant in grants:
             self._grants[grant[0].claim].append(grant)
@@ -155,6 +156,7 @@ class Results:
         view, alternative = self._problem.view, domain.alternative
         device, pool = view.devices[number], view.pools[view.pool_of[number]].pool
         binding = self._features.binding_conditions
+        # Only a device that allows multiple allocations has amounts: what is taken of it is a share (section 9).
         amounts = domain.amounts.get(number)
         return DeviceRequestAllocationResult(
             request=alternative.request,
@@ -162,6 +164,7 @@ class Results:
             pool=pool.pool,
             device=device.name,
             admin_access=True if alternative.admin else None,
+            # Also where taints are off (section 12).
             tolerations=alternative.tolerations or None,
             binding_conditions=(device.binding_conditions or None) if binding else None,
             binding_failure_conditions=(device.binding_failure_conditions or None) if binding else None,

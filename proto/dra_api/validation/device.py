@@ -14,7 +14,8 @@ from typing import Final
 
 from dra_api.quantity import NANO, Quantity
 from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import POOL_RULES, Release
+from dra_api.releases.pool_rules import POOL_RULES
+from dra_api.releases.release import Release
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,

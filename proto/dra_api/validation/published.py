@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import POOL_RULES, PoolRules
+from dra_api.releases.pool_rules import POOL_RULES, PoolRules
 from dra_api.resource import (
     CounterSet,
     Device,

@@ -79,6 +79,7 @@ class LearnedMix:
         self._counts.clear()
         for program, times, milli_cpu in asked:
             self._count_all(program, times, milli_cpu)
+        # As after the last of the first renewals: not looked at again after one more pod, as at a start.
         self._seen = RENEWAL_PODS[-1]
         self._renew()
 

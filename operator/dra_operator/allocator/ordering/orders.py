@@ -35,6 +35,7 @@ class AlignedOrder:
 
     def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """Group by group."""
+        # Groups from which this decision has taken come first: its devices are to lie close together.
         taken = sum({1 << device for _, device, _, _ in grants})
         lists = problem.node.features.list_attributes
         columns = [problem.view.column(attribute, lists=lists) for attribute in ATTRIBUTES]

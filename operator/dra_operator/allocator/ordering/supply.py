@@ -277,6 +277,7 @@ class Kinds:
         """The kind of a unit that has partitions."""
         pool, lowest = view.pools[place], _lowest(block)
         numbers = {number: place for place, number in enumerate(block.counters)}
+        # Numbered from the lowest partition of the unit, so that equal units of all nodes have one kind.
         charges = {
             device - lowest: tuple([(numbers[number], amount) for number, amount in charged])
             for charged, devices in block.groups
@@ -351,6 +352,7 @@ class NodeSupply:
         self.units = tuple(self._now.values())
         """As they are; of devices that are their own unit, the same object if they are equal and it is still kept."""
         self.totals = summed(self.units, len(kinds.mix.classes))
+        # Only partitions are weighed by what gets scarcer (``depleted``).
         self._worth = self._worths() if self._blocks else ()
         self._scarcity = tuple([self._scarce(number, 0) for number in range(len(self._worth))])
 

@@ -92,6 +92,7 @@ def shared_counters(node: NodeState, domain: Domain, devices: int) -> int:
     consuming = devices & node.view.consuming
     if not node.features.partitionable_devices:
         return devices & ~consuming
+    # In the reference admin access needs free counters as well (section 10).
     if consuming and not node.exempt(domain):
         for place in node.places(consuming):
             devices = node.counters(place).admit(devices, domain)
@@ -184,6 +185,7 @@ KEEPING: Final = {release: _unfixed(release, choose=False) for release in Releas
 
 def offer(node: NodeState, domain: Domain) -> Offer:
     """What the fixed filters leave."""
+    # Kept with the view, which lasts as long as the slices that the node sees.
     key = domain.alternative.offer
     known = node.view.offers.get(key)
     return known if known is not None else node.view.offers.put(key, _make_offer(node, domain))

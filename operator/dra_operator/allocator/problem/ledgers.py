@@ -397,6 +397,7 @@ class Compatibility(ChargedOnce):
         return (frozenset(self._common[-1].items()), self._already_charged)
 
     def _charge(self, device: int, sign: int) -> None:
+        # Stacks: what devices have in common cannot be found again from the one that is given back.
         if sign < 0:
             self._common.append(narrowed(self._common[-1], self._table.of[device - self.offset]))
             self._history.append(self._incompatible())

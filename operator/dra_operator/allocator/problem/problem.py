@@ -75,6 +75,7 @@ class _Filtering:
     def filtered(self) -> Filtered:
         """Applies the filters to all alternatives of the program."""
         made = list(self.domains())
+        # A search only takes devices away, so a request that is short alone is short behind any choice.
         dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
         wants_ledgers = any(domain.wanted for domains in made for domain in domains)
         return Filtered(made, next(dead, len(made)), wants_ledgers, self.is_faulty)
@@ -202,6 +203,7 @@ class NodeProblem:
 
     def own_domains(self) -> None:
         """Makes domains for this problem alone, with new ledgers, so that more ledgers can be added to them."""
+        # A search changes its ledgers, and may be put aside while others on the same node go on.
         ledgers: dict[Hashable, Ledger] = {}
         self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in self.domains]
 
@@ -233,6 +235,7 @@ class NodeProblem:
         """Why it is not known what the node has for the first request that cannot be served, if that is the reason."""
         if not self.is_faulty or self._dead == len(self.domains):
             return None
+        # If another alternative of the request is merely short, that is the reason.
         faults = [domain.fault for domain in self.domains[self._dead]]
         return faults[0] if all(faults) else None
 

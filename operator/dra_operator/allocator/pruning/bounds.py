@@ -55,6 +55,7 @@ def feasible(needs: Sequence[Need], supplies: Sequence[LimitedSupply]) -> bool:
     """False when the needs certainly cannot all be met."""
     reach = [[min(supply.limit, (need.devices & supply.devices).bit_count()) for supply in supplies] for need in needs]
     totals = [sum(row) for row in reach]
+    # A need that cannot be met even alone needs no flow to show it.
     if any(total < need.number for total, need in zip(totals, needs, strict=True)):
         return False
     needed = 0

@@ -303,6 +303,8 @@ class Pruner:
 
     def key(self, state: BranchState, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
+        # The number of results for the limit rule; what later domains may still take, whoever holds the rest; and all
+        # that the ledgers from here on will answer.
         behind, ledgers = self._behind[stage]
         return (
             domain.number,
