@@ -379,7 +379,8 @@ async def test_a_server_that_forgets_at_once_is_asked_at_a_pace(
     api.faults["watch"] = [Gone(410, "Expired", "too old resource version") for _ in range(20)]
     async with publishing(api, errors):
         await api.until(lambda: len(api.requests) >= 40 and not api.faults["watch"])
-    assert pauses[:20] == [writer._PAUSE_SECONDS] * 20
+    assert len(pauses) >= 20
+    assert all(pause >= writer._PAUSE_SECONDS for pause in pauses), "and longer after a list that took long"
     assert not errors
 
 
