@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.kube.claims import LARGE_CLAIMS_AT_ONCE
+from fake_api import Call, Effect
 from objects import Make
+from waiting import until
 
 CONFIG = [{"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 10_000}}}] * 32
 SIZE = "has a spec of 315 KiB, and dra-operator allocates at most 64 KiB: shorten selectors, tolerations, opaque "
@@ -96,3 +100,37 @@ async def test_a_large_claim_that_another_scheduler_allocated_is_released_with_i
 def said(world: World) -> str:
     conditions = world.api[PODS, "ns/pod"]["status"]["conditions"]
     return str(next(it["message"] for it in conditions if it["type"] == "PodScheduled"))
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_of_large_claims_few_are_read_and_written_at_the_same_time(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    furnish(world, make)
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 10))
+    labels = {f"{'x' * 60 * is_large}{number}": "" for number in range(1200)}
+    for number in range(10):
+        world.api.add(RESOURCE_CLAIMS, make.claim(f"claim-{number}", labels=labels))
+        world.api.add(PODS, make.pod(f"pod-{number}", [make.use(f"claim-{number}")]))
+    request, now, peak = world.api.request, 0, 0
+
+    async def counted(call: Call, effect: Effect) -> dict[str, Any]:
+        nonlocal now, peak
+        is_about_one = call.plural == RESOURCE_CLAIMS.plural and call.name != "(list)"
+        now += is_about_one
+        peak = max(peak, now)
+        try:
+            await asyncio.sleep(0.01)
+            return await request(call, effect)
+        finally:
+            now -= is_about_one
+
+    async def are_bound() -> bool:
+        return all(pod["spec"].get("nodeName") for pod in world.api.of(PODS))
+
+    monkeypatch.setattr(world.api, "request", counted)
+    world.start()
+    async with world.running():
+        await until("all pods are bound", are_bound)
+    assert all(claim["metadata"]["labels"] == labels for claim in world.api.of(RESOURCE_CLAIMS))
+    assert peak == LARGE_CLAIMS_AT_ONCE if is_large else peak > LARGE_CLAIMS_AT_ONCE

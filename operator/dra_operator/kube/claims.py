@@ -24,7 +24,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 from dra_api.codec import convert, to_dict
@@ -49,7 +51,7 @@ from dra_operator.kube.client import (
     may_have_happened,
     rewrite,
 )
-from dra_operator.scheduling.state import HOLD
+from dra_operator.scheduling.state import HOLD, claim_without_bulk, is_large
 
 
 def this_very(raw: Object, claim: ResourceClaim) -> Object:
@@ -110,6 +112,9 @@ def with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference
 Seen = Callable[[Struct], None]
 Gone = Callable[[ResourceClaim], None]
 UNSETTLED_CLAIMS = 10_000  # claims remembered whose last write got no answer
+LARGE_CLAIMS_AT_ONCE = 4
+"""Large claims that are read or written at the same time. One of 1.4 MB takes up to 15 MiB in a write."""
+_AT_ONCE: Final = nullcontext()
 
 
 class ClaimAccess:
@@ -118,6 +123,7 @@ class ClaimAccess:
     def __init__(self, client: Client, seen: Seen, gone: Gone) -> None:
         self._client, self._seen, self._gone = client, seen, gone
         self._unsettled: OrderedDict[str, str] = OrderedDict()
+        self._large = asyncio.Semaphore(LARGE_CLAIMS_AT_ONCE)
         self._fresh = Fresh()  # claims just created or deleted, until they are allocated or end
 
     def is_unsettled(self, claim: ResourceClaim) -> bool:
@@ -127,9 +133,17 @@ class ClaimAccess:
         """
         return self._unsettled.get(claim.metadata.uid) == claim.metadata.resource_version
 
+    def _turn_of(self, claim: ResourceClaim) -> AbstractAsyncContextManager[None]:
+        """Return what a request about the claim has to enter: of large claims few are in memory as a whole.
+
+        Fifty workers write claims, and a tenant may make each of its claims as large as the server takes.
+        """
+        return self._large if is_large(claim) else _AT_ONCE
+
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
         """Return the claim as the server has it now, or its successor of the same name. Raises NotFound."""
-        return await self.find(claim.metadata.namespace, claim.metadata.name)
+        async with self._turn_of(claim):
+            return await self.find(claim.metadata.namespace, claim.metadata.name)
 
     async def find(self, namespace: str, name: str) -> ResourceClaim:
         """Return the claim of a name as the server has it now. Raises NotFound."""
@@ -142,10 +156,11 @@ class ClaimAccess:
 
     async def _patch(self, claim: ResourceClaim, patch: list[Object], subresource: str | None = None) -> ResourceClaim:
         meta = claim.metadata
-        raw = await self._client.patch(
-            RESOURCE_CLAIMS, meta.name, patch, meta.namespace, kind="json", subresource=subresource
-        )
-        return self._took(raw)
+        async with self._turn_of(claim):
+            raw = await self._client.patch(
+                RESOURCE_CLAIMS, meta.name, patch, meta.namespace, kind="json", subresource=subresource
+            )
+            return self._took(raw)
 
     async def _rewrite(
         self, claim: ResourceClaim, edit: Edit, subresource: str | None = None, known: Object | None = None
@@ -164,15 +179,16 @@ class ClaimAccess:
 
         meta = claim.metadata
         try:
-            return await rewrite(
-                self._client,
-                RESOURCE_CLAIMS,
-                meta.namespace,
-                meta.name,
-                edit_or_learn,
-                subresource=subresource,
-                known=known,
-            )
+            async with self._turn_of(claim):
+                return await rewrite(
+                    self._client,
+                    RESOURCE_CLAIMS,
+                    meta.namespace,
+                    meta.name,
+                    edit_or_learn,
+                    subresource=subresource,
+                    known=known,
+                )
         except BaseException as error:
             if based_on and not isinstance(error, ClaimChanged) and may_have_happened(error):
                 self._note_unsettled(meta.uid, based_on)
@@ -184,7 +200,8 @@ class ClaimAccess:
             self._unsettled.popitem(last=False)
 
     def _took(self, raw: Object) -> ResourceClaim:
-        claim = convert(ResourceClaim, raw)
+        # As the cache has it: a binding may wait for minutes with its claims, and writes to them follow.
+        claim = claim_without_bulk(convert(ResourceClaim, raw))
         if claim.metadata.deletion_timestamp is not None and not claim.metadata.finalizers:
             self._gone(claim)  # with its last finalizer; the answer may have an old resourceVersion
         else:
@@ -291,23 +308,24 @@ class ClaimReleases(ClaimAccess):
         """
         meta = claim.metadata
         version = meta.resource_version if unchanged else None
-        try:
-            answer = await self._client.delete(
-                RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid, resource_version=version
-            )
-        except NotFound:
-            answer = {}
-        except Conflict:
-            answer = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
-            if answer["metadata"]["uid"] == meta.uid:
-                self._fresh.keep(answer)
-                self._took(answer)
-                raise
-        if not _is_held(answer, meta.uid):
-            self._gone(claim)
-            return None
-        self._fresh.keep(answer)
-        return self._took(answer)
+        async with self._turn_of(claim):
+            try:
+                answer = await self._client.delete(
+                    RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid, resource_version=version
+                )
+            except NotFound:
+                answer = {}
+            except Conflict:
+                answer = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
+                if answer["metadata"]["uid"] == meta.uid:
+                    self._fresh.keep(answer)
+                    self._took(answer)
+                    raise
+            if not _is_held(answer, meta.uid):
+                self._gone(claim)
+                return None
+            self._fresh.keep(answer)
+            return self._took(answer)
 
 
 def _without(claim: ResourceClaim, gone: Collection[str]) -> list[Object]:
@@ -480,6 +498,8 @@ class ClaimWriter(ClaimReleases):
                 "deleted while in use: exempt it in the mutating webhook or MutatingAdmissionPolicy that changes "
                 "ResourceClaims"
             )
+        # Others have their turn between the two writes: of a large claim nothing is kept meanwhile.
+        based_on, known = (None if is_large(claim) else known), {}
 
         def edit(raw: Object) -> bool:
             status = expect(raw, claim, wanted).setdefault("status", {})
@@ -490,7 +510,7 @@ class ClaimWriter(ClaimReleases):
                 status["allocation"] = {**wanted, **self._stamp()}
             return add_consumers(status, consumers) or is_new
 
-        return self._took(await self._rewrite(claim, edit, "status", known))
+        return self._took(await self._rewrite(claim, edit, "status", based_on))
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
         """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""

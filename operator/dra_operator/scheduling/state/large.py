@@ -101,18 +101,27 @@ _TOO_LARGE: Final = "dra.kopf.dev/too-large"
 """The driver of the configuration with which the claim is left. It is no valid name, so that no other claim has it."""
 
 
+_LARGE: Final = "dra.kopf.dev/large"
+"""The only label of a claim of which not all is kept. Nothing reads the labels of claims."""
+
+
 def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
     """The claim itself, or what is kept of it if it is large."""
     if len(encode(claim)) <= LARGEST_OBJECT_BYTES:
         return claim
-    spec = claim.spec
+    spec, meta = claim.spec, metadata_without_bulk(claim.metadata)
     size = len(encode(spec))
     return replace(
         claim,
-        metadata=metadata_without_bulk(claim.metadata),
+        metadata=replace(meta, labels={_LARGE: "true"}),
         spec=spec if size <= LARGEST_OBJECT_BYTES else spec_without_bulk(spec, size),
         status=_read(claim.status),
     )
+
+
+def is_large(claim: ResourceClaim) -> bool:
+    """Whether the server has far more of the claim than is kept here, so that to read it takes much memory."""
+    return _LARGE in (claim.metadata.labels or {})
 
 
 def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
