@@ -148,6 +148,7 @@ async def test_others_are_not_concerned(client: ReleaseClient) -> None:
 
 def test_each_right_to_write_of_a_plugin_is_tried() -> None:
     assert set(rights()) == {
+        ("events", "create"),  # in its own namespace alone: test_least_privilege.py
         ("resourceclaims/status", "patch"),  # here
         ("resourceclaims/driver", "associated-node:patch"),  # here: asked by the server, beside the former
         *(("resourceslices", verb) for verb in ("create", "update", "delete")),  # test_policy.py

@@ -184,5 +184,5 @@ async def test_only_the_plugin_is_where_privileges_are_allowed(kubectl: Kubectl)
     placed = {obj["metadata"].get("namespace", ""): set[str]() for obj in objects.values()}
     for (kind, _), obj in objects.items():
         placed[obj["metadata"].get("namespace", "")].add(kind)
-    assert placed["dra-plugins"] == {"ServiceAccount", "ConfigMap", "DaemonSet"}
+    assert placed["dra-plugins"] == {"ServiceAccount", "ConfigMap", "DaemonSet", "Role", "RoleBinding"}
     assert "DaemonSet" not in placed["dra-system"]
