@@ -103,7 +103,7 @@ class Memory:
     """How often something had come free at the last look."""
     never_since: float | None = None
     back_off: CheckDecision | None = None
-    """What is to be written as soon as Kueue has evicted the Workload."""
+    """The write that follows when Kueue has evicted the Workload."""
     lost_turns: int = 0
     admission: Admission | None = None
     """The quota that it had last: its flavors say which nodes it may use."""

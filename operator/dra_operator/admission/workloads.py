@@ -159,7 +159,7 @@ def backoff_seconds(retries: int, longest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CheckDecision:
-    """What is written. ``wait``: the seconds for which Kueue does nothing with the Workload."""
+    """The part of the check that is written. ``wait``: seconds for which Kueue does nothing with the Workload."""
 
     state: CheckState
     message: str

@@ -130,7 +130,7 @@ class Decision:
     def _refused(self, search: Search) -> None:
         problem = search.problem
         is_faulty = problem.is_faulty
-        # Of a pool in trouble it is not known what it has: that is the reason, and no count of devices.
+        # The devices of a pool in trouble are unknown: that is the reason, and no count of devices.
         if is_faulty and (fault := problem.fault) is not None:
             self._failed(fault)
         elif self._refusal is None:
@@ -185,7 +185,7 @@ class Allocator:
         self._states = NodeStates(inventory)
 
     def _kinds_of_mix(self) -> Kinds:
-        # With the mix goes all that was counted for it.
+        # Everything counted for the mix is dropped with it.
         if self._kinds.mix is not self.learned.mix:
             self._kinds = Kinds(self.learned.mix)
         return self._kinds

@@ -262,7 +262,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
             forbidden = forbidden or _forbidden(problem, device, broken, amounts[broken], capacities[broken])
         elif found:
             gaps[device] = found
-    # What is merely short is nearer to a fit than what the policy forbids, and than a name that no device has.
+    # An amount that is short is nearer to a fit than one that the policy forbids, or a name that no device has.
     if gaps:
         return _too_little(problem, _closest(gaps), requests)
     if forbidden or not unknown:

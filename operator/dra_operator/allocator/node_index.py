@@ -411,7 +411,7 @@ class NodeIndex:
         needs: Counter[DeviceCounts] = Counter()
         for stage in program.stages:
             first = stage.alternatives[0]
-            # Only what is certain: another alternative may do without these devices, admin access takes those of
+            # Only certain refusals: another alternative may do without these devices, admin access takes devices of
             # others, and a request for all may find few.
             if len(stage.alternatives) == 1 and not first.everything and not first.admin:
                 needs[self._counts_of(first)] += first.count
@@ -458,7 +458,7 @@ def _lately(known: dict[Key, Kept], key: Key, make: Callable[[Key], Kept]) -> Ke
 def _forget(known: dict[Key, Kept], most: int, tenant_of: Callable[[Key], str]) -> None:
     """The tenant with the most loses what it has not asked for longest."""
     while len(known) > most:
-        # By tenant: one that asks for ever new selectors pushes out its own, and not those of others.
+        # Per tenant: one that asks for ever new selectors pushes out its own only.
         tenants = {key: tenant_of(key) for key in known}
         greediest, _ = Counter(tenants.values()).most_common(1)[0]
         del known[next(key for key, tenant in tenants.items() if tenant == greediest)]

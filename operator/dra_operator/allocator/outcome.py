@@ -136,7 +136,7 @@ class Refusal:
 
         An unusable pool may have the devices, so it counts more than devices that do not match.
         """
-        # Checks take from what is left by those before them, so no device is counted twice.
+        # Each check looks at the devices that earlier checks have left, so no device is counted twice.
         left = self.matching - sum(tally.devices for tally in self.lost)
         return (left, self.matching, bool(self.pools), self.devices)
 

@@ -156,7 +156,7 @@ class Results:
         view, alternative = self._problem.view, domain.alternative
         device, pool = view.devices[number], view.pools[view.pool_of[number]].pool
         binding = self._features.binding_conditions
-        # Only a device that allows multiple allocations has amounts: what is taken of it is a share (section 9).
+        # Only a device that allows multiple allocations has amounts: it is given in shares (section 9).
         amounts = domain.amounts.get(number)
         return DeviceRequestAllocationResult(
             request=alternative.request,

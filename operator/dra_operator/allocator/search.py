@@ -530,7 +530,7 @@ class Search:
                 if following is None:
                     self.solved = True
                     return
-                # Where everything is as at a place that has failed, the search fails again.
+                # In a state that has failed before, the search fails again.
                 known = pruner.nogoods.get(following.key) if pruner is not None and following.key is not None else None
                 if known is None:
                     stack.append(following)
@@ -543,7 +543,7 @@ class Search:
 
     def _abandon_alternative(self, error: AllocationError) -> None:
         """Go on with the next alternative of the nearest request that has one. Raises the error if none has."""
-        # What is wrong with the claims themselves is wrong on each node, and ends the attempt for all (section 15).
+        # A fault of the claims is met on each node, and ends the attempt for all (section 15).
         if not (self.problem.node.errors_stay and error.is_of_node):
             raise error
         # It counts as a failure, so that a search which meets error after error gets a pruner like others.

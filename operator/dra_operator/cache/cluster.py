@@ -332,7 +332,7 @@ class Cluster(ClusterState):
         # A pod that runs no longer, or is another one by now, uses its volumes no more.
         if old is not None and (gone is not None or (new is not None and pod_is_done(new))):
             vacated = hints.volumes_left(self, old)
-        # Where the pods were is asked first too: rules between pods compare before and after.
+        # The former nodes of the pods are asked as well: rules between pods compare before and after.
         left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
         before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
         room_freed = self._forget_pod(gone) if gone is not None else False

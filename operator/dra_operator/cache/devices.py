@@ -306,10 +306,10 @@ class NominatedPods:
             return
         gang, own = self._gang_of(pod), self._priority_of(pod)
         for uid, it in self._by_uid.items():
-            # What is kept for a gang or a workload is kept for each of its pods.
+            # Devices kept for a gang or a Workload are kept for each of its pods.
             if (gang is not None and it.gang == gang) or (it.workload is not None and it.workload.owns(pod)):
                 continue
-            # A pod of higher priority may take what is kept for one of lower priority: it would preempt it otherwise.
+            # A pod may take devices kept for one of lower priority: it would preempt that otherwise.
             is_lower = self._priority_of(it.pod) < own
             if uid != pod.metadata.uid and not is_lower and not self._is_placed(uid):
                 yield it

@@ -105,7 +105,7 @@ def eviction_of(cluster: ClusterState, pod: Pod, undated: datetime, now: datetim
     Once a pod is due no others are looked at: each of a large group would look at all.
     """
     found = own_eviction(cluster, pod, undated)
-    # A pod that does not run yet ends for itself at most.
+    # A pod that does not run yet is evicted alone.
     if not pod.spec.node_name:
         return found
     for mate in cluster.ending_with(pod):

@@ -247,7 +247,7 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
         return NOTHING
     name = next(version.metadata.name for version in change if version is not None)
     keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
-    # Those of both versions: the class may serve a resource from now on, or serve it no more.
+    # The resources of both versions: the class may have begun or ceased to serve one.
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
@@ -406,7 +406,7 @@ def _leftover_gone(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
     wake_on = cluster.waiting.get(key)
-    # An attempt would find the leftover again and end at once, so the pod waits for its end and for nothing else.
+    # An attempt would only find the leftover again, so the pod waits for its deletion and nothing else.
     waits = wake_on is not None and wake_on.leftovers and is_for_extended_resources(claim)
     return place((key,) if waits else ())
 
@@ -507,7 +507,7 @@ def group_of_placed(cluster: ClusterState, pod: Pod) -> Keys:
 
 def groups_of_claim(cluster: ClusterState, key: str, claim: ResourceClaim | None) -> Keys:
     """The PodGroups that record the claim, and the one that owns it, if they have something to do."""
-    # Where no PodGroup exists nothing of this is asked: the gate is off in most clusters.
+    # Skipped without PodGroups: the gate is off in most clusters.
     if not cluster.groups.store:
         return NOTHING
     names = list(cluster.groups.by_claim.keys(key))
@@ -552,7 +552,7 @@ def claims_left_by_member(cluster: ClusterState, pod: Pod) -> Iterator[str]:
 
 def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
-    # With the gate off a reservation for a group is of an earlier time, and nobody knows whom it serves.
+    # A reservation for a group was made before the gate was turned off, and nobody knows whom it serves.
     if not cluster.features.workload_resource_claims:
         return False
     groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))

@@ -109,7 +109,7 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     is_queued = allocation is None and any(map(_is_queued, chain((first,), theirs)))
     cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)
     own = cluster.own_devices
-    # Where nodes are tainted instead of devices, the pod's tolerations decide, not the claim's.
+    # If nodes are tainted instead of devices, the pod's tolerations decide, not the claim's.
     may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True

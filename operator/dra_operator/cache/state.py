@@ -174,7 +174,7 @@ class ClusterState(Stores):
                 note(self, change)
             return
         self._late_sharing.append((note, changes))
-        # Where no other scheduler is asked about for long, the line would grow with each change of the cluster.
+        # The line would grow with each change of the cluster while nobody asks about other schedulers.
         if len(self._late_sharing) > _MOST_LATE_CHANGES:
             self._catch_up_with_sharing()
 
@@ -539,7 +539,7 @@ class ClusterState(Stores):
     def may_preempt(self, key: str) -> bool:
         """Whether others end for a waiting pod, or may: a pod of lower priority has a place."""
         pod = self.pods.get(key)
-        # Where pods of a group end together the priority of a single pod says little, so nothing is ruled out.
+        # The priority of a single pod says little if its group is evicted as a whole, so nothing is ruled out.
         if pod is None or self.features.groups_end_as_one or self.nominated_pods.get(pod.metadata.uid) is not None:
             return True
         return self.loads.has_lower(self.priority_of(pod))

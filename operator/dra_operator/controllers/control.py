@@ -177,7 +177,7 @@ class Control:
 
         # Claims: made from templates, recorded in pods and groups, given back when their consumers are gone.
         delayed_deletion, counts = DelayedDeletion(queues.of("release"), clock), ClaimMetrics(registry)
-        # Where devices are scarce the names go first: a pod that gets none is told so by a write to the same status.
+        # The names go first if devices are scarce: a pod without devices gets a write to the same status.
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
@@ -295,7 +295,7 @@ class Control:
         ``raw`` is what the server sent, if that is at hand: an update may be made on top of it. An answer to a write of
         ours does not show that others see the object by now; every other source does.
         """
-        # Of a claim that has ended nothing is kept: its last version may be shown after its end.
+        # Nothing is kept of a deleted claim: its last version may be shown after its deletion.
         if (
             source is not Source.ANSWER
             and isinstance(obj, ResourceClaim)

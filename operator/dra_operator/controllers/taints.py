@@ -77,9 +77,8 @@ class RuleReporter:
 
     async def handle(self, key: str) -> None:
         """Update the status of one rule, and requeue the pods that a change of the rule concerns."""
-        # Counted before the first pod is evicted, or the condition would never name the pods that were pending.
         rule = self._cluster.rules.get(key)
-        # Before the pods are put on the queue: the condition says how many a rule affects, and they go at once.
+        # Counted before the first pod is evicted, or the condition would never name the pods that were pending.
         condition = await self._news(rule) if rule is not None and self._ours.eviction else None
         for pods in evictions.users_of_changed(self._cluster, key):
             self._evictions.add(*pods)
@@ -212,8 +211,7 @@ class PodEvictor:
             self._queue.add_after(Key("eviction", pod.key), pause)
             return
         try:
-            # The cache may be late: the pod may have finished, or another one may have its name.
-            # By the server's word: what the cache has may be older than a toleration that spares the pod.
+            # The cache may be late: the pod may have finished, got a toleration, or been replaced by another one.
             fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
                 self._forget(pod.key)

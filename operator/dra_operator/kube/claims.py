@@ -200,7 +200,7 @@ class ClaimAccess:
             self._unsettled.popitem(last=False)
 
     def _took(self, raw: Object) -> ResourceClaim:
-        # As the cache has it: a binding may wait for minutes with its claims, and writes to them follow.
+        # Stripped like the objects of the cache: a binding may wait for minutes with its claims.
         claim = claim_without_bulk(convert(ResourceClaim, raw))
         if claim.metadata.deletion_timestamp is not None and not claim.metadata.finalizers:
             self._gone(claim)  # with its last finalizer; the answer may have an old resourceVersion

@@ -130,7 +130,7 @@ class LearnedMix:
         before = self._shares
         moved = sum(_moved(before.get(key, NO_WEIGHT), shares.get(key, NO_WEIGHT)) for key in {*shares, *before})
         common = sum([it.weight * WEIGHT_SUM >= NEW_WEIGHT * total for it in self._counts.values()])
-        # Where more classes are common than can be scored, ever others are the commonest: then none of them is news.
+        # If more classes are common than can be scored, the commonest change all the time: that is no news then.
         is_new = common <= SCORED_CLASSES and any(
             weight >= NEW_WEIGHT and not before.get(key, NO_WEIGHT)[0] for key, (weight, _) in shares.items()
         )

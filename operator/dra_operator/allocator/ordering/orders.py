@@ -76,7 +76,7 @@ class BestFitOrder:
         spent = _counters_left(domain)
         keys = {}
         for device in each(devices):
-            # A device that can be shared is full by what is left of itself; others by the counters that they draw on,
+            # A shared device is full by its own remaining capacity; others by the counters that they draw on,
             # then by size.
             if device in domain.amounts:
                 keys[device] = _left(problem, consumable, device)

@@ -58,7 +58,7 @@ class Match(Constraint):
         return 0 if common is UNKNOWN else devices & self.column.with_any(common)
 
     def take(self, device: int, request: Request) -> None:
-        # A stack, so that giving back widens what is common again; the reference leaves it narrowed (K37-BUG-08).
+        # A stack, so that giving back restores the common values; the reference leaves them narrowed (K37-BUG-08).
         values = self.column.values[device]
         self._common.append(self._common[-1] & values if self._common else values)
 
@@ -74,7 +74,7 @@ class Distinct(Constraint):
 
     def __init__(self, column: Column) -> None:
         self.column = self.differs_in = column
-        # Those of all devices: the reference compares with the latest one only (K37-BUG-06).
+        # The values of all devices: the reference compares with the latest device only (K37-BUG-06).
         self._used: list[Values] = []
 
     def __str__(self) -> str:

@@ -60,7 +60,7 @@ def capacity(node: NodeState, domain: Domain, devices: int) -> int:
 
 def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
     """What is left of the capacity suffices for one share."""
-    # Of the others nothing is consumed: that the whole of them suffices was checked before (``capacity``).
+    # Nothing is consumed of the others: their full capacity was checked before (``capacity``).
     for number in each(devices & node.consumed) if not node.exempt(domain) else ():
         amounts, left = node.view.consumption(number, domain.alternative.capacity) or {}, node.left(number)
         if any(amount.nanos > left[name] for name, amount in amounts.items()):
@@ -80,7 +80,7 @@ def node_operations(node: NodeState, domain: Domain, devices: int) -> int:
 
 def compatibility(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has a compatibility group in common with those in use on its counter sets (K37-CG-02)."""
-    # Where admin access ignores allocations, it ignores groups as well (K37-CG-08).
+    # Admin access that ignores allocations ignores groups as well (K37-CG-08).
     if node.features.compatibility_groups and not node.exempt(domain):
         for place in node.grouped_places(devices):
             devices = node.compatibility(place).admit(devices, domain)
@@ -155,7 +155,7 @@ FILTERS: Final = (
     Filter(Rule.BINDING_CONDITIONS, binding_conditions, chooses=True, fixed=True),
     Filter(Rule.SELECTOR, selectors, chooses=True, fixed=True),
     Filter(Rule.NODE, here, chooses=True, fixed=True),
-    # Two filters for one rule: what is published lasts as long as the slices, what is left changes with each claim.
+    # Two filters for one rule: published amounts last as long as the slices, remaining ones change with each claim.
     Filter(Rule.CAPACITY, capacity, chooses=True, fixed=True),
     Filter(Rule.CAPACITY, capacity_left, chooses=True),
     # Asked after capacity (K37-ONO-04).

@@ -228,7 +228,7 @@ class CounterBounds:
     def _remembered(
         self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
     ) -> Iterator[Found]:
-        # What is charged already draws nothing more, and the blocks count devices from the pool's first.
+        # Charged devices draw nothing more, and the blocks count devices from the pool's first.
         devices = (devices & ~self._counters.already_charged) >> self._counters.offset
         left = self._counters.left
         for block in self._counters.blocks:

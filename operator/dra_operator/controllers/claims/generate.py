@@ -371,7 +371,7 @@ class ClaimRepair:
         if not list(duplicates(pod, self._cluster.claims_owned_by(pod))):
             return pod
         uid = pod.metadata.uid
-        # By the server's word, which the cache takes in: what it had may be old, and the wrong claim would be deleted.
+        # Asked of the server: the cache may be old, and the wrong claim would be deleted.
         for claim in list(self._cluster.claims_owned_by(pod)):
             await self._claims.read(claim)
         known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
@@ -466,7 +466,7 @@ class ClaimGenerator:
             if name is not None:
                 found[entry.name] = name
         if found:
-            # Where devices are abundant the pod is planned meanwhile; its binding waits for this write.
+            # The pod is planned meanwhile if devices are abundant; its binding waits for this write.
             with self._names_being_written.of(pod, found):
                 try:
                     pod = await self._pods.record_claims(pod, found)

@@ -106,7 +106,7 @@ async def keeps_reservation(
 ) -> bool:
     """Return whether a pod of the group may still need the reservation of the claim. Raises ReleaseFailed."""
     features = context.cluster.features
-    # With the gate off nobody knows what the reservation is for, so it stays.
+    # The reservation stays while the gate is off: nobody knows whom it serves.
     if not features.workload_resource_claims or context.cluster.groups.needs(claim, group):
         return True
     if not await _exists(context, claim.metadata.namespace, group):
@@ -189,7 +189,7 @@ class GroupConditions:
         if group is None or not self._context.ours.placement or self._is_over(shown := self._shown(group)):
             return
         wanted = Shown("True", PLACED, "") if self._is_placed(group) else said
-        # Pods of a group may wait for different reasons: as long as one of them says what is shown, nothing is written.
+        # Pods of a group may wait for different reasons: nothing is written while the shown reason holds for one.
         if wanted is None or wanted == shown or (wanted == said and self._is_said(group, shown)):
             return
         try:

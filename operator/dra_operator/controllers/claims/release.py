@@ -246,7 +246,7 @@ class ClaimReleaser:
         return held
 
     def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
-        # By the answer and not by the wish: another writer may have taken consumers off as well.
+        # Taken from the answer: another writer may have removed consumers as well.
         kept = {consumer.uid for consumer in after.status.reserved_for or ()}
         gone = [consumer.name for consumer in before.status.reserved_for or () if consumer.uid not in kept]
         self._tell(after, gone, before.status.allocation if after.status.allocation is None else None)
@@ -263,7 +263,7 @@ class ClaimReleaser:
         that scheduler would refuse a pod for want of them.
         """
         owner = owning_pod(claim)
-        # Only a pod whose end was seen: one that the watch has not brought yet looks the same as one that is gone.
+        # Only a pod whose deletion was seen: a pod that the watch has not brought yet looks the same.
         if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
             return False
         if len(claim.metadata.owner_references or ()) > 1:

@@ -419,7 +419,7 @@ class Permit:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise
         finally:
-            # Whatever became of it, the objects say so from now on.
+            # The objects show the outcome from now on.
             self._cluster.storage.written(pod.metadata.uid)
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:

@@ -186,7 +186,7 @@ class SchedulingCycle:
             return False
         if (left := self._report.silence_left(pod)) is None:
             return False  # this attempt told more
-        # Failures have a back-off that doubles: the next one may come after more than what is left of the silence.
+        # Failures have a back-off that doubles: the next one may come after the silence is over.
         spent = self._times.silence - left
         return 2 * spent + pause_asked_for(error) >= self._times.silence and not is_held_back(error)
 
@@ -409,7 +409,7 @@ class SchedulingCycle:
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
         classes = attempt.cycle_state.wanted_classes
-        # Where the index does not know which drivers could help, all drivers of the classes may.
+        # All drivers of the classes may help if the index does not know which.
         freed = self._cluster.drivers_of(classes) if decision.drivers is None else decision.drivers
         if classes and freed:  # nothing that ends would help who asks for what no device is
             self._context.delayed_deletion.scarce()
@@ -438,7 +438,7 @@ class SchedulingCycle:
             return await self._unreserve.refuse(pod, decision)
         prospect = self._makes_room.prospect(pod)
         message = f"{decision.message}; {prospect}" if prospect else decision.message
-        # The pod gives back what it holds before others end for it: they would end for room that it has.
+        # The pod releases its own claims before others are preempted for it: their room may be enough.
         result = await self._unreserve.refuse(pod, replace(decision, message=message))
         await self._makes_room.prepare_candidate(pod, decision.nominated)
         return result

@@ -259,7 +259,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
             if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
                 yield Pause.SEARCHING
             found = pre_filter(pod, snapshot)
-            # What is being written for a pod may be the devices that this plan would count on.
+            # A write under way for a pod may take devices that this plan counts on.
             if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
                 self.states.append(found)
             elif unready is None:

@@ -78,7 +78,7 @@ class Gangs:
     def leave(self, key: str) -> None:
         """Note that the pod of this key waits no more. If its gang was being planned, another pod leads."""
         progress = self._in_hand.get(key)
-        # Only while the plan is put aside: what is being written goes on without its leader.
+        # Only while the plan is put aside: writes under way go on without the leader.
         if progress is not None and progress.leader == key and progress.attempt is not None:
             self._over(progress)
 
@@ -100,7 +100,7 @@ class Gangs:
         progress = self._gangs.get(gang.key)
         if progress is None or (refusal := progress.refusal) is None:
             return
-        # The leader's words name this pod's obstacle, which is another one now.
+        # The leader's message names this pod's former obstacle.
         if refusal.untried.get(pod.key, obstacle) != obstacle:
             self._context.look_again(refusal.leader.key)
         if refusal.leader.key == pod.key and not progress.is_led:
@@ -140,7 +140,7 @@ class Gangs:
             return None
         running, waiting = self._cluster.members_of(gang)
         wanted = max(gang.size - len(running), 1)
-        # It joins those that run, and no place binds it to them.
+        # It joins running pods, without a common place.
         if len(running) >= gang.size and not gang.has_domain:
             return None
         progress = self._progress_of(gang)
@@ -383,7 +383,7 @@ class Gangs:
             self._context.delayed_deletion.scarce()
         nodes = attempt.states[0].nodes
         hints = frozenset(hint for state in attempt.states for hint in nodes.rules_between(state.pod).hints())
-        # Where it is not certain what is missing, room may be it.
+        # If the reason is not certain, it may be room.
         room = decision.short_of_room or decision.drivers is None or is_nominated
         return EVERYTHING._replace(
             room=room,

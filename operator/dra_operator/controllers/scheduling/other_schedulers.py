@@ -165,7 +165,7 @@ class Deference:
     def clashed(self, drivers: Iterable[str]) -> None:
         """Note that a pod of ours lost devices of these drivers to another scheduler."""
         now = self._clock()
-        # Those that have halved to nothing.
+        # Entries that have halved to nothing.
         self._doublings = {driver: it for driver, it in self._doublings.items() if _left(*it, now)}
         for driver in drivers:
             self._doublings[driver] = (min(self._doubled({driver}, now) + 1, MOST_DOUBLING_STEPS), now)
@@ -181,7 +181,7 @@ class Deference:
         return max((_left(*doubled, now) for _, doubled in found if doubled is not None), default=0)
 
     def _must_wait(self, uid: str, drivers: frozenset[str], now: float, pause: float) -> bool:
-        # What others want is unknown for a moment, as at the start: no pod waits for it without end.
+        # The wishes of others are unknown for a moment, as at the start: no pod waits long for that.
         if not self._sees_others():
             return now - self._waiting.setdefault(uid, now) < UNSEEN_SECONDS
         others, own = self._cluster.others_decide(drivers), self._cluster.own_devices

@@ -116,7 +116,7 @@ class PlanInProgress(InProgress[Plan | NoPlace]):
 
     def is_of(self, cluster: Cluster) -> bool:
         """Return whether the pod and its claims are still those for which the plan is made."""
-        # By identity: each version is an object of its own, so nothing has to be compared.
+        # Compared by identity: each version is an object of its own.
         if cluster.applicant(self.pod.key) is not self.pod:
             return False
         return all(cluster.claims.get(claim.key) is claim for claim in self.cycle_state.resource_claims)

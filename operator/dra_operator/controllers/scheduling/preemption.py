@@ -136,9 +136,8 @@ class Preemption:
             return None
         terms = self._terms(uid, [pod])
         found = yield from self._timed(pod, uid, preempt(failed, terms))
-        # The search paused, so other pods have been placed and victims deleted meanwhile.
         if found is not None:
-            # The search went on in pieces: no pod may end for a place that is gone by now.
+            # Other pods were placed while the search paused: no pod is preempted for a place that is gone.
             found = proven(failed, terms, found, self._cluster.allocated_devices.usage.snapshot())
             if found is None:
                 self._look_again(pod.key, self._rest)
@@ -194,8 +193,8 @@ class Preemption:
             return False
         is_recalled = any(it.status.nominated_node_name and known.get(it.metadata.uid) is None for it in pods)
         if not self._has_share(pods):
-            # The last process has nominated them, and this one will not: their status has to be corrected.
-            # Their status names a node for which nothing is kept, which would mislead people and autoscalers.
+            # The last process has nominated them, and this one will not. Their status names a node on which no place is
+            # kept: it would mislead people and autoscalers, and is corrected.
             recalled = (it for it in pods if it.status.nominated_node_name)
             self._outdated.update({it.metadata.uid: it.key for it in recalled})
             return False
@@ -212,7 +211,7 @@ class Preemption:
         known, namespace = self._cluster.nominated_pods, pods[0].metadata.namespace
         if any(known.get(pod.metadata.uid) is not None for pod in pods):
             return True
-        # Victims may take days to end: a tenant with many pods must not have all nominations meanwhile.
+        # Victims may take days to terminate: a tenant with many pods must not have all nominations meanwhile.
         held = sum(it.pod.metadata.namespace == namespace for it in known)
         return may_have_another(held, MOST_NOMINATED_PODS - len(known))
 
@@ -239,7 +238,7 @@ class Preemption:
 
         The first pod looks again if there may be victims soon.
         """
-        # What was kept is given up only if nothing comes of it: victims on their way out would have ended in vain.
+        # The place stays kept while victims terminate for it, or they would have been preempted for nothing.
         is_kept = self._turns.is_resting or self._under_way.may_still_end(who)
         if is_kept or self._may_end_soon(pods):
             self._look_again(pods[0].key, self._rest)
@@ -354,7 +353,6 @@ class Preemption:
         with suppress(NotFound):  # the pod is gone, and needs no victims
             # The status first: after a crash it tells the next process for whom the victims were deleted.
             for pod, node in places:
-                # Before the first victim ends: after a crash the next process knows by it for whom they end.
                 if pod.status.nominated_node_name != node:
                     await self._pods.nominate(pod, node)
             if not victims:

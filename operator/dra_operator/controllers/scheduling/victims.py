@@ -79,9 +79,8 @@ class PreemptionTurns:
         the pod.
         """
         now, called = self._clock(), self._called
-        # Nothing has changed for an attempt that has just failed: the next one would cost the same, and fail.
         age = self._tried.age(who or pod.metadata.uid)
-        # An attempt looks at many nodes and pods: the same pod does not get one after the other.
+        # Nothing has changed since an attempt that has just failed: the next one would cost the same, and fail.
         if age is not None and age < self._rest:
             self._later(pod.key, self._rest - age)
             return False
@@ -130,8 +129,8 @@ class PreemptionTurns:
         """Call the next pod in the line that is still pending."""
         self._called = ("", -math.inf)
         while self._line:
-            # Any namespace but the last one, if there is another: then no tenant has two turns in a row.
-            # In turns: a namespace with a thousand pods in the line gets every other turn at most.
+            # Any namespace but the last one, if there is another: no tenant has two turns in a row, however many of its
+            # pods are in the line.
             namespace = next((it for it in self._line if it != self._last), self._last)
             there = self._line[namespace]
             key, _ = there.popitem(last=False)
@@ -197,8 +196,8 @@ class VictimEvictor:
         if leaves_soon(pod, self._now(), self._patience):
             return True
         # Its grace period is longer than ``patience``. It counts all the same while it is one of our victims and young
-        # enough: to look for others at once would preempt twice as many pods.
-        # After a restart nobody knows who was asked to go; a pod that ends on the nominated node probably was.
+        # enough: to look for others at once would preempt twice as many pods. A new process does not know the victims
+        # of the last one; a pod that terminates on the nominated node probably was one.
         if age is None and pod.spec.node_name in nodes:
             age = self.seconds_deleted(pod)
         return age is not None and age < self._patience + OVERDUE_SECONDS
@@ -282,9 +281,8 @@ class UnderWay:
         claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
         freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
         self._known[who] = Preempting(tuple(nominations), tuple(ending), freed)
-        # Its next victims must not be as slow as the first ones were.
         if before is not None:
-            # A victim that was late stays known as such: the next plan must not count on it again.
+            # Its next victims must not be as slow as the first ones were.
             self._known[who].is_late, self._known[who].overdue = before.is_late, before.overdue
 
     def end(self, who: str) -> None:

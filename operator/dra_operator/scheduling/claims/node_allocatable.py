@@ -117,13 +117,13 @@ def node_use(
             return Obstacle(MAPPED_CLAIM_SHARED, claim.metadata.name)
         if use.resources:
             uses.append(use)
-    # The status is compared with what the plan wants: an order of its own would be a write each time.
+    # The status is compared with the plan: another order would cause a write each time.
     uses.sort(key=lambda use: use.status.resource_claim_name)
     covered = pod_level_resources(pod)
     total: dict[str, int] = {}
     for use in uses:
         total = add(total, amounts_of(use.status))
-    # What the pod requests as a whole has room for its devices, or the pod fits nowhere.
+    # The pod-level requests must have room for its devices, or the pod fits nowhere.
     insufficient = _at_pod_level(pod, uses, total) if covered else None
     if insufficient is not None:
         return insufficient

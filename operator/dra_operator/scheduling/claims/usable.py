@@ -191,7 +191,7 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
     have been lost. Like any other allocated claim it decides where the pod can run.
     """
-    # Whatever claims others made in the pod's name: it asks for nothing that one could serve.
+    # Claims that others made in the pod's name do not matter: the pod requests no such resource.
     if not extended_resources(pod):
         return ExtendedClaims(None, ())
     recorded = pod.status.extended_resource_claim_status

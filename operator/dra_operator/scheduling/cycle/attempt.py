@@ -177,7 +177,7 @@ class Attempt:
             yield from self._look_up(demand)
         for demand in demands:
             if demand.candidates is not None:
-                # Where a selector may fail: a fault of the claims must be found whichever nodes fit.
+                # Nodes on which a selector may fail: a fault of the claims must be found whichever nodes fit.
                 yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
         # After those: a fault of the claims is reported before time is spent on scores.
         yield from self._choose_strategy(demands)

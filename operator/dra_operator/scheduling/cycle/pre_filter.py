@@ -313,7 +313,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     if made is not None:
         claims.append(PodClaim(None, made))
     held = [claim for _, claim in claims]
-    # Before anything is said of nodes: what is being written decides what the pod has.
+    # Asked before the nodes: a write under way decides which devices the pod has.
     coming_first = _coming_first(pod, held, snapshot)
     if coming_first is not None:
         return coming_first
@@ -333,7 +333,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         obstacle = Obstacle(EXTENDED_AT_GATE, ", ".join(serving))
     if obstacle is not None:
         return NotTried(obstacle)
-    # Last of what is asked before nodes, since it may look at all volumes of a class.
+    # Asked last before the nodes, since it may look at all volumes of a class.
     volumes = volumes_of(pod, snapshot.storage)
     if isinstance(volumes, Obstacle):
         return NotTried(volumes)
@@ -424,7 +424,7 @@ def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:
 
 
 def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> Obstacle | None:
-    # Only claims that have to be allocated: what is allocated needs no class any more.
+    # Only claims that have to be allocated: an allocated claim needs no class any more.
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
         unsupported(pod)
@@ -441,7 +441,7 @@ def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
     gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod, snapshot.group_of(pod))
     if gang is None or isinstance(gang, Obstacle):
         return gang
-    # Counted before the pod is planned: a gang that lacks pods would otherwise be planned in vain with each of them.
+    # Counted before the pod is planned: an incomplete gang would otherwise be planned with each of its pods.
     pods = snapshot.gang_pods(gang)
     if pods > MOST_GANG_PODS:
         return Obstacle(GANG_CROWDED, gang.title, str(pods))

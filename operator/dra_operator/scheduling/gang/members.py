@@ -182,7 +182,7 @@ class Order:
         self, before: MemberFrame, member: Member, question: PodFilter, others: Sequence[Member], returns: int
     ) -> MemberFrame:
         """Return the turn of a member that is equal to the one before it."""
-        # Where the places of others do not matter, equal members need not try what the one before them has tried.
+        # Equal members need not try the nodes that the one before them has tried, unless places of others matter.
         if not self._matters:
             return MemberFrame(member, question, before.order, before.position, returns=returns)
         # With rules that need others, an earlier node may take it by now: so the turn goes around once.

@@ -114,7 +114,7 @@ def is_proven(
     """
     then, pools = states[0].usage, PlannedGang.of(nominated.plans).pools
     touched = states[0].allocator.inventory.touched_since(nominated.inventory_version)
-    # Not known is as good as changed: the journal of slices keeps so many changes and no more.
+    # None if the journal of slices does not reach back so far: then a change is possible.
     if touched is None or not touched.isdisjoint(pools) or any(then.pool(it) != usage.pool(it) for it in pools):
         return False
     if any((now := nodes.get(it.key)) is None or not _is_alike(now.node, it) for it in nominated.nodes):

@@ -128,7 +128,7 @@ def few(hints: Iterable[Hint]) -> frozenset[Hint]:
     found = frozenset(hints)
     of_pods = [hint for hint in found if isinstance(hint, PodsChange)]
     selectors = sum(len(hint.selection.sets) for hint in of_pods)
-    # Fewer hints must never mean fewer wake-ups: what was taken out is covered by what is put in.
+    # Fewer hints must never mean fewer wake-ups: ``AnyPod`` covers the removed ones.
     return found if selectors <= MOST_HINTS else found.difference(of_pods) | {AnyPod()}
 
 

@@ -103,7 +103,7 @@ def gang_of(pod: Pod, group: PodGroup | None = None) -> Gang | Obstacle | None:
     value = _said(pod, GANG)
     if value is not None:
         return _named(pod, value)
-    # Where there is a PodGroup, that says the size.
+    # A PodGroup has the size, if there is one.
     kueue = (labels or {}).get(KUEUE_GROUP) if group_name(pod) is None else None
     if kueue is not None:
         return _sized(pod, f"kueue {kueue}", kueue, KUEUE_COUNT, (annotations or {}).get(KUEUE_COUNT))

@@ -127,7 +127,7 @@ def is_large(claim: ResourceClaim) -> bool:
 def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
     """What is read of it."""
     finalizers = meta.finalizers or ()
-    # That there is another finalizer matters, which ones do not.
+    # It matters whether there is another finalizer, not which one.
     other = next((name for name in finalizers if name not in _OURS), None)
     kept = tuple([name for name in finalizers if name in _OURS or name is other])
     owner = meta.controller

@@ -105,7 +105,7 @@ class LoadedNode:
 
     def with_load(self, used: Amounts) -> LoadedNode:
         """The same node with other pods on it."""
-        # Copied and not computed: the load changes with each pod, what the node offers seldom.
+        # Copied and not computed: the load changes with each pod, the offer of the node seldom.
         state = LoadedNode.__new__(LoadedNode)
         state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
         state.counted, state.soft_taints = self.counted, self.soft_taints

@@ -209,7 +209,7 @@ def recorded_amounts(pod: Pod) -> dict[str, int]:
         return total
     for status in pod.status.node_allocatable_resource_claim_statuses:
         total = add(total, amounts_of(status))
-    # What the pod requests as a whole covers its devices as well: it must not count twice.
+    # The pod-level requests cover its devices as well: they must not count twice.
     covered = pod_level_resources(pod)
     return {name: amount for name, amount in total.items() if name not in covered}
 
