@@ -117,11 +117,8 @@ def _resources(structure: Structure, group: str, version: str) -> Json:
             "namespaced": resource.namespaced,
             "kind": resource.kind,
             "verbs": list(resource.verbs),
+            **_other_names(resource),
         }
-        if resource.short_names:
-            line["shortNames"] = list(resource.short_names)
-        if resource.categories:
-            line["categories"] = list(resource.categories)
         lines.append(line)
         for sub in resource.subresources.values():
             group_version, kind = _body_of(resource, sub.kind)
@@ -179,6 +176,12 @@ def _aggregated(structure: Structure, version: str, *, core: bool) -> Json:
     }
 
 
+def _other_names(resource: Resource) -> Json:
+    """Return short names and categories, as both forms of discovery have them: only if there are some."""
+    found = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
+    return {key: names for key, names in found.items() if names}
+
+
 def _version(version: str, resources: list[Resource]) -> Json:
     return {"version": version, "resources": [_discovered(resource) for resource in resources], "freshness": "Current"}
 
@@ -190,11 +193,8 @@ def _discovered(resource: Resource) -> Json:
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
+        **_other_names(resource),
     }
-    if resource.short_names:
-        found["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        found["categories"] = list(resource.categories)
     subresources: list[Any] = []
     for sub in resource.subresources.values():
         group_version, kind = _body_of(resource, sub.kind)
