@@ -27,6 +27,7 @@ from dra_kubeletplugin import (
     CountersInUse,
     DeviceInUse,
     DeviceNotPublished,
+    HostPartInUse,
     Pool,
     Prepared,
     PreparedDevice,
@@ -470,6 +471,28 @@ async def test_other_shares_of_a_device_are_given_beside_a_damaged_record(node: 
     error = str(await refused(node, allocated("d", "p/gpu-3")))
     assert "device gpu-3 is at /dev/gpu-0, which was given to claim uid-of-a (its record is damaged), whose" in error
     assert error.endswith(f"or if none is left on this node, remove {node.root}/claims/uid-of-a.json")
+
+
+async def test_a_damaged_record_keeps_its_device_by_a_second_file_of_a_former_version(node: NodeWorld) -> None:
+    """That one lists the parts of the host without their devices; its other devices stay free."""
+
+    def owning(prepared: Prepared) -> list[PreparedDevice]:
+        return [replace(each, owns=("/dev/one",) if each.device != "gpu-1" else ()) for each in prepared]
+
+    node.driver.answer = owning
+    await prepared(node, allocated("a", "p/gpu-0"))
+    (node.root / "claims" / "uid-of-a.json").write_bytes(b"{")
+    path = node.root / "claims" / "uid-of-a.held"
+    content = json.loads(path.read_bytes())
+    del content["checksum"]
+    content["rest"]["owned"] = list(content["rest"]["owned"])
+    content["checksum"] = zlib.crc32(json.dumps(content, separators=(",", ":")).encode())
+    path.write_text(json.dumps(content))
+    node.start()
+    node.driver.answer = owning
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
+    assert isinstance(await refused(node, allocated("c", "p/gpu-3")), HostPartInUse)
+    await prepared(node, allocated("d", "p/gpu-1"))
 
 
 async def test_a_process_remembers_what_a_record_held_before_it_was_damaged(node: NodeWorld) -> None:

@@ -184,7 +184,7 @@ class Conflicts:
         for uid, rest in self._unreadable(wanted):
             for mine in () if wanted.given else wanted.exclusive():
                 for part in mine.owns:
-                    if part in rest.had or rest.owned.get(part, (mine.pool, mine.device)) != (mine.pool, mine.device):
+                    if rest.denies(part, mine.pool, mine.device):
                         raise HostPartInUse(
                             mine.device, part, f"{uid} (its record is damaged)", record=self._records.path(uid)
                         )

@@ -132,12 +132,13 @@ class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device.
 
     ``owned`` are the parts of the host that its devices own, with the pool and the name of the device: another share of
-    that device owns them as well. ``had`` is what they owned before.
+    that device owns them as well. ``had`` is what they owned before. Files of former versions have both in ``owned``,
+    without the devices.
     """
 
     boot_id: str = ""
     holds: tuple[HeldDevice, ...] | None = None
-    owned: dict[str, tuple[str, str]] = {}  # msgspec copies defaults
+    owned: dict[str, tuple[str, str]] | tuple[str, ...] = {}  # msgspec copies defaults
     had: tuple[str, ...] = ()
     newer: bool = False
     node: str = ""
@@ -147,6 +148,12 @@ class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         """Return what others have to know of a claim."""
         owned = {part: (device.pool, device.device) for device in record.exclusive() for part in device.owns}
         return cls(record.boot_id, record.holds, owned, tuple(sorted(record.had)), node=record.node)
+
+    def denies(self, part: str, pool: str, device: str) -> bool:
+        """Return whether this device must not be given with a part of the host, which another device may have."""
+        if isinstance(self.owned, tuple):
+            return part in self.owned
+        return part in self.had or self.owned.get(part, (pool, device)) != (pool, device)
 
 
 class _NewerFile(msgspec.Struct, frozen=True):
