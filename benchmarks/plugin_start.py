@@ -62,7 +62,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def fill(settings: PluginSettings, claims: int) -> None:
-    """Write the records of so many prepared claims."""
+    """Write the records of prepared claims."""
     records = ClaimRecords(settings.records_dir)
     records.create()
     for number in range(claims):

@@ -39,7 +39,7 @@ ENDINGS: Final = (asyncio.CancelledError, GeneratorExit)
 
 
 _LONGEST_TEXT_CHARACTERS: Final = 8_000
-"""Of an error, for the kubelet: it takes 4 MiB for the answer to a call, and shows 1,024 characters in an event."""
+"""Characters of an error. The kubelet takes an answer of at most 4 MiB, and shows 1,024 characters in an event."""
 
 
 def is_ending() -> bool:
@@ -59,7 +59,7 @@ async def answer_of(call: Awaitable[T]) -> T:
 
 @contextmanager
 def own_code() -> Iterator[None]:
-    """Inside the block code of the driver runs: what it raises and is no ``Exception`` becomes a ClaimError."""
+    """Run code of the driver. A BaseException of it that is no ``Exception`` becomes a ClaimError."""
     try:
         yield
     except (Exception, KeyboardInterrupt):

@@ -45,7 +45,7 @@ from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
 _LOADING = threading.Lock()
 """The package remembers the names of its files by content: another thread must not get that of a file that is gone."""
 MOST_PLUGIN_LETTERS: Final = 300
-"""Of what a plugin says when it fails."""
+"""Letters of a failed credential plugin's message."""
 
 
 @dataclass(frozen=True)

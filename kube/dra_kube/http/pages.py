@@ -80,7 +80,7 @@ class Table(msgspec.Struct, rename="camel"):
 
     @property
     def items(self) -> list[_Row] | None:
-        """The rows, by the name that a list has for what it holds."""
+        """The rows, under the name that lists have for their objects."""
         return self.rows
 
 

@@ -1,4 +1,4 @@
-"""A driver as a command: its flags, and what the sub-commands of dra-kubelet-plugin do.
+"""A driver as a command: its flags, and the sub-commands of dra-kubelet-plugin.
 
 The flags stand here, those of every driver and of its controller: help needs no more than this file.
 """

@@ -129,7 +129,7 @@ class ClaimRecord(_Part, frozen=True):
 
 
 class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is known of a record that cannot be read, damaged or ``newer``; ``holds`` None: it may hold any device.
+    """The known part of a damaged or ``newer`` record. It may hold any device if ``holds`` is None.
 
     ``owned`` are the parts of the host that its devices own, with the pool and the name of the device: another share of
     that device owns them as well. ``had`` is what they owned before. Files of former versions have both in ``owned``,

@@ -51,7 +51,7 @@ SEARCH_SECONDS: Final = 5.0
 ROUND_SECONDS: Final = 5.0
 """Seconds of a round after which the Workloads that it has not reached are left to the next one."""
 NAMESPACE_SECONDS: Final = 1.0
-"""Seconds after which the Workloads of a namespace let those of others go first."""
+"""Seconds after which the Workloads of a namespace let other namespaces go first."""
 STRETCH_SECONDS: Final = 0.005
 """Seconds after which other threads have their turn."""
 THREAD_REST_SECONDS: Final = 0.02
@@ -133,7 +133,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class CheckAnswers:
-    """By UID. ``started`` have no pod left to place. ``looked``: those of the Workloads that wait that were reached.
+    """Outcomes by UID. ``started`` have no pod left to place. ``looked``: pending Workloads that the round reached.
 
     ``left``: how many were not.
     """

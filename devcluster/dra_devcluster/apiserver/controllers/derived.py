@@ -1,8 +1,8 @@
 """Objects that follow from others: the roles that every cluster has, aggregated ClusterRoles, the status of quotas.
 
 The default roles and bindings are there from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``. The rules
-of an aggregated ClusterRole are those of all ClusterRoles that its selectors choose. The status of a ResourceQuota says
-what the namespace uses of what it may.
+of an aggregated ClusterRole are the rules of all ClusterRoles that its selectors choose. The status of a ResourceQuota
+says how much of it the namespace uses.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _item_encoder(resource: Resource, want: Wanted) -> Callable[[Stored], bytes]
 
 
 def _joined(head: bytes, encoded: Callable[[Stored], bytes], items: Iterable[Stored], tail: bytes) -> Iterator[bytes]:
-    """Chunks that end where objects of so many bytes were read, however short what is shown of them is."""
+    """Chunks of an answer. Each ends after this many bytes of objects were read, however short their rows are."""
     pending, size, separator = [head], len(head), b""
     for stored in items:
         pending += (separator, encoded(stored))

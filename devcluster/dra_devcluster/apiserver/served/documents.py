@@ -1,4 +1,4 @@
-"""The documents that say what is served: discovery and OpenAPI.
+"""The documents of a server about itself: discovery and OpenAPI.
 
 Discovery lists groups, versions and resources, in the old form and in the aggregated one (``answer``).
 

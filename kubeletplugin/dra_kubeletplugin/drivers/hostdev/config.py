@@ -12,7 +12,7 @@
 
 An error names the file, the entry, the field, and what to write instead.
 
-What the types do not check is checked when the file is read: names, patterns, facts, and what CDI refuses.
+Reading the file checks the rest: names, patterns, facts, and everything that CDI refuses.
 
 Texts have facts in braces: ``/dev/vfio/{iommuGroup}``, ``{sysfs.speed}``, ``{udev.ID_MODEL}``. A misspelt name is an
 error of the file, and no attribute that is always missing. A fact that a device does not have leaves the whole text

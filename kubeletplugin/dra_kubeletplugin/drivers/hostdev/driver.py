@@ -1,4 +1,4 @@
-"""What containers with a host device get: its nodes, and what the entry of the configuration adds.
+"""The driver: containers get the nodes of a host device, and the additions of its entry in the configuration.
 
 The host is looked at again for each claim, so that a device that was plugged in again is given with its present number.
 A claim may say where the node is to be, with the configuration ``{"containerPath": "/dev/modem"}``. What of the host

@@ -134,7 +134,7 @@ def few(hints: Iterable[Hint]) -> frozenset[Hint]:
 
 @dataclass(frozen=True, slots=True)
 class RuleSurroundings:
-    """The input of rules beside the pod and the node. ``volumes`` are those of the pod."""
+    """The input of rules beside the pod and the node. ``volumes`` belong to the pod."""
 
     pods_by_node: PodsByNode
     topologies: Topologies
