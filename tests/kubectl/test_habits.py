@@ -169,6 +169,11 @@ def test_a_node_that_does_not_exist_is_no_node_without_devices(capsys: pytest.Ca
     assert main(["devices", "--node", f"node/{name}", *FROM]) == 0
 
 
+def test_devices_of_no_node_add_no_empty_name_to_those_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--node", "nope", "--from", str(HERE / "causes.yaml")]) == 1
+    assert "there is no node nope; there are: cpu-1, gpu-1" in capsys.readouterr().err
+
+
 async def test_a_server_that_never_answers_is_told_without_a_limit_of_the_person(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

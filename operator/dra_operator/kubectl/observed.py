@@ -120,7 +120,7 @@ def no_node(name: str, known: Iterable[str]) -> Problem:
     """Return the error about a node that does not exist, with similar names, or else some of the names there are."""
     from difflib import get_close_matches  # seldom needed
 
-    names = sorted(known)
+    names = sorted(filter(None, known))  # a device of several nodes names none
     if similar := get_close_matches(name, names, 3):
         return Problem(f"there is no node {name}; similar: {', '.join(similar)}")
     return Problem(f"there is no node {name}; there are: {listed(names, MOST_NAMES) or 'none'}")
