@@ -28,6 +28,7 @@ beforeAll(() => {
     more_lines: 0,
     fixes: [{ node: 'n1', text: 'uncordon the node' }],
     command: 'kubectl dra why pod/a -n ml',
+    error: '',
   };
   vi.stubGlobal('fetch', async () => new Response(JSON.stringify(answer)));
   Object.assign(navigator, { clipboard: { writeText: copied } });

@@ -8,6 +8,7 @@ const ANSWER: Answer = {
   more_lines: 0,
   fixes: [{ node: 'n1', text: 'uncordon the node' }],
   command: 'kubectl dra why pod/a -n ml',
+  error: '',
 };
 
 afterEach(() => vi.unstubAllGlobals());
@@ -65,5 +66,9 @@ describe('the text for the clipboard', () => {
   it('has the lines, and says how many are left out', () => {
     expect(asText(ANSWER)).toBe('pod ml/a would fit 0 of 5 nodes\non n1: uncordon the node');
     expect(asText({ ...ANSWER, more_lines: 7 })).toContain('7 more lines');
+  });
+
+  it('begins with why it may be old', () => {
+    expect(asText({ ...ANSWER, error: 'no route to host' })).toMatch(/^The cluster could not be read.*no route to host\npod/);
   });
 });

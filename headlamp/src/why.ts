@@ -7,6 +7,8 @@ export interface Answer {
   more_lines: number;
   fixes: { node: string; text: string }[];
   command: string;
+  /** Why the last read of the cluster failed; empty if it did not. */
+  error: string;
 }
 
 /** Whether a text is an address that `kubectl dra ui` prints: of this machine, with a token. */
@@ -34,8 +36,9 @@ export async function ask(address: string, pod: string, signal?: AbortSignal): P
   return answer.json();
 }
 
-/** The answer as one text, for the clipboard. */
+/** The answer as one text, which says first if it may be old. */
 export function asText(answer: Answer): string {
+  const old = answer.error ? [`The cluster could not be read again, this is from before: ${answer.error}`] : [];
   const more = answer.more_lines > 0 ? [`… ${answer.more_lines} more lines`] : [];
-  return [...answer.lines, ...more].join('\n');
+  return [...old, ...answer.lines, ...more].join('\n');
 }

@@ -341,16 +341,16 @@ async def test_a_question_that_takes_long_holds_up_neither_facts_nor_reads(
         assert (await asking)[0] == 200
 
 
-async def test_who_asks_nothing_but_why_is_answered_from_a_new_read(
-    http: ClientSession, monkeypatch: pytest.MonkeyPatch
+async def test_who_asks_nothing_but_why_is_answered_from_a_new_read_or_told_that_there_is_none(
+    http: ClientSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As the plugin of Headlamp does, beside which no page is open."""
     monkeypatch.setattr(newest, "READ_SECONDS", 0.0)
     monkeypatch.setattr(newest, "OLDEST_SECONDS", 0.0)
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(DevApiServer())
-        kubeconfig = server.write_kubeconfig(server.ca_file.with_name("kubeconfig"))
-        api = await stack.enter_async_context(Api(connection(str(kubeconfig))))
+    async with AsyncExitStack() as stack, AsyncExitStack() as cluster:
+        server = await cluster.enter_async_context(DevApiServer())
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        api = await cluster.enter_async_context(Api(connection(str(kubeconfig))))
         address = await stack.enter_async_context(running(options("--kubeconfig", str(kubeconfig))))
         why = f"{address}api/why?kind=pod&key=default/web"
         assert (await asked(http, why))[0] == 404
@@ -359,9 +359,17 @@ async def test_who_asks_nothing_but_why_is_answered_from_a_new_read(
         )
 
         async def is_known() -> bool:
-            return (await asked(http, why))[0] == 200
+            status, answer = await asked(http, why)
+            return status == 200 and not answer["error"]
 
         await until("the pod is known", is_known)
+        await cluster.aclose()
+
+        async def is_old() -> bool:
+            status, answer = await asked(http, why)
+            return status == 200 and bool(answer["error"]) and "default/web" in answer["lines"][0]
+
+        await until("the answer says that it is old", is_old)
 
 
 async def test_the_answer_has_all_that_the_plugin_of_headlamp_reads(http: ClientSession) -> None:

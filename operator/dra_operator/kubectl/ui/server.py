@@ -3,7 +3,7 @@
 Only a page that was opened by the address that the command printed may ask. The address has a random token, which every
 request must carry in its path. Another site in the same browser does not know it; and even if it did, its requests name
 that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
-RecentAnswers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
+Answers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
 
 Facts are worked out in threads of their own; at most ``MOST_FACT_QUESTIONS`` are worked on or wait, and files are in
 memory. So neither a read of the cluster, nor a question for which changes are tried, nor a client that takes its answer
@@ -161,15 +161,18 @@ class Feed:
         """Return an answer that needs the scheduler. One question runs at a time; the smallest ``size`` goes first.
 
         After ``PAGE_ANSWER_SECONDS`` the answer has the results so far. If the view is old, the question waits for the
-        next one: a plugin of another program asks nothing else. Raises Crowded or HTTPNotFound.
+        next one: a plugin of another program asks nothing else. ``error`` says why the last read failed, or is empty.
+        Raises Crowded or HTTPNotFound.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(PAGE_ANSWER_SECONDS):
                 await self._newest.fresh()
+        error = str(self._newest.problem or "")
 
         def within_limit(view: View, is_gone: Callable[[], bool]) -> bytes:
             with view.pausing.within(PAGE_ANSWER_SECONDS, is_gone):
-                return _encoded(question(view))
+                answer = question(view)
+            return _encoded(answer and {**answer, "error": error})
 
         return await self._newest.ask(within_limit, size=size)
 
