@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from dra_kubeletplugin import ClaimError
@@ -209,6 +210,24 @@ async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alo
     await asyncio.wait_for(asyncio.gather(first, second), 30)
 
 
+async def test_work_keeps_its_result_when_the_disk_has_become_read_only_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim's lock file stays, and serves the next call."""
+
+    def refuse(path: Path, missing_ok: bool = False) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    async def work() -> str:
+        monkeypatch.setattr(Path, "unlink", refuse)
+        return "done"
+
+    turns = Turns(serialize=False, folder=tmp_path)
+    for _ in range(2):
+        assert await asyncio.wait_for(turns.run("unprepare", ["a"], work), 30) == "done"
+    assert len([name for name in os.listdir(tmp_path) if name.startswith("claim-")]) == 1
+
+
 CLAIMS = [
     ("one claim", ["a"], ["a"], False),
     ("two claims", ["a"], ["b"], True),
@@ -266,6 +285,7 @@ async def test_a_claim_is_free_again_when_the_process_that_held_it_is_killed(tmp
     code = f"""
 import asyncio, sys
 from pathlib import Path
+from typing import NoReturn
 from dra_kubeletplugin import ClaimError
 from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.claims.calls import Turns

@@ -42,7 +42,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -234,9 +234,15 @@ async def _claim_lock(stack: AsyncExitStack, folder: Path, uid: str) -> bool:
                     return False
                 raise
             if _is_at(descriptor, path):
-                own.callback(path.unlink, missing_ok=True)  # before the lock is released
+                own.callback(_removed, path)  # before the lock is released
                 stack.push_async_callback(own.pop_all().aclose)
                 return True
+
+
+def _removed(path: Path) -> None:
+    """Remove the file of a lock that is held. On a disk that has become read-only it stays, to the next call."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
