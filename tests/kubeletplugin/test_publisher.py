@@ -313,6 +313,18 @@ async def test_an_event_about_the_pod_of_the_driver_says_that_its_pool_is_contes
         assert "stop one of them" in event["message"]
 
 
+async def test_an_event_tells_of_a_contest_although_the_other_writer_wins(api: PluginApi, errors: Errors) -> None:
+    """That one changes the slices again in the moment in which they are restored."""
+    api.user = OWN_POD
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        api.faults["update"] = [Conflict(409, "Conflict", "the object has been modified")] * 1000
+        changed = api.slices()[0]
+        await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": "b"}]}})
+        await api.until(lambda: any(key[0] == "events" for key in api.objects))
+
+
 async def test_what_a_newer_instance_writes_is_no_contest(
     api: PluginApi, errors: Errors, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -344,11 +344,10 @@ class SlicePublisher:
             self._release = await self._server_release()
         release = self._release or NEWEST
         pool, plan = await asyncio.to_thread(_planned, publication, desired, existing, unanswered, release)
-        contest: ContestedPool | None = None
         changed = [item.name for item in (*plan.delete, *(write.stored for write in plan.update)) if item]
         if is_stored and changed and not plan.create:  # missing ones were deleted, as a kubelet that starts does
             self._check_permission()
-            contest = self._contest(name, changed)
+            await self._tell_of_contest(name, changed)
         for item in plan.delete:
             self._check_permission()
             await self._writer.delete(item)
@@ -362,21 +361,19 @@ class SlicePublisher:
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
             if kept is not None:
                 self._dropped(name, desired, pool, write, kept)
-        if contest is not None:
-            await self._tell_in_an_event(contest)
 
-    def _contest(self, name: str, slices: list[str]) -> ContestedPool | None:
-        """Report slices that another client changed while nothing was to be published; None if that was told already.
+    async def _tell_of_contest(self, name: str, slices: list[str]) -> None:
+        """Report slices that another client changed while nothing was to be published, if that was not told already.
 
-        A mere deletion is no contest.
+        A mere deletion is no contest. This comes before the changes are undone: who changes them again may win.
         """
         now = self._now()
         if now - self._contested.get(name, -_CONTEST_SECONDS) < _CONTEST_SECONDS:
-            return None
+            return
         self._contested[name] = now
         contest = ContestedPool(self._driver, name, slices)
         self._report(contest, "ResourceSlices are contested")
-        return contest
+        await self._tell_in_an_event(contest)
 
     async def _tell_in_an_event(self, contest: ContestedPool) -> None:
         """Write an event about our own pod, where people look who see devices come and go.
