@@ -447,7 +447,7 @@ def _ui_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         help="a page that may ask as well, if it has the token, such as http://localhost:4466; null for pages that are "
-        "files, as in Headlamp's app; repeatable",
+        "files, as in Headlamp's app, and with them for sandboxed frames of any site; repeatable",
     )
     add_namespace_argument(parser)
     add_operator_arguments(parser)
