@@ -20,13 +20,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from dra_api.codec import encode
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, connection
-from dra_kubeletplugin import ContainerEdits, PluginSettings, PreparedDevice, results_for
-from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, boot_id
-from dra_kubeletplugin.testing import FakeKubelet, allocated_claim
+from dra_kubeletplugin import PluginSettings
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.testing import FakeKubelet
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from plugin_claims import prepared_claim
 
 NAME, NODE = "gpu.example.com", "node-1"
 DRIVER = f"""
@@ -66,20 +68,7 @@ def fill(settings: PluginSettings, claims: int) -> None:
     records = ClaimRecords(settings.records_dir)
     records.create()
     for number in range(claims):
-        claim = allocated_claim(NAME, f"{NODE}/old-{number}", name=f"claim-{number}")
-        (result,) = results_for(NAME, claim)
-        record = ClaimRecord(
-            uid=claim.metadata.uid,
-            namespace="default",
-            name=claim.metadata.name,
-            boot_id=boot_id(),
-            fingerprint=fingerprint(NAME, claim),
-            phase="prepared",
-            holds=(HeldDevice(pool=result.pool, device=result.device),),
-            devices=(PreparedDevice.of(result, edits=ContainerEdits(env=(f"CLAIM={number}",))),),
-            allocated=encode(own_part(NAME, claim)).decode(),
-            node=NODE,
-        )
+        _, record = prepared_claim(NAME, NODE, f"old-{number}", f"claim-{number}")
         records.write(record, durable=False)
 
 

@@ -12,15 +12,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from dra_api.codec import encode, to_dict
+from dra_api.codec import to_dict
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, RESOURCE_CLAIMS
 from dra_kubeletplugin import ClaimRef, ContainerEdits, Driver, KubeletPlugin, Pool, Prepared, PreparedDevice, device
 from dra_kubeletplugin import results_for as results_of
-from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, boot_id
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.testing import DriverNode, FakeKubelet, allocated_claim
+from plugin_claims import prepared_claim
 from waiting import becomes
 
 NAME = "gpu.example.com"
@@ -32,24 +32,6 @@ class Gpu(Driver):
     async def prepare(self, claim: ResourceClaim) -> Prepared:
         edits = ContainerEdits(env=(f"CLAIM={claim.metadata.name}",))
         return [PreparedDevice.of(result, edits=edits) for result in results_of(NAME, claim)]
-
-
-def prepared_claim(number: int) -> tuple[ResourceClaim, ClaimRecord]:
-    claim = allocated_claim(NAME, f"worker-1/gpu-{number}", name=f"claim-{number}")
-    (result,) = results_of(NAME, claim)
-    record = ClaimRecord(
-        uid=claim.metadata.uid,
-        namespace="default",
-        name=claim.metadata.name,
-        boot_id=boot_id(),
-        fingerprint=fingerprint(NAME, claim),
-        phase="prepared",
-        holds=(HeldDevice(pool=result.pool, device=result.device),),
-        devices=(PreparedDevice.of(result, edits=ContainerEdits(env=(f"CLAIM={claim.metadata.name}",))),),
-        allocated=encode(own_part(NAME, claim)).decode(),
-        node="worker-1",
-    )
-    return claim, record
 
 
 @contextmanager
@@ -75,7 +57,7 @@ async def full(driver_node: DriverNode) -> tuple[DriverNode, ClaimRef]:
     records.create()
     with mock.patch("os.fsync"):
         for number in range(CLAIMS):
-            claim, record = prepared_claim(number)
+            claim, record = prepared_claim(NAME, "worker-1", f"gpu-{number}", f"claim-{number}")
             records.write(record, durable=False)
     await driver_node.api.put(NODES, {"metadata": {"name": "worker-1"}})
     await driver_node.api.put(RESOURCE_CLAIMS, to_dict(claim))
