@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from controllers_world import World
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.kube.claims import LARGE_CLAIMS_AT_ONCE
+from dra_operator.kube.claims import LARGE_CLAIMS_AT_ONCE, ClaimWriter
 from fake_api import Call, Effect
 from objects import Make
 from waiting import until
@@ -102,16 +103,8 @@ def said(world: World) -> str:
     return str(next(it["message"] for it in conditions if it["type"] == "PodScheduled"))
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-async def test_of_large_claims_few_are_read_and_written_at_the_same_time(
-    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, *, is_large: bool
-) -> None:
-    furnish(world, make)
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 10))
-    labels = {f"{'x' * 60 * is_large}{number}": "" for number in range(1200)}
-    for number in range(10):
-        world.api.add(RESOURCE_CLAIMS, make.claim(f"claim-{number}", labels=labels))
-        world.api.add(PODS, make.pod(f"pod-{number}", [make.use(f"claim-{number}")]))
+def most_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The most requests about single claims that were under way at the same time, from now on."""
     request, now, peak = world.api.request, 0, 0
 
     async def counted(call: Call, effect: Effect) -> dict[str, Any]:
@@ -125,12 +118,40 @@ async def test_of_large_claims_few_are_read_and_written_at_the_same_time(
         finally:
             now -= is_about_one
 
+    monkeypatch.setattr(world.api, "request", counted)
+    return lambda: peak
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_of_large_claims_few_are_read_and_written_at_the_same_time(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    furnish(world, make)
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 10))
+    labels = {f"{'x' * 60 * is_large}{number}": "" for number in range(1200)}
+    for number in range(10):
+        world.api.add(RESOURCE_CLAIMS, make.claim(f"claim-{number}", labels=labels))
+        world.api.add(PODS, make.pod(f"pod-{number}", [make.use(f"claim-{number}")]))
+
     async def are_bound() -> bool:
         return all(pod["spec"].get("nodeName") for pod in world.api.of(PODS))
 
-    monkeypatch.setattr(world.api, "request", counted)
+    peak = most_at_once(world, monkeypatch)
     world.start()
     async with world.running():
         await until("all pods are bound", are_bound)
     assert all(claim["metadata"]["labels"] == labels for claim in world.api.of(RESOURCE_CLAIMS))
-    assert peak == LARGE_CLAIMS_AT_ONCE if is_large else peak > LARGE_CLAIMS_AT_ONCE
+    assert peak() == LARGE_CLAIMS_AT_ONCE if is_large else peak() > LARGE_CLAIMS_AT_ONCE
+
+
+async def test_of_claims_that_are_looked_up_by_their_names_few_are_read_at_the_same_time(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says before the answer how large they are."""
+    for number in range(10):
+        world.api.add(RESOURCE_CLAIMS, make.claim(f"claim-{number}"))
+    peak = most_at_once(world, monkeypatch)
+    writer = ClaimWriter(world.api, lambda _: None, lambda _: None, lambda: None)
+    found = await asyncio.gather(*(writer.find("ns", f"claim-{number}") for number in range(10)))
+    assert [claim.metadata.name for claim in found] == [f"claim-{number}" for number in range(10)]
+    assert peak() == LARGE_CLAIMS_AT_ONCE

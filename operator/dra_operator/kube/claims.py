@@ -143,10 +143,15 @@ class ClaimAccess:
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
         """Return the claim as the server has it now, or its successor of the same name. Raises NotFound."""
         async with self._turn_of(claim):
-            return await self.find(claim.metadata.namespace, claim.metadata.name)
+            return await self._get(claim.metadata.namespace, claim.metadata.name)
 
     async def find(self, namespace: str, name: str) -> ResourceClaim:
         """Return the claim of a name as the server has it now. Raises NotFound."""
+        # How large it is shows in the answer: a tenant may put large claims where names are to be generated.
+        async with self._large:
+            return await self._get(namespace, name)
+
+    async def _get(self, namespace: str, name: str) -> ResourceClaim:
         return self._took(await self._client.get(RESOURCE_CLAIMS, name, namespace))
 
     def came(self, claim: ResourceClaim, raw: Object) -> None:
