@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from admission_world import AdmissionWorld
-from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
 from dra_operator.admission.workloads import AdmissionSettings
 from fake_api import ERRORS, Call
 from kueue_model import admission_check, check_of, finish, is_true, pods_of, workload
@@ -111,6 +111,22 @@ async def test_an_end_of_a_back_off_that_could_not_be_written_is_written_again(w
         finish(world.api, "ns/first")
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
     assert refused
+
+
+async def test_a_decision_that_the_server_finds_invalid_is_counted_and_told(
+    world: AdmissionWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.api.before = lambda call: (
+        Invalid(422, "Invalid", "a webhook says no") if (call.verb, call.plural) == ("patch", "workloads") else None
+    )
+    world.start()
+    async with world.running():
+        await world.until(
+            "an error is counted", lambda: world.registry.get_sample_value("dra_operator_admission_errors_total"), 5
+        )
+    assert "workload ns/train: cannot be written" in caplog.text
+    assert "a webhook says no" in caplog.text
 
 
 async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: AdmissionWorld) -> None:

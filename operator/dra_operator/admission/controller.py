@@ -101,6 +101,8 @@ class Memory:
     retried_at: float = -math.inf
     looked: int = 0
     """How often something had come free at the last look."""
+    refused: str = ""
+    """The last version of which the server has refused a write as invalid."""
     never_since: float | None = None
     back_off: CheckDecision | None = None
     """The write that follows when Kueue has evicted the Workload."""
@@ -490,7 +492,7 @@ class AdmissionController:
             except KubeError as error:
                 # What came free is still there: the next look finds it without anything else that comes free.
                 memory.looked, memory.requeued = 0, False
-                self._tell(workload.key, error)
+                self._tell(workload, error)
                 return
         self._metrics.requeued.inc()
         logger.info("workload %s: devices came free: its back-off ends", workload.key)
@@ -507,24 +509,29 @@ class AdmissionController:
         except NotFound:
             return False
         except KubeError as error:
-            self._tell(workload.key, error)
+            self._tell(workload, error)
             return False
         self._control.answered(convert(Workload, raw))
         return True
 
-    def _tell(self, what: str, error: KubeError) -> None:
+    def _tell(self, workload: Workload, error: KubeError) -> None:
         """Log a failed write, and try again a little later. That the object has changed is no failure."""
         if isinstance(error, Conflict):
             self._workloads_changed = True
             self._news.set()
             return
         if isinstance(error, Invalid):
-            # The fields of a JSON patch are looked up before the versions are compared: they may be gone by now.
-            asyncio.get_running_loop().call_later(CHANGED_SECONDS, self._look_again)
-            logger.debug("workload %s: cannot be written: %s", what, error)
-            return
+            meta = workload.metadata
+            memory = self._memory.setdefault(meta.uid, Memory())
+            is_again, memory.refused = memory.refused == meta.resource_version, meta.resource_version
+            # The fields of a JSON patch are looked up before the versions are compared: they may be gone by now. A
+            # version that is still the newest one at the next look was refused for something else.
+            if not is_again:
+                asyncio.get_running_loop().call_later(CHANGED_SECONDS, self._look_again)
+                logger.debug("workload %s: cannot be written: %s", workload.key, error)
+                return
         self._metrics.errors.inc()
-        logger.warning("workload %s: cannot be written: %s", what, error)
+        logger.warning("workload %s: cannot be written: %s", workload.key, error)
         asyncio.get_running_loop().call_later(1.0 if not isinstance(error, ApiError) else 5.0, self._look_again)
 
     async def _activate_checks(self) -> None:
