@@ -448,3 +448,17 @@ async def test_where_another_component_places_pods_nothing_is_said_of_groups(wor
     world.api.change(PODS, "ns/group-0", lambda pod: pod["spec"].update(nodeName="node-0"))
     await world.settle()
     assert shown(world) is None
+
+
+@pytest.mark.parametrize(("min_count", "gangs"), [(None, {}), (3, {"devices": 1})])
+async def test_only_a_group_that_asks_for_a_gang_is_counted_as_one_that_waits(
+    world: World, min_count: int | None, gangs: dict[str, int]
+) -> None:
+    world.furnish(2, 1)
+    world.api.add(POD_GROUPS, group(min_count))
+    for number in range(3):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"large-{number}", count=3))
+        add(world, range(number, number + 1), "group", Make.use(f"large-{number}"))
+    await world.settle()
+    (family,) = (it for it in world.registry.collect() if it.name == "dra_operator_waiting_gangs")
+    assert {sample.labels["reason"]: sample.value for sample in family.samples} == gangs

@@ -31,7 +31,7 @@ from itertools import islice
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.references import is_for_extended_resources
+from dra_api.references import group_name, is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
@@ -153,18 +153,24 @@ class WaitingGauges(Collector):
 
     def _gangs(self) -> Metric:
         """A gang counts once: by the reason of the pod that speaks for it, if others wait with that one."""
-        reasons: dict[str, str] = {}
+        speakers: dict[str, tuple[str, str]] = {}
         for key, wake_on in self._cluster.waiting.items():
-            pod = self._cluster.pods.get(key)
-            gang = self._cluster.gang_key_of(pod) if pod is not None else None
-            if gang is not None and reasons.get(gang, WITH_GANG.reason) == WITH_GANG.reason:
-                reasons[gang] = wake_on.reason
+            # By the index: a scrape that reads what each of 100,000 pods wishes holds up the event loop for long.
+            for gang in self._cluster.pods_by_gang.values_of(key):
+                if gang not in speakers or speakers[gang][0] == WITH_GANG.reason:
+                    speakers[gang] = wake_on.reason, key
+        reasons = Tally(reason for reason, key in speakers.values() if self._is_in_gang(key))
         waiting = GaugeMetricFamily(
             "dra_operator_waiting_gangs", "Gangs with pods without a node, by reason", labels=["reason"]
         )
-        for reason, gangs in sorted(Tally(reasons.values()).items()):
+        for reason, gangs in sorted(reasons.items()):
             waiting.add_metric([reason], gangs)
         return waiting
+
+    def _is_in_gang(self, key: str) -> bool:
+        """Return whether the pod is in a gang. The index also has pods of a PodGroup that asks for none."""
+        pod = self._cluster.pods.get(key)
+        return pod is not None and (group_name(pod) is None or self._cluster.gang_key_of(pod) is not None)
 
     def _is_gated(self, pod: Pod) -> bool:
         """Return whether nothing is done for the pod yet; one that waits at our own gate is worked on."""
