@@ -350,6 +350,8 @@ async def test_the_header_that_asks_for_patience_reaches_the_caller(server: Serv
         ("inf", None),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("Wed, 21 Oct 2015 07:28:00 -0000", 0.0),
+        ("Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None),
+        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", None),
     ],
 )
 def test_what_the_header_may_say(header: str | None, seconds: float | None) -> None:

@@ -21,7 +21,7 @@ def seconds_of(header: str | None) -> float | None:
 def _until(date: str) -> float | None:
     try:
         then = parsedate_to_datetime(date)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a number of many digits
         return None
     if then.tzinfo is None:  # the zone "-0000" means UTC, origin unknown
         then = then.replace(tzinfo=UTC)
