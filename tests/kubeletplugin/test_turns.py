@@ -206,6 +206,8 @@ async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alo
     second = asyncio.create_task(turns.run("unprepare", ["b"], work))
     await asyncio.sleep(0.05)  # in which it would run
     assert not second.done()
+    with pytest.raises(ClaimError, match="0 s for another instance of the driver or unprepare, at work for 0 s; if"):
+        await turns.run("unprepare", ["c"], work, patience=0.05)
     end.set()
     await asyncio.wait_for(asyncio.gather(first, second), 30)
 

@@ -150,14 +150,17 @@ class Turns:
                 await asyncio.wait(late, timeout=_GRACE_SECONDS)
 
     def _busy(self, uids: Collection[str]) -> str:
-        """Name the work for which work on these claims waits."""
+        """Name the work for which work on these claims waits.
+
+        That on other claims may be in the way as well, if one of them has no lock file of its own.
+        """
         now = time.monotonic()
-        found = [
-            f"{task.get_name()}, at work for {now - started:.0f} s"
-            for task, (others, started) in self._running.items()
-            if self._serialize or not uids or not others or not others.isdisjoint(uids)
-        ]
-        return "; ".join(found) or "another instance of the driver"
+        same: list[str] = []
+        others: list[str] = []
+        for task, (claims, started) in self._running.items():
+            is_same = self._serialize or not uids or not claims or not claims.isdisjoint(uids)
+            (same if is_same else others).append(f"{task.get_name()}, at work for {now - started:.0f} s")
+        return "; ".join(same) or " or ".join(["another instance of the driver", *others])
 
     async def _turn_beside_own_work(self, what: str, uids: Collection[str]) -> AsyncExitStack:
         """Take the turn. Raises ClaimError if it belongs to the work that asks for it."""
