@@ -165,7 +165,6 @@ class Preemption:
         if not is_proven(states, terms, found, self._cluster.loaded_nodes(), usage):
             self._look_again(leader.key, self._rest)
             return None
-        # The gang may have other pods than at its last nomination.
         # Other pods of the gang may have been nominated before: nothing stays kept for these.
         kept = {pod.metadata.uid for pod in pods}
         self._forget(gang.key, [pod for pod in self._nominated_of(gang) if pod.metadata.uid not in kept])
@@ -364,7 +363,6 @@ class Preemption:
             try:
                 for victim in victims:
                     # Each deletion takes a request, in which the pod may be deleted or find another place.
-                    # Asked before each victim: the pod may be placed or gone meanwhile.
                     if not all(self._is_wanted(pod, node) for pod, node in places):
                         return
                     ended += await self._evictor.end(victim, preemptor, why)

@@ -220,8 +220,8 @@ class VictimEvictor:
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
             if fresh.metadata.uid != uid or fresh.is_terminal or fresh.metadata.deletion_timestamp is not None:
                 return False
-            # Before the request: if its answer is lost, the pod may be terminating all the same.
-            # Before the request: an answer that is lost must not lead to a second victim at once.
+            # Before the request: if its answer is lost, the pod may be terminating all the same, and no second victim
+            # must follow at once.
             self._asked.add(uid)
             await self._pods.mark_disrupted(fresh, self._disruption)
             await self._pods.delete(fresh)
@@ -276,7 +276,6 @@ class UnderWay:
         """Note that it waits for these pods to terminate."""
         before = self._known.get(who)
         # Pods that were bound or deleted leave no call behind, so their entries are dropped here.
-        # What ended without a word is forgotten with the next one that begins.
         self._known = {key: it for key, it in self._known.items() if self._is_nominated(it, any)}
         claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
         freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
