@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import ref
 
 import pytest
 from controllers_world import World
-from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Conflict
 from dra_operator.allocator import Features
 from dra_operator.cache import Key
 from dra_operator.controllers.queue import WorkQueue
@@ -106,3 +107,23 @@ async def test_keys_that_need_only_a_look_are_looked_at_with_pauses() -> None:
         await queue.idle()
     task.cancel()
     assert turns.number >= 20
+
+
+class _Read:
+    """What the work has read when it fails."""
+
+
+async def test_a_worker_that_waits_for_a_key_keeps_nothing_of_the_work_that_failed() -> None:
+    queue, known = WorkQueue(), list[ref[_Read]]()
+
+    async def fail(_: str) -> None:
+        known.append(ref(read := _Read()))
+        raise Conflict(409, "Conflict", f"{read} has been modified")
+
+    workers = Workers(queue, fail, 1, Failures(CollectorRegistry()), lambda: None)
+    task = asyncio.create_task(workers.run())
+    await workers.started.wait()
+    queue.add(Key("release", "ns/claim"))
+    await queue.idle()
+    assert [it() for it in known] == [None]
+    task.cancel()

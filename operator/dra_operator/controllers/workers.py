@@ -168,12 +168,13 @@ class Workers:
             if had_to_wait:
                 resumed = time.perf_counter()
             enter_attempt(new_attempt())
-            failure: Exception | None = None
             try:
                 await self._handle(key.object)
             except Exception as error:  # a bug in one piece of work must not stop the worker
-                failure = error
-            self._failures.report(self._queue, key, failure)
+                # Here, where the error ends: it has the frames of the work, which may have read a claim of a megabyte.
+                self._failures.report(self._queue, key, error)
+            else:
+                self._failures.report(self._queue, key, None)
             self._after()
             if time.perf_counter() - resumed > WORK_STRETCH_SECONDS / self._count:
                 await asyncio.sleep(0)  # with no key in hand: a pause changes the order of no two
