@@ -461,8 +461,12 @@ def test_a_name_that_is_not_there_is_an_error(tmp_path: Path, overrides: Overrid
         connection(two_of_each(tmp_path), None, overrides)
 
 
-def test_an_address_without_a_scheme_is_asked_by_tls_if_the_cluster_says_how(tmp_path: Path) -> None:
-    file = write(tmp_path, "127.0.0.1:6443")
+@pytest.mark.parametrize("source", [from_a_token_file, from_a_plugin])
+def test_an_address_without_a_scheme_is_asked_by_tls_if_the_cluster_says_how(
+    tmp_path: Path, source: Callable[[Path], dict[str, Any]]
+) -> None:
+    (tmp_path / "token").write_text("t")
+    file = write(tmp_path, "127.0.0.1:6443", **source(tmp_path / "token"))
     assert connection(file).host == "http://127.0.0.1:6443"
     config = yaml.safe_load(file.read_text())
     config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True

@@ -59,7 +59,10 @@ def existing_files(paths: str) -> list[Path]:
 
 
 def read_kubeconfig(paths: str) -> dict[str, Any]:
-    """Return the files of a list of paths as one, with absolute paths. Raises ConnectionSettingsError and Unusable."""
+    """Return the files of a list of paths as one, with absolute paths, and schemes in addresses.
+
+    Raises ConnectionSettingsError and Unusable.
+    """
     merged: dict[str, Any] = {"contexts": [], "clusters": [], "users": []}
     files = existing_files(paths)
     if not files:
@@ -115,7 +118,7 @@ def overridden(config: JSON, context: str | None, overrides: Overrides) -> tuple
     if overrides.server:
         known = _named(config, "clusters", cluster) if cluster else {}
         whole = {**known, "server": overrides.server}
-        made["clusters"] = [*config["clusters"], {"name": name, "cluster": {**whole, "server": address_of(whole)}}]
+        made["clusters"] = [*config["clusters"], {"name": name, "cluster": {**whole, "server": _address(whole)}}]
         cluster = name
     if overrides.token:
         made["users"] = [*config["users"], {"name": name, "user": {"token": overrides.token}}]
@@ -148,7 +151,7 @@ class PlainSettings:
     def load(self, cluster: JSON, user: JSON) -> None:
         """Take over a cluster and a user. Raises Unusable and OSError."""
         check_cluster(cluster)
-        self.host = address_of(cluster)
+        self.host = _text(cluster, "server")
         if not self.host:
             raise Unusable("its cluster has no server")
         self.proxy = _text(cluster, "proxy-url") or None
@@ -169,15 +172,6 @@ class PlainSettings:
     def get_basic_auth_token(self) -> str | None:
         """Return the header's value for user name and password."""
         return f"Basic {base64.b64encode(f'{self.username}:{self._password}'.encode()).decode()}"
-
-
-def address_of(cluster: JSON) -> str:
-    """Return the server's address; one without a scheme gets one as in client-go: https if the cluster says how."""
-    address = _text(cluster, "server")
-    if not address or "://" in address:
-        return address
-    says_how = ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
-    return f"{'https' if any(map(cluster.get, says_how)) else 'http'}://{address}"
 
 
 def check_cluster(cluster: JSON) -> None:
@@ -230,10 +224,21 @@ def _text(entry: JSON, name: str) -> str:
     return value.strip()
 
 
+def _address(cluster: JSON) -> str:
+    """Return the server's address; one without a scheme gets one as in client-go: https if the cluster says how."""
+    address = _text(cluster, "server")
+    if not address or "://" in address:
+        return address
+    says_how = ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
+    return f"{'https' if any(map(cluster.get, says_how)) else 'http'}://{address}"
+
+
 def _absolute(entry: JSON, folder: Path) -> dict[str, Any]:
     files = {
         name: str((folder / value).absolute()) for name in _FILES if isinstance(value := entry.get(name), str) and value
     }
+    if isinstance(entry.get("server"), str):
+        files["server"] = _address(entry)
     plugin = entry.get("exec")
     if isinstance(plugin, dict) and isinstance(command := plugin.get("command"), str):
         # A name is looked up in PATH, and a path with a slash starts at the file's folder.
