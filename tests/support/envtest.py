@@ -179,7 +179,7 @@ class _ControlPlane:
 @contextmanager
 def _control_plane(binaries: Path, folder: Path, flags: Sequence[str]) -> Iterator[_ControlPlane]:
     """etcd and an API server with these flags; who uses it adds the other servers."""
-    etcd, peer, secure = _free_ports(3)
+    etcd, peer, secure = free_ports(3)
     key = _private_key(folder / "sa.key")
     (folder / "tokens").write_text(f"{_TOKEN},admin,admin,system:masters\n")
     url = f"https://127.0.0.1:{secure}"
@@ -277,7 +277,8 @@ def _private_key(path: Path) -> Path:
     return path
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Different ones of the loopback that nobody listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import socket
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import envtest
 import pytest
 import stock
 import yaml
@@ -62,7 +62,7 @@ async def real_kueue(api: Api, kubeconfig: Path, folder: Path, device_class: str
     """Kueue runs meanwhile, and counts the devices of a class as ``devices``. Yields the path of its log."""
     found = assets()
     assert found is not None, missing()
-    hooks, health = _free_port(), _free_port()
+    hooks, health = envtest.free_ports(2)
     await _install(api, found / "components", hooks)
     certificates = folder / "certificates"
     certificates.mkdir(parents=True)
@@ -157,9 +157,3 @@ def _is_ready(port: int) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

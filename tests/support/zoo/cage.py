@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -296,7 +295,7 @@ async def cage(folder: Path, *, seconds: float, scale: float, server: Sequence[s
         api = await stack.enter_async_context(Api(connection(kubeconfig), timeout=PATIENCE))
         await stack.enter_async_context(node_stub(api))
         await _furnish(api, stack, max(100, round(RESIDENTS * scale)))
-        port = _free_port()
+        (port,) = envtest.free_ports(1)
         operator = await stack.enter_async_context(_operator(kubeconfig, folder, port))
         await operator.becomes_ready()
         yield Cage(kubeconfig, api, operator, port, seconds, scale, folder)
@@ -355,8 +354,3 @@ async def _running(folder: Path, command: Sequence[str]) -> AsyncIterator[Path]:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
