@@ -340,11 +340,12 @@ async def test_writes_that_are_on_their_way_end_with_the_proxy(ground: Ground) -
 
 
 def test_a_process_that_was_paused_has_one_write_free_whatever_overtakes_it() -> None:
-    """Its lease has a thread of its own: that may ask first when the process is woken."""
+    """Its lease has a thread of its own, which may ask first when the process is woken; a question is no write."""
     journal, pods = Journal(), "/api/v1/namespaces/default/pods"
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     sent = [("POST", f"{pods}/early/binding"), ("GET", f"{leases}/lease"), ("PUT", f"{leases}/lease")]
-    sent += [("GET", f"{pods}/one"), ("POST", f"{pods}/one/binding"), ("PUT", f"{pods}/one/status")]
+    sent += [("GET", f"{pods}/one"), ("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews")]
+    sent += [("POST", f"{pods}/one/binding"), ("PUT", f"{pods}/one/status")]
     journal.entries += [Entry(float(at), "one", api_call(*request)) for at, request in enumerate(sent)]
     journal.entries.append(Entry(9.0, "other", api_call("POST", pods)))
     assert [str(entry.call) for entry in journal.begun_since(1.0, "one")] == ["update pods/status default/one"]

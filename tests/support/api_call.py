@@ -7,6 +7,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_QUESTIONS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
+"""Groups whose objects are posted to be answered: the server stores none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class ApiCall:
 
     @property
     def is_write(self) -> bool:
-        return self.verb in WRITES
+        """Whether it may change something; the question which rights an account has is posted, and changes nothing."""
+        return self.verb in WRITES and self.group not in _QUESTIONS
 
     def __str__(self) -> str:
         place = "/".join(part for part in (self.namespace, self.name) if part)

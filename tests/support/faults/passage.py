@@ -51,8 +51,8 @@ class Journal:
     def begun_since(self, woken: float, client: str) -> list[Entry]:
         """Writes, other than of leases, that a process began when it was woken from a pause at this time.
 
-        The first write is the one that it was sending in the moment of the pause. Reads, and what the thread of the
-        lease sends, may overtake it on their own connections.
+        The first write is the one that it was sending in the moment of the pause. Reads, questions about rights, and
+        what the thread of the lease sends, may overtake it on their own connections.
         """
         found = self.find(Target(client=client), woken)
         return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"][1:]
