@@ -22,7 +22,12 @@ from dra_operator.allocator import Features, Usage
 from dra_operator.app.operator import Operator
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import audit
-from dra_operator.sources.malformed import MOST_WARNING_LINES, WARNING_SECONDS, MalformedObjects
+from dra_operator.sources.malformed import (
+    COMMON_WARNING_LINES,
+    FIRST_WARNING_LINES,
+    WARNING_SECONDS,
+    MalformedObjects,
+)
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.effects import Exchange
 from live_cluster import LiveCluster
@@ -313,10 +318,31 @@ def test_ten_thousand_malformed_objects_fill_no_log(caplog: pytest.LogCaptureFix
     malformed_objects = MalformedObjects(lambda _, __: None, clock=lambda: seconds)
     for number in range(10_000):
         malformed_objects.take(RESOURCE_CLAIMS, broken(f"u{number}", "1"), ValueError("some field"))
-    assert len(caplog.records) == MOST_WARNING_LINES
+    written = len(caplog.records)
+    assert COMMON_WARNING_LINES / 2 < written < COMMON_WARNING_LINES
     seconds = WARNING_SECONDS
     malformed_objects.take(RESOURCE_CLAIMS, broken("last", "1"), ValueError("some field"))
-    left_out = 10_000 - MOST_WARNING_LINES
+    left_out = 10_000 - written
     assert caplog.records[-1].getMessage().endswith(f"(before that, warnings of {left_out} others were left out)")
     malformed_objects.take(RESOURCE_CLAIMS, broken("last", "2"), ValueError("some field"))
     assert caplog.records[-1].getMessage().endswith("some field")
+
+
+def test_objects_of_one_namespace_do_not_silence_those_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    malformed_objects = MalformedObjects(lambda _, __: None, clock=lambda: 0.0)
+
+    def come(namespace: str, objects: int) -> int:
+        """Return how many of the objects have a line of their own."""
+        before = len(caplog.records)
+        for number in range(objects):
+            claim = broken(f"{namespace}{number}", "1")
+            claim["metadata"]["namespace"] = namespace
+            malformed_objects.take(RESOURCE_CLAIMS, claim, ValueError("some field"))
+        return len(caplog.records) - before
+
+    first = come("hog", 10_000)
+    assert 1 < come("second", 10_000) < first
+    assert come("third", 3) == 3
+    assert all(come(f"one-of-many-{number}", 1) == 1 for number in range(FIRST_WARNING_LINES - 3))
+    assert come("one-too-many", 1) == 0, "nor may the log be filled from many namespaces"
+    assert len(caplog.records) < FIRST_WARNING_LINES + COMMON_WARNING_LINES

@@ -1,7 +1,6 @@
 """Malformed objects: warns about them, leaves them out, and keeps the devices of malformed claims in use.
 
-Tenants may store tens of thousands of them. So at most ``MOST_WARNING_LINES`` are written in ``WARNING_SECONDS``, and
-the others are counted.
+Tenants may store tens of thousands of them. So of most only the number is written (``_Lines``).
 
 The last good version of an object stays in the cache. A claim may have none, if it was malformed from the start. To
 forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -27,11 +27,15 @@ from dra_kube import RESOURCE_CLAIMS, Resource
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import UidMemory, revision
+from dra_operator.controllers.fairness import may_have_another
 
 logger = logging.getLogger(__name__)
 
-MOST_WARNING_LINES: Final = 50
 WARNING_SECONDS: Final = 60.0
+COMMON_WARNING_LINES: Final = 50
+"""In so many seconds, for all that have had one already."""
+FIRST_WARNING_LINES: Final = 200
+"""In as many seconds, one for each namespace; objects without a namespace are as one."""
 
 Hold = Callable[[str, AllocationResult | None], object]
 """Counts an allocation for the claim with this UID; None undoes that."""
@@ -56,7 +60,7 @@ class MalformedObjects:
         is_known: IsKnown = lambda _, __: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._warned_since, self._warnings, self._unwarned = clock, clock(), 0, 0
+        self._lines, self._unwarned = _Lines(clock), 0
         self._hold, self._counted, self._is_known = hold, counted, is_known
         self._told = UidMemory(1000)
         self.partially_decoded: dict[str, PartiallyDecoded] = {}
@@ -77,7 +81,9 @@ class MalformedObjects:
         self._counted(resource)
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
         kept = self._decode_partially(name, obj) if resource == RESOURCE_CLAIMS else ""
-        if self._may_warn():
+        if not self._lines.may_write(str(meta.get("namespace") or "")):
+            self._unwarned += 1
+        else:
             others = f" (before that, warnings of {self._unwarned} others were left out)" if self._unwarned else ""
             self._unwarned = 0
             logger.warning(
@@ -88,14 +94,6 @@ class MalformedObjects:
                 error,
                 others,
             )
-
-    def _may_warn(self) -> bool:
-        now = self._clock()
-        if now - self._warned_since >= WARNING_SECONDS:
-            self._warned_since, self._warnings = now, 0
-        self._warnings += 1
-        self._unwarned += self._warnings > MOST_WARNING_LINES
-        return self._warnings <= MOST_WARNING_LINES
 
     def deleted(self, key: str, uid: str | None) -> None:
         """A claim is gone; its devices are free."""
@@ -144,6 +142,34 @@ class MalformedObjects:
         self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
         devices = ", ".join(str(DeviceId.of(result)) for result in results)
         return f" (its devices stay in use: {devices})"
+
+
+class _Lines:
+    """Shares the lines of the log among namespaces, so that one tenant's objects do not silence those of another.
+
+    The first line of each is sure. The common ones are shared like the workers of a queue: one namespace alone gets two
+    thirds of them, the next one two thirds of the rest.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._since = clock, clock()
+        self._written: Counter[str] = Counter()
+
+    def may_write(self, namespace: str) -> bool:
+        """Return whether a line about an object of the namespace is to be written, and count it."""
+        now = self._clock()
+        if now - self._since >= WARNING_SECONDS:
+            self._since = now
+            self._written.clear()
+        written = self._written[namespace]
+        if written:
+            left = COMMON_WARNING_LINES - (self._written.total() - len(self._written))
+            may = left > 0 and may_have_another(written - 1, left)
+        else:
+            may = len(self._written) < FIRST_WARNING_LINES
+        if may:
+            self._written[namespace] += 1
+        return may
 
 
 def _has_no_allocation(claim: dict[str, Any]) -> bool:
