@@ -199,7 +199,7 @@ def available_devices(view: PoolView, usage: PoolUsage, features: Features, *, d
     """
     if not view.is_offered:
         return 0
-    found = view.everywhere & ~view.bits(usage.exclusive)
+    found = view.everywhere & ~view.held(usage)
     if not features.binding_conditions:
         found &= ~view.binding
     if view.skipping and features.release >= Release.V1_37 and not (features.optional_node_operations and declares):

@@ -26,6 +26,7 @@ from .errors import NodeSelectionError
 from .features import Features, Semantics
 from .predicates import Compiled, Expressions, Verdicts
 from .slices import Reach, Slice
+from .usage import PoolUsage
 
 Quantities = dict[str, Quantity]
 
@@ -135,6 +136,11 @@ class PoolView:
                 self.tainted |= 1 << number
             if device.capacity and any(it.request_policy for it in device.capacity.values()):
                 self.has_request_policy |= 1 << number
+
+    def held(self, usage: PoolUsage) -> int:
+        """Return the devices that nobody else gets (``PoolUsage.holds``)."""
+        found = self.bits(usage.exclusive) if usage.exclusive else 0
+        return found | self.bits(usage.shares) & ~self.shareable if usage.shares else found
 
     def _of_slices(self, holds: Callable[[Slice], bool]) -> int:
         bits = shift = 0

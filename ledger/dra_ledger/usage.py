@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
+from dra_api.resource import AllocationResult, Device, DeviceRequestAllocationResult
 
 from .basics import DeviceId, Journal, PoolId
 
@@ -36,6 +36,14 @@ class PoolUsage(NamedTuple):
     def charged(self) -> set[str]:
         """Devices whose counters are spent: allocated, shared, or with consumed capacity (section 10)."""
         return {*self.exclusive, *self.shares, *self.consumed}
+
+    def holds(self, device: Device) -> bool:
+        """Return whether nobody else gets the device: held whole, or held in shares though no longer shareable.
+
+        DEVIATE (allocator.md section 15): the reference gives the latter to another claim.
+        """
+        name = device.name
+        return name in self.exclusive or (name in self.shares and not device.allow_multiple_allocations)
 
     def __bool__(self) -> bool:
         return bool(self.exclusive or self.shares or self.consumed)

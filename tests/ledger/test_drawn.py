@@ -1,4 +1,4 @@
-"""What a claim drew from counters stays drawn, whatever its driver publishes afterwards."""
+"""What a claim holds, and what it drew from counters, is gone for others, whatever its driver publishes later."""
 
 from __future__ import annotations
 
@@ -200,3 +200,53 @@ def test_in_no_history_do_claims_draw_more_than_there_is(seed: int) -> None:
     fresh = Stage()
     fresh.publish(*published(parts, set_, generation))
     assert stage.ask("last") == fresh.ask("last")
+
+
+def sharing(**shared: bool) -> ResourceSlice:
+    """Devices that their driver shares, or gives to one claim only."""
+    devices = [{"name": name, "allowMultipleAllocations": shared[name]} for name in shared]
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    spec: Json = {"driver": "drv", "pool": pool, "nodeName": "n1", "devices": devices}
+    return convert(ResourceSlice, {"metadata": {"name": "devices"}, "spec": spec})
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["seen before", "after a restart"])
+def test_a_device_that_is_no_longer_shared_waits_for_its_last_share(known: bool) -> None:
+    stage = Stage()
+    stage.publish(sharing(d1=True))
+    first, second = stage.ask("one"), stage.ask("two")
+    assert first is not None
+    assert second is not None
+    stage.devices.load([("one", first), ("two", second)])
+    if not known:
+        stage = Stage()
+        stage.devices.load([("one", first), ("two", second)])
+    stage.publish(sharing(d1=False, d2=False))
+    assert stage.take("new") == ["d2"]
+    stage.devices.stored("one", None)
+    assert not stage.take("late")
+    stage.devices.stored("two", None)
+    assert stage.take("late") == ["d1"]
+
+
+@pytest.mark.parametrize("seed", range(fewer(200)))
+def test_in_no_history_is_a_device_both_shared_and_given_alone(seed: int) -> None:
+    random = Random(seed)
+    stage, holders = Stage(), dict[str, AllocationResult]()
+    for step in range(40):
+        chance = random.random()
+        if chance < 0.3:
+            stage.publish(sharing(**{f"d{number}": random.random() < 0.5 for number in range(random.randint(0, 3))}))
+        elif chance < 0.8:
+            found = stage.ask(f"c{step}")
+            if found is not None:
+                holders[f"c{step}"] = found
+                stage.devices.stored(f"c{step}", found)
+        elif holders:
+            uid = random.choice(sorted(holders))
+            del holders[uid]
+            stage.devices.stored(uid, None)
+        results = [result for found in holders.values() for result in found.results]
+        alone = [result.device for result in results if result.share_id is None]
+        assert len(alone) == len(set(alone)), f"step {step}"
+        assert not {*alone} & {result.device for result in results if result.share_id is not None}, f"step {step}"

@@ -241,7 +241,9 @@ class Maker:
             entry = {"driver": driver, "pool": pool, "device": name}
             if not self.chance(15):
                 continue
-            if device.get("allowMultipleAllocations") and "DRAConsumableCapacity" in self.gates:
+            # A driver may have published the device as shareable when it was allocated, and does so no longer.
+            is_shared = device.get("allowMultipleAllocations") or self.chance(15)
+            if is_shared and "DRAConsumableCapacity" in self.gates:
                 taken["allocatedSharedDeviceIDs"].append({**entry, "shareID": f"share-{name}"})
                 amounts = {key: str(self.random.randint(1, 3)) for key in device.get("capacity") or {}}
                 if amounts:

@@ -55,10 +55,10 @@ class Query(NamedTuple):
 
     def matches(self, pool: Pool, slice_: Slice, usage: Usage, inventory: Inventory) -> Verdicts:
         """The devices of a slice that match, and those on which a selector raises or capacity may be at fault."""
-        in_use = () if self.in_use_too else usage.pool(pool.id).exclusive
+        held = usage.pool(pool.id)
         true = (1 << len(slice_.devices)) - 1
-        for number, device in enumerate(slice_.devices) if in_use else ():
-            if device.name in in_use:
+        for number, device in enumerate(slice_.devices) if held and not self.in_use_too else ():
+            if held.holds(device):
                 true &= ~(1 << number)
         part = slice_.verdicts(self.expressions, inventory.compiled)
         faulty = slice_.faulty(self.capacity, inventory.features)
@@ -277,7 +277,7 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
         view = pool.own_view() if pool is not None else None
         if pool is None or view is None:
             continue
-        node, in_use = pool.owning_node, usage.pool(id_).exclusive
+        node, held = pool.owning_node, usage.pool(id_)
         for device in view.devices:
             published = lookup(device, id_.driver, attribute)
             values = values_of(published, lists=inventory.features.list_attributes) if published is not None else ()
@@ -285,7 +285,7 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
                 supply = found.get(value)
                 if supply is None:
                     supply = found[value] = ValueSupply(AttributeValue(attribute, value))
-                supply.free += device.name not in in_use
+                supply.free += not held.holds(device)
                 if node is None:
                     supply.anywhere = True
                 else:

@@ -214,7 +214,9 @@ class Search:
             return False
         if any(not (self._exempt and grant.wanted.admin) for grant in holders):
             return True
-        return candidate.id in self.problem.taken.devices
+        taken = self.problem.taken
+        is_shared = any(held == candidate.id for held, _ in taken.shares)
+        return candidate.id in taken.devices or (is_shared and not self._shareable(candidate))
 
     def selectable(self, wanted: Wanted, candidate: Candidate) -> bool:
         """Binding conditions, selectors, node. Raises Fault when a selector does."""

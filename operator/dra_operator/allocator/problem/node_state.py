@@ -177,12 +177,12 @@ class NodeState:
         """A fault of what the node sees ends the alternative in which it is met, and with the last one the node's turn
         (``Semantics.errors_stay_on_node``)."""
         self.in_use = 0
-        """Devices that are held."""
+        """Devices that no other claim gets."""
         self.consumed = 0
         """Devices of which capacity is consumed."""
         for pool, usage, offset in zip(view.pools, usages, view.offsets, strict=True):
-            if usage.exclusive:
-                self.in_use |= pool.bits(usage.exclusive) << offset
+            if usage.exclusive or usage.shares:
+                self.in_use |= pool.held(usage) << offset
             if usage.consumed and features.consumable_capacity:
                 self.consumed |= pool.bits(usage.consumed) << offset
         self.shareable = view.shareable if features.consumable_capacity else 0
