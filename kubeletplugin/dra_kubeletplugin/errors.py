@@ -237,17 +237,25 @@ class DroppedFields(Recoverable):
 
 
 class ContestedPool(Recoverable):
-    """Another client changed slices that were as published: a second driver of this name on the node does so."""
+    """Another client changed slices that were as published: a second driver of this name does so.
 
-    def __init__(self, driver: str, pool: str, slices: Sequence[str]) -> None:
+    ``node`` is that of the pool. A controller publishes pools of no node, and has the empty name.
+    """
+
+    def __init__(self, driver: str, pool: str, slices: Sequence[str], node: str = "") -> None:
+        second = (
+            f"a second driver with the name {driver} runs on node {node}"
+            if node
+            else f"a second controller of driver {driver} publishes this pool, without the Lease of this one"
+        )
         super().__init__(
-            f'pool "{pool}": another client changed {", ".join(slices)}, which are restored now; if a second driver '
-            f"with the name {driver} runs on this node, each undoes the devices of the other: stop one of them, or "
-            "rename it"
+            f'pool "{pool}": another client changed {", ".join(slices)}, which are restored now; if {second}, each '
+            "undoes the devices of the other: stop one of them, or rename it"
         )
         self.driver = driver
         self.pool = pool
         self.slices = tuple(slices)
+        self.node = node
 
 
 class Fatal(PluginError):

@@ -257,7 +257,9 @@ async def test_a_slice_changed_by_another_client_is_restored(api: PluginApi, err
         await api.until(lambda: devices(api) == [["a"]])
     (contest,) = [error for error in errors if isinstance(error, ContestedPool)]
     assert contest.slices == (changed["metadata"]["name"],)
-    assert "if a second driver with the name gpu.example.com runs on this node, each undoes" in str(contest)
+    assert "if a second driver with the name gpu.example.com runs on node worker-1, each undoes" in str(contest)
+    of_a_controller = ContestedPool("gpu.example.com", "p", contest.slices)
+    assert "if a second controller of driver gpu.example.com publishes this pool, without the" in str(of_a_controller)
 
 
 async def test_two_publishers_of_one_pool_are_told_and_a_deletion_is_no_contest(api: PluginApi, errors: Errors) -> None:

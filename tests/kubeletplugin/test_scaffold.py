@@ -267,6 +267,10 @@ def test_the_rights_of_a_network_driver_are_split_between_its_parts(tmp_path: Pa
         "resourceclaims/driver",
         "resourceslices",
     }
+    own = {item["metadata"]["name"]: item["rules"] for item in items if item["kind"] == "Role"}
+    assert own.keys() == {"net-driver-controller"}, "the node part writes no events"
+    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}
+    assert events in own["net-driver-controller"]
     names = [(item["kind"], item["metadata"]["name"]) for item in items]
     assert len(set(names)) == len(names)
     assert {"DaemonSet", "Deployment", "DeviceClass"} <= {kind for kind, _ in names}

@@ -127,7 +127,7 @@ def test_other_namespaces_are_used_everywhere(release: str, plugin: str, made: s
             assert subject["namespace"] == accounts[subject["name"]], (kind, name)
     scraped = objects["PodMonitor", release, "dra"]["spec"]["namespaceSelector"]["matchNames"]
     assert scraped == [release, plugin]
-    for name in ("dra-plugin-resourceslices", "dra-plugin-device-status"):
+    for name in ("dra-plugin-resourceslices", "dra-plugin-device-status", "dra-plugin-events"):
         policy = objects["ValidatingAdmissionPolicy", "", name]["spec"]
         assert f'"system:serviceaccount:{plugin}:dra-plugin"' in policy["matchConditions"][0]["expression"]
     assert {namespace for _, namespace, _ in objects} == {"", release, plugin, "kube-system"}

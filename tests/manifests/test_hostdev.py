@@ -48,6 +48,10 @@ async def test_what_it_renders_is_a_driver_of_host_devices_and_no_other(
     rendered = list(yaml.safe_load_all(await kubectl("kustomize", str(root))))
     objects: dict[str, Any] = {obj["kind"]: obj for obj in rendered}
     assert len([obj for obj in rendered if obj["kind"] == "DeviceClass"]) == 1
+    policies = {obj["metadata"]["name"]: str(obj) for obj in rendered if obj["kind"] == "ValidatingAdmissionPolicy"}
+    assert {name: (NAME in text, "simulated" in text) for name, text in policies.items()} == dict.fromkeys(
+        ("dra-plugin-resourceslices", "dra-plugin-events"), (True, False)
+    )
     pod = objects["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     options = parser().parse_args(container["command"][1:])

@@ -49,7 +49,7 @@ ON_NODE_1 = {
 """The allocation of a claim whose device is on node-1."""
 VIEWER = "vera"
 """A person in the group ``viewers``, to which ``grant`` binds the role for people."""
-_PLURALS = {
+PLURALS = {
     "Namespace": "namespaces",
     "ServiceAccount": "serviceaccounts",
     "Role": "roles",
@@ -79,7 +79,7 @@ def path_of(obj: Json) -> str:
     """Where to create it."""
     version, namespace = obj["apiVersion"], obj["metadata"].get("namespace")
     place = f"/namespaces/{namespace}" if namespace else ""
-    return f"{'/apis/' if '/' in version else '/api/'}{version}{place}/{_PLURALS[obj['kind']]}"
+    return f"{'/apis/' if '/' in version else '/api/'}{version}{place}/{PLURALS[obj['kind']]}"
 
 
 async def grant(client: Client, *more: Json) -> None:

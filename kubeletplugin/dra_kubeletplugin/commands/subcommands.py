@@ -115,12 +115,22 @@ def _without_kit(workflow: str) -> str:
 
 
 def _with_controller(manifest: str) -> str:
-    """Return the manifest with a controller. Rights and policy for slices go, since the controller writes them."""
-    kept = [part for part in manifest.split("---\n") if "$program-resourceslices" not in part]
-    before, _, rest = "---\n".join(kept).partition(
-        "  - apiGroups: [resource.k8s.io]\n    resources: [resourceslices]\n"
-    )
-    return before + rest[rest.index("---\n") :] + _template("controller.yaml")
+    """Return the manifest with a controller, which writes slices and events. The node part has no rights to do so."""
+    parts = manifest.split("---\n")
+    events = [_of_the_controller(part) for part in parts if "$program-events" in part]
+    gone = ("$program-resourceslices", "$program-events", "kind: Role\n", "kind: RoleBinding\n")
+    kept = [part for part in parts if not any(each in part for each in gone)]
+    node, _, rest = "---\n".join(kept).partition("  - apiGroups: [resource.k8s.io]\n    resources: [resourceslices]\n")
+    controller, head, deployment = _template("controller.yaml").partition("apiVersion: apps/v1\n")
+    node += rest[rest.index("---\n") :]  # without the rest of the rules
+    return node + controller + "".join(f"{event}---\n" for event in events) + head + deployment
+
+
+def _of_the_controller(policy: str) -> str:
+    for old, new in (("$program-events", "$program-controller-events"), ("by-the-plugin", "by-the-controller"),
+                     (':$program"', ':$program-controller"'), ("The driver", "The controller")):  # fmt: skip
+        policy = policy.replace(old, new)
+    return policy
 
 
 _OF_THE_NODE: Final = {

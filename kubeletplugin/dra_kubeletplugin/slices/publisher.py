@@ -89,7 +89,8 @@ class SlicePublisher:
         self._api = api
         self._driver = driver
         self._owner = owner
-        self._node_name = owner.name if owner and owner.is_node and not reconcile_pool else ""
+        self._node = owner.name if owner and owner.is_node else ""
+        self._node_name = "" if reconcile_pool else self._node
         self._reconcile_pool = reconcile_pool
         self._on_error = on_error
         self._sync_delay = sync_delay
@@ -371,7 +372,7 @@ class SlicePublisher:
         if now - self._contested.get(name, -_CONTEST_SECONDS) < _CONTEST_SECONDS:
             return
         self._contested[name] = now
-        contest = ContestedPool(self._driver, name, slices)
+        contest = ContestedPool(self._driver, name, slices, self._node)
         self._report(contest, "ResourceSlices are contested")
         await self._tell_in_an_event(contest)
 
