@@ -37,7 +37,9 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
+from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, WireVersion
+from dra_kubeletplugin.claims.device_status import fetch_claim
 from dra_kubeletplugin.kubelet.server import Interceptor, LoggingInterceptor, SocketServer
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
@@ -401,6 +403,43 @@ async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn(
     assert (await asyncio.wait_for(unprepare, 30))["uid-of-a"].error == ""
     assert (driver.most_running, driver.cancelled) == (1, 0)
     assert "prepare of claim default/a ended after" in caplog.text
+
+
+async def test_a_call_whose_work_does_not_end_says_so_before_the_kubelet_gives_it_up(
+    kubelet: FakeKubelet, driver: Sample, claim: MakeClaim
+) -> None:
+    """People saw a deadline that was exceeded; the next call gets the result all the same."""
+    await claim("a")
+    driver.hold = asyncio.Event()
+    for _ in range(2):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await kubelet.prepare([A], deadline=1.0)
+        assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "prepare of claim default/a" in str(raised.value.details())
+        assert "at work" in str(raised.value.details())
+        assert "restart the driver's pod on this node" in str(raised.value.details())
+    driver.hold.set()
+    assert not (await kubelet.prepare([A]))["uid-of-a"].error
+    assert driver.most_running == 1
+
+
+async def test_a_call_whose_claim_cannot_be_read_says_so_before_the_kubelet_gives_it_up(
+    kubelet: FakeKubelet, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that an API server takes counts: the turn is waited for that much shorter."""
+    await claim("a")
+    await claim("b")
+
+    async def hanging(api: Any, ref: ClaimRef) -> ResourceClaim:
+        if ref == A:
+            await asyncio.Event().wait()
+        return await fetch_claim(api, ref)
+
+    monkeypatch.setattr(calls, "fetch_claim", hanging)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await kubelet.prepare([A, B], deadline=1.0)
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "claim default/a cannot be read: the API server has not answered within" in str(raised.value.details())
 
 
 @pytest.mark.rule("PH-16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_kubeletplugin import ClaimError, ContainerEdits, HostPartInUse, Prepared
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, HostPartInUse, Prepared
+from dra_kubeletplugin.claims import calls
+from dra_kubeletplugin.claims.calls import NodeCalls, Turns
 from node_world import DRIVER, NodeWorld, allocated, ref
+from waiting import becomes
 
 Answer = Callable[[Prepared], Any]
 
@@ -209,6 +214,47 @@ async def test_a_claim_whose_files_could_not_be_written_is_still_new(
     assert (node.containers("uid-of-a"), node.containers("uid-of-b")) == (["AT=y"], [])
     assert await node.prepared.unprepare(ref("a")) is None
     assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_claim_is_new_until_a_kubelet_has_the_answer(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    """Its call was given up, and its device moved to where that of claim a was: it got what a container has open."""
+
+    async def fetch(_api: object, claim: ClaimRef) -> ResourceClaim:
+        return allocated(claim.name, {"a": "p/gpu-0", "b": "p/gpu-1"}[claim.name])
+
+    monkeypatch.setattr(calls, "fetch_claim", fetch)
+    kubelet = NodeCalls(node.prepared, None, Turns(serialize=False, folder=None))  # type: ignore[arg-type]  # unused
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    await kubelet.prepare([ref("a")])
+    begun, end, prepare = asyncio.Event(), asyncio.Event(), node.driver.prepare
+
+    async def slow(claim: ResourceClaim) -> Prepared:
+        begun.set()
+        await end.wait()
+        return await prepare(claim)
+
+    node.driver.prepare = slow  # type: ignore[method-assign]
+    call = asyncio.create_task(kubelet.prepare([ref("b")]))
+    await begun.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    end.set()
+    await becomes(lambda: node.containers("uid-of-b") == ["AT=y"])
+    await becomes(lambda: "b" in [claim.name for claim in node.prepared.claims()])
+    if is_answered:
+        await kubelet.prepare([ref("b")])
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    await again(node, "gpu-0", "gpu-1")
+    assert node.containers("uid-of-a") == ["AT=y"]
+    assert node.containers("uid-of-b") == (["AT=x"] if is_answered else [])
+    if not is_answered:
+        assert isinstance((await kubelet.prepare([ref("b")]))["uid-of-b"], HostPartInUse)
+        await kubelet.unprepare([ref("a")])
+        assert not isinstance((await kubelet.prepare([ref("b")]))["uid-of-b"], Exception)
+        assert node.containers("uid-of-b") == ["AT=x"]
 
 
 async def test_what_a_device_owned_is_remembered_until_it_owns_it_again(node: NodeWorld) -> None:

@@ -101,7 +101,7 @@ async def test_two_instances_of_a_rolling_update_share_what_is_prepared(
         assert gpu.made[1].calls == ["unprepare claim"]
 
 
-async def test_a_call_that_the_kubelet_gives_up_on_is_answered_at_the_next(
+async def test_a_call_that_takes_too_long_fails_and_is_answered_at_the_next(
     driver_node: DriverNode, gpu: type[Gpu]
 ) -> None:
     gpu.idle.clear()
@@ -109,7 +109,8 @@ async def test_a_call_that_the_kubelet_gives_up_on_is_answered_at_the_next(
         claim = await driver.claim("0")
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await driver.prepare(claim, deadline=0.2)
-        assert failed.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert failed.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "prepare of claim default/claim is still at work" in str(failed.value.details())
         gpu.idle.set()
         assert (await driver.prepare(claim, deadline=20)).environment == {"GPU_0": "1"}
         assert gpu.made[0].calls == ["prepare claim"]

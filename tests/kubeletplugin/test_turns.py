@@ -21,6 +21,10 @@ from waiting import becomes
 Work = Callable[[], Awaitable[None]]
 
 
+def soon(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
 async def in_turn(turns: Turns, work: Work) -> None:
     await turns.run("work", (), work)
 
@@ -77,14 +81,14 @@ async def test_a_call_that_waits_for_work_without_end_says_so_before_the_kubelet
     call = asyncio.create_task(first.run("prepare of claim default/a", ["a"], hanging))
     await begun.wait()
     with pytest.raises(ClaimError, match="has waited 0 s for prepare of claim default/a, at work for 0 s"):
-        await first.run("unprepare of claim default/a", ["a"], quick, patience=0.05)
+        await first.run("unprepare of claim default/a", ["a"], quick, until=soon(0.05))
     with pytest.raises(ClaimError, match="has waited 0 s for another instance of the driver; if that does"):
-        await second.run("unprepare of claim default/a", ["a"], quick, patience=0.05)
+        await second.run("unprepare of claim default/a", ["a"], quick, until=soon(0.05))
     if not serialize:
-        assert await first.run("prepare of claim default/b", ["b"], quick, patience=30) == "done"
+        assert await first.run("prepare of claim default/b", ["b"], quick, until=soon(30)) == "done"
     end.set()
     await call
-    assert await second.run("unprepare of claim default/a", ["a"], quick, patience=30) == "done"
+    assert await second.run("unprepare of claim default/a", ["a"], quick, until=soon(30)) == "done"
 
 
 async def test_work_in_a_thread_keeps_the_turn_when_its_call_is_cancelled(tmp_path: Path) -> None:
@@ -207,7 +211,7 @@ async def test_on_a_disk_without_room_for_its_lock_file_a_claim_is_worked_on_alo
     await asyncio.sleep(0.05)  # in which it would run
     assert not second.done()
     with pytest.raises(ClaimError, match="0 s for another instance of the driver or unprepare, at work for 0 s; if"):
-        await turns.run("unprepare", ["c"], work, patience=0.05)
+        await turns.run("unprepare", ["c"], work, until=soon(0.05))
     end.set()
     await asyncio.wait_for(asyncio.gather(first, second), 30)
 

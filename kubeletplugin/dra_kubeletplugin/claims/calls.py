@@ -27,7 +27,8 @@ an error at once. A task that the work has started may ask: it waits for the end
 the task. Nothing tells these two apart, so that after some seconds this is an error as well.
 
 A driver whose work never ends holds up all calls that need the same turn. Each of them fails before the kubelet gives
-it up, with the name of that work: people see it in the events of their pods.
+it up, with the name of that work: people see it in the events of their pods. So does the call that began the work, and
+one for which the API server does not answer. The time runs from the beginning of the call.
 
 Spec: PH-07 to PH-10, plugin-helper.md sections 2.5 and 9.2.
 """
@@ -52,6 +53,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
+from dra_api.resource import ResourceClaim
 from dra_kube import Api
 from dra_proto.dra.v1 import api_pb2 as v1_pb2
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1_pb2
@@ -68,8 +70,10 @@ _LOCK_RETRY_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 _OWN_WORK_SECONDS = 10.0
 """Seconds that a task waits for the work that started it."""
-_TURN_SECONDS = 40.0
-"""Seconds that a call of the kubelet waits for its turn. It gives up after 45 s, and would not know why."""
+_CALL_SECONDS = 40.0
+"""Seconds in which a call of the kubelet is answered. It gives up after 45 s, and would not know why."""
+_ANSWER_SECONDS = 5.0
+"""Seconds before the kubelet gives up in which it is answered, at most half of what it has left."""
 _work: ContextVar[asyncio.Task[Any] | None] = ContextVar("work", default=None)
 """The work in whose turn this task was started."""
 
@@ -96,35 +100,43 @@ class Turns:
         uids: Collection[str],
         work: Callable[[], Awaitable[Result]],
         *,
-        patience: float | None = None,
+        until: float | None = None,
     ) -> Result:
         """The result of ``work`` on these claims (none: on all), which ``what`` describes, done in its turn.
 
         Cancelled while it waits, this ends. Cancelled later, the work continues to its end, and keeps the turn.
         Raises OSError when the lock file cannot be opened, and ClaimError when it would wait for its own end, or has
-        waited for ``patience`` seconds.
+        no result ``until`` that time of the loop.
         """
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(patience) as waiting:
+            async with asyncio.timeout_at(until) as waiting:
                 turn = await self._turn_beside_own_work(what, uids)
         except TimeoutError:
             if not waiting.expired():
                 raise
             raise ClaimError(
-                f"{what} has waited {patience:.0f} s for {self._busy(uids)}; if that does not end, restart the "
-                "driver's pod on this node"
+                f"{what} has waited {time.monotonic() - began:.0f} s for {self._busy(uids)}; if that does not end, "
+                "restart the driver's pod on this node"
             ) from None
         task = asyncio.create_task(_held(turn, work), name=what)
         started = time.monotonic()
         self._running[task] = frozenset(uids), started
         task.add_done_callback(self._running.pop)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                log.warning("the call ended, but %s is still at work; the next call waits for it", what)
-                task.add_done_callback(lambda task: _tell_end(what, task, time.monotonic() - started))
-            raise
+            async with asyncio.timeout_at(until) as working:
+                return await asyncio.shield(task)
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if task.done():
+                raise
+            log.warning("the call ended, but %s is still at work; the next call waits for it", what)
+            task.add_done_callback(lambda task: _tell_end(what, task, time.monotonic() - started))
+            if not working.expired():
+                raise
+            raise ClaimError(
+                f"{what} is still at work after {time.monotonic() - started:.0f} s; the next call gets its result. If "
+                "that does not end, restart the driver's pod on this node"
+            ) from error
 
     @asynccontextmanager
     async def deciding(self) -> AsyncIterator[None]:
@@ -287,27 +299,58 @@ class NodeCalls:
         self._api = api
         self._turns = turns
 
-    async def prepare(self, refs: Sequence[ClaimRef]) -> PrepareResults:
-        """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails."""
-        claims = await asyncio.gather(*(fetch_claim(self._api, ref) for ref in refs))
+    async def prepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> PrepareResults:
+        """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails.
+
+        Fails within so many ``seconds``, although the work on the claims may go on.
+        """
+        until = asyncio.get_running_loop().time() + seconds
+        claims = await self._fetched(refs, seconds)
+        try:
+            results = await self._prepare(refs, claims, until)
+        except BaseException:
+            self._prepared.unanswered(ref.uid for ref in refs)
+            raise
+        self._prepared.answered(results)
+        return results
+
+    async def _fetched(self, refs: Sequence[ClaimRef], seconds: float) -> list[ResourceClaim]:
+        fetching = [asyncio.ensure_future(fetch_claim(self._api, ref)) for ref in refs]
+        try:
+            async with asyncio.timeout(seconds) as waiting:
+                return await asyncio.gather(*fetching)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            late = ", ".join(str(ref) for ref, task in zip(refs, fetching, strict=True) if task.cancelled())
+            raise ClaimError(
+                f"claim {late} cannot be read: the API server has not answered within {seconds:.0f} s; is it reachable "
+                "from this node?"
+            ) from None
+        finally:
+            for task in fetching:
+                task.cancel()
+
+    async def _prepare(self, refs: Sequence[ClaimRef], claims: Sequence[ResourceClaim], until: float) -> PrepareResults:
         if self._prepared.together and claims:
             what = f"prepare of claim {', '.join(map(str, refs))}"
             work = partial(self._prepared.prepare_all, list(claims))
-            return await self._turns.run(what, [ref.uid for ref in refs], work, patience=_TURN_SECONDS)
-        return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims])
+            return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
+        return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims], until)
 
-    async def unprepare(self, refs: Sequence[ClaimRef]) -> UnprepareResults:
-        """None or the error for each claim."""
-        return await self._each("unprepare", refs, [partial(self._prepared.unprepare, ref) for ref in refs])
+    async def unprepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> UnprepareResults:
+        """None or the error for each claim. Raises ClaimError when the call has taken so many ``seconds``."""
+        until = asyncio.get_running_loop().time() + seconds
+        return await self._each("unprepare", refs, [partial(self._prepared.unprepare, ref) for ref in refs], until)
 
     async def _each(
-        self, call: str, refs: Sequence[ClaimRef], steps: Sequence[Callable[[], Awaitable[Result]]]
+        self, call: str, refs: Sequence[ClaimRef], steps: Sequence[Callable[[], Awaitable[Result]]], until: float
     ) -> dict[str, Result]:
         async def work() -> dict[str, Result]:
             return {ref.uid: await step() for ref, step in zip(refs, steps, strict=True)}
 
         what = f"{call} of claim {', '.join(map(str, refs))}"
-        return await self._turns.run(what, [ref.uid for ref in refs], work, patience=_TURN_SECONDS)
+        return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
 
 
 @dataclass(frozen=True)
@@ -350,7 +393,7 @@ class DRAService:
         """Prepare the claims of the request."""
         messages = self._version.messages
         answer = messages.NodePrepareResourcesResponse()
-        for uid, result in (await self._calls.prepare(_refs(request))).items():
+        for uid, result in (await self._calls.prepare(_refs(request), _seconds(context))).items():
             if isinstance(result, Exception):
                 answer.claims[uid].error = text_of(result)
             else:
@@ -361,7 +404,7 @@ class DRAService:
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  # grpc's name
         """Unprepare the claims of the request."""
         answer = self._version.messages.NodeUnprepareResourcesResponse()
-        for uid, error in (await self._calls.unprepare(_refs(request))).items():
+        for uid, error in (await self._calls.unprepare(_refs(request), _seconds(context))).items():
             answer.claims[uid].error = "" if error is None else text_of(error)
         return answer
 
@@ -375,6 +418,12 @@ class DRAService:
         if self._version.has_shares and device.share_id is not None:
             message.share_id = device.share_id
         return message
+
+
+def _seconds(context: Any) -> float:
+    """Return the seconds in which a call is to be answered: before its caller gives it up, if that is known."""
+    left: float | None = context.time_remaining()
+    return _CALL_SECONDS if left is None else min(_CALL_SECONDS, left - min(_ANSWER_SECONDS, left / 2))
 
 
 def _refs(request: Any) -> list[ClaimRef]:

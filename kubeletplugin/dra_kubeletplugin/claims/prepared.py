@@ -29,7 +29,8 @@ Each step leaves a state from which the same call, made again by another process
 - Devices may change while their claims are prepared (``prepare_again``). An answer that is another one replaces the
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
   "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim. A claim
-  whose record cannot be read may have any device, so it loses its CDI files as well.
+  whose record cannot be read may have any device, so it loses its CDI files as well. A claim is new until a kubelet has
+  the answer: if that call was given up, and the devices have changed since, its next call begins anew.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 
 import msgspec
@@ -104,6 +105,19 @@ class PreparedClaims:
         self._deciding = deciding
         self._counters = counters
         self._node = node
+        self._unanswered: set[str] = set()
+
+    def answered(self, results: PrepareResults) -> None:
+        """Take note that a kubelet has these: from now on containers of the claims may run."""
+        self._unanswered -= {uid for uid, result in results.items() if not isinstance(result, Exception)}
+
+    def unanswered(self, uids: Iterable[str]) -> None:
+        """Take note that the kubelet has given up a call: claims that are being prepared first have no containers."""
+        for uid in uids:
+            with suppress(ClaimError):
+                record = self._records.read(uid)
+                if record and not record.was_given:
+                    self._unanswered.add(uid)
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -241,11 +255,16 @@ class PreparedClaims:
             if [_in_containers(device) for device in devices] == [_in_containers(device) for device in record.devices]:
                 return None
             await asyncio.to_thread(self._withdraw, record)
+            if uid in self._unanswered:
+                return None
         return with_answer(_preparing(record), devices)
 
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
-        if error := self._records.write_or_keep(_preparing(record)):
+        begun = _preparing(record)
+        if record.uid in self._unanswered:  # no container has anything of it: the kubelet's next call begins anew
+            begun = msgspec.structs.replace(begun, devices=(), had=(), given=False)
+        if error := self._records.write_or_keep(begun):
             log.warning("the CDI files of claim %s are withdrawn without recording that: %s", record.ref, error)
 
     async def tidy(self, *, sweep: bool) -> None:
@@ -340,6 +359,7 @@ class PreparedClaims:
     def _forget(self, uid: str) -> None:
         self._files.remove(uid)
         self._records.remove(uid)
+        self._unanswered.discard(uid)
 
     def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
         return ClaimRecord(

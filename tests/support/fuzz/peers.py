@@ -270,8 +270,16 @@ async def _call(data: bytes, claim: dict[str, Any] | None) -> None:
             if claim is not None:
                 request.claims.add(uid="uid-1", name="claim", namespace="default")
             service = DRAService(version, calls)
-            await service.NodePrepareResources(request, None)
-            await service.NodeUnprepareResources(request, None)
+            await service.NodePrepareResources(request, _Context)
+            await service.NodeUnprepareResources(request, _Context)
+
+
+class _Context:
+    """A call without a deadline."""
+
+    @staticmethod
+    def time_remaining() -> None:
+        return None
 
 
 def _cdi(folder: str) -> CdiFolder:

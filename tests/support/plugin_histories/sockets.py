@@ -36,6 +36,10 @@ class _Aborted(Exception):
 class _Context:
     """What a service may do with its call."""
 
+    def time_remaining(self) -> float:
+        """The seconds until its caller gives it up, when it begins."""
+        return 45.0
+
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         """End it with an error."""
         raise _Aborted(f"{code.name}: {details}")
