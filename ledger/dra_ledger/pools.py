@@ -114,15 +114,17 @@ class PoolView:
     @property
     def complaint(self) -> str:
         """Why the pool cannot be used, as a sentence that names it. It stays the same while slices arrive."""
-        lead = f"resource pool {self.pool} is {self.status.value}, since"
+        return f"resource pool {self.pool} is {self.status.value}, since {self.fault}"
+
+    @property
+    def fault(self) -> str:
+        """Why the pool cannot be used, as a clause."""
         if self.status is Status.INCOMPLETE:
             announced = "1 slice" if self._announced == 1 else f"{self._announced} slices"
             amount = "fewer" if self._found < self._announced else "more"
-            return f"{lead} it announces {announced} of its newest generation and has {amount}"
+            return f"it announces {announced} of its newest generation and has {amount}"
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
-        if twice is not None:
-            return f"{lead} two devices are named {twice}"
-        return f"{lead} {self.counters.fault}"
+        return f"two devices are named {twice}" if twice is not None else self.counters.fault
 
     def _sort_devices(self) -> None:
         for number, device in enumerate(self.devices):

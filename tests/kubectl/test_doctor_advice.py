@@ -180,3 +180,24 @@ def test_a_pod_that_would_be_evicted_over_and_over_is_named(toleration: Json, sa
     assert said in "\n".join(found.lines)
     assert int(found.code) == code
     assert any("no effect was named, so that it is NoExecute" in note for note in found.notes)
+
+
+DRAWS_FROM_NOWHERE: Final = [{"counterSet": "slots", "counters": {"memory": {"value": "1Gi"}}}]
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ([device("gpu-0"), device("gpu-0")], "two devices are named gpu-0"),
+        (
+            [device("gpu-0", consumesCounters=DRAWS_FROM_NOWHERE)],
+            "counter set slots, which no slice of the pool defines",
+        ),
+    ],
+)
+def test_an_invalid_pool_is_a_trouble_that_only_its_driver_can_end(devices: list[Json], why: str) -> None:
+    (found,) = troubles(device_class(), node("gpu-1"), slice_("gpu-1", devices), LEASE)
+    assert found.trouble.object == f"pool {DRIVER}/gpu-1"
+    assert why in found.trouble.message
+    assert found.trouble.remedy.startswith("the driver has to publish it otherwise")
+    assert not found.trouble.command

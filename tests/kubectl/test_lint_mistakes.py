@@ -26,8 +26,8 @@ V1 = "resource.k8s.io/v1"
 GPU, NIC = "gpu.example.com", "nic.example.com"
 
 
-def slice_(node: str, driver: str, *devices: JSON, counters: list[JSON] | None = None) -> JSON:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 2 if counters else 1}
+def slice_(node: str, driver: str, *devices: JSON, of: int = 1) -> JSON:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": of}
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(devices)}
     return {"apiVersion": V1, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
 
@@ -35,6 +35,21 @@ def slice_(node: str, driver: str, *devices: JSON, counters: list[JSON] | None =
 def gpu(name: str, model: str = "a100", numa: int = 0) -> JSON:
     attributes = {"model": {"string": model}, "numa": {"int": numa}, "driverVersion": {"version": "1.2.3"}}
     return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": "40Gi"}}}
+
+
+def drawing(name: str, counter_set: str) -> JSON:
+    """A device that draws from the counter ``memory`` of a set."""
+    consumed = {"counterSet": counter_set, "counters": {"memory": {"value": "40Gi"}}}
+    return {**gpu(name), "consumesCounters": [consumed]}
+
+
+def counters(node: str, name: str, *names: str, of: int = 2) -> JSON:
+    """A slice that defines a counter set."""
+    made = slice_(node, GPU, of=of)
+    made["metadata"]["name"] = f"{node}-counters"
+    del made["spec"]["devices"]
+    made["spec"]["sharedCounters"] = [{"name": name, "counters": {it: {"value": "80Gi"} for it in names}}]
+    return made
 
 
 def nic(name: str) -> JSON:
@@ -175,6 +190,7 @@ RIGHT: dict[str, list[JSON]] = {
     "rule for a device": [rule(driver=GPU, pool="n1", device="gpu-0")],
     "rule for a driver": [rule(driver=GPU)],
     "slice": [slice_("n9", GPU, gpu("gpu-0"))],
+    "slices with counters": [counters("n9", "c", "memory"), slice_("n9", GPU, drawing("gpu-0", "c"), of=2)],
     "deployment": [template(), workload("Deployment", "apps/v1", "spec.template")],
     "cron job": [template(), workload("CronJob", "batch/v1", "spec.jobTemplate.spec.template")],
     "job set": [
@@ -316,6 +332,25 @@ WRONG: dict[str, list[JSON]] = {
     ],
     "slice without a pool": changed([slice_("n9", GPU, gpu("gpu-0"))], "spec.pool", {}),
     "slice of two places": changed([slice_("n9", GPU, gpu("gpu-0"))], "spec.allNodes", True),
+    "device that draws from a counter set of no slice": [slice_("n9", GPU, drawing("gpu-0", "gpu-0-counters"))],
+    "device that draws from a counter set of another pool": [
+        counters("n8", "c", "memory"),
+        slice_("n9", GPU, drawing("gpu-0", "c")),
+    ],
+    "device that draws from a counter that its set does not have": [
+        counters("n9", "c", "cores"),
+        slice_("n9", GPU, drawing("gpu-0", "c"), of=2),
+    ],
+    "counter set that is defined twice": [
+        counters("n9", "c", "memory", of=3),
+        {**counters("n9", "c", "memory", of=3), "metadata": {"name": "again"}},
+        slice_("n9", GPU, drawing("gpu-0", "c"), of=3),
+    ],
+    "slice of two without the other": [slice_("n9", GPU, gpu("gpu-0"), of=2)],
+    "device of a name that a slice of the cluster has": [
+        slice_("n1", GPU, gpu("gpu-0"), of=2) | {"metadata": {"name": "more"}},
+        slice_("n1", GPU, gpu("gpu-0"), gpu("gpu-1", numa=1), of=2),
+    ],
     "two devices of a name": [slice_("n9", GPU, gpu("gpu-0"), gpu("gpu-0"))],
     # pods at any depth
     **{
@@ -404,6 +439,10 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
     [
         ("selector", 'did you mean "selectors"?'),
         ("string against a version", "semver("),
+        ("device that draws from a counter set of no slice", "counter set gpu-0-counters, which no slice of the pool"),
+        ("device that draws from a counter that its set does not have", "counter memory of counter set c, which does"),
+        ("counter set that is defined twice", "counter set c is defined twice, by slice n9-counters and slice again"),
+        ("slice of two without the other", "announces 2 slices of its newest generation and has fewer"),
         ("value that no device has", "a100, h100"),
         ("template of another namespace", "there is one in namespace web"),
         ("misspelt driver in a class", "did you mean gpu.example.com?"),

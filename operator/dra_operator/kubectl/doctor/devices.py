@@ -12,14 +12,17 @@ from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import parse_time
+from dra_ledger.pools import Status
 
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
 from dra_operator.kubectl.doctor.claims import delete_pods, is_gone, not_made_again
 from dra_operator.kubectl.doctor.trouble import Diagnosis
-from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of
+from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
 from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
+from dra_operator.kubectl.why.published import Pools
 from dra_operator.wording import counted, listed
 
 
@@ -45,6 +48,19 @@ def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
             remedy = (
                 "its devices are allocated only when all slices are there: look at the log of the driver, or restart it"
             )
+            yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
+    yield from _invalid_pools(seen)
+
+
+def _invalid_pools(seen: Observed) -> Iterator[Diagnosis]:
+    """Yield pools that contradict themselves. All their slices are there, so waiting does not help."""
+    inventory = shelves(seen, Settings()).inventory
+    for id_ in sorted(inventory.pools()):
+        pool = inventory.pool(id_)
+        view = pool.own_view() if pool is not None else None
+        if view is not None and view.status is Status.INVALID:
+            message = f"is invalid, since {view.fault}: none of its {counted(len(view.devices), 'device')} is allocated"
+            remedy = "the driver has to publish it otherwise: look at its log and configuration, or update it"
             yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
 
 
@@ -93,33 +109,6 @@ def _stale(slice_: ResourceSlice, message: str, remedy: str) -> Diagnosis:
     what = f"slice {name} ({slice_.spec.driver}/{slice_.spec.pool.name})"
     command = kubectl("delete", "resourceslice", names=[name])
     return Diagnosis.of("slice", what, message, remedy=remedy, command=command)
-
-
-class Pools:
-    """What is published, to look allocated devices up."""
-
-    def __init__(self, seen: Observed) -> None:
-        self.newest = newest_slices(seen.every(ResourceSlice))
-        self._devices = {
-            DeviceId(*pool, device.name)
-            for pool, slices in self.newest.items()
-            for slice_ in slices
-            for device in slice_.spec.devices or ()
-        }
-        self.nodes_of_driver: dict[str, set[str]] = defaultdict(set)
-        for pool, slices in self.newest.items():
-            self.nodes_of_driver[pool.driver] |= {slice_.spec.node_name or "" for slice_ in slices}
-
-    def absent(self, device: DeviceId) -> str:
-        """What is not there: driver, pool or device; empty if the device is, or may be in a slice that is to come."""
-        if device.driver not in self.nodes_of_driver:
-            return f"driver {device.driver} publishes no ResourceSlice"
-        slices = self.newest.get(device.pool_id)
-        if slices is None:
-            return f"driver {device.driver} has no pool {device.pool}"
-        is_complete = len(slices) == slices[0].spec.pool.resource_slice_count
-        is_there = device in self._devices or not is_complete
-        return "" if is_there else f"pool {device.driver}/{device.pool} has no device {device.device}"
 
 
 def device_troubles(seen: Observed) -> Iterator[Diagnosis]:

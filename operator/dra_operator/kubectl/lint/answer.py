@@ -26,7 +26,7 @@ from dra_operator.kubectl.lint.fields import (
 )
 from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings
 from dra_operator.kubectl.lint.meaning import apart, doubtful
-from dra_operator.kubectl.lint.supply import Supply, lacking_devices
+from dra_operator.kubectl.lint.supply import Supply, lacking_devices, unusable_pools
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.pod_templates import not_read
@@ -52,7 +52,9 @@ def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, 
     if slices:
         refused = frozenset(one.object for one in found if one.severity is Severity.ERROR)
         supply = Supply(made)
-        found += lacking_devices(replace(around, refused=refused), supply)
+        rest = replace(around, refused=refused)
+        found += lacking_devices(rest, supply)
+        found += unusable_pools(rest)
         found += apart(around, supply)
     return found
 

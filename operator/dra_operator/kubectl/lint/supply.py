@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from dra_api.references import every_toleration
 from dra_api.resource import SCHEDULER_KEY, DeviceClass, DeviceSelector, ResourceClaim, ResourceSlice
 from dra_cel import CompileError, Reference, compile, device_selectors
+from dra_ledger.pools import Status
 
 from dra_operator.allocator import (
     Allocated,
@@ -21,6 +22,7 @@ from dra_operator.allocator import (
     Failed,
     GaveUp,
     PoolError,
+    PoolId,
     Refusal,
     Rule,
     Usage,
@@ -145,6 +147,18 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             severity, why = refusal
             text = f"no node could serve it, even with all devices free: {why}"
             yield manifest.finding(severity, f"{spec}.devices", text)
+
+
+def unusable_pools(around: Surroundings) -> Iterator[Finding]:
+    """Yield an error for slices of invalid pools, of which no device is allocated, or a warning for incomplete ones."""
+    for manifest in around.manifests:
+        if not isinstance(manifest.obj, ResourceSlice) or manifest.title in around.refused:
+            continue
+        pool = around.made.allocator.inventory.pool(PoolId.of(manifest.obj))
+        view = pool.own_view() if pool is not None else None
+        if view is not None and view.status is not Status.USABLE:
+            severity = Severity.ERROR if view.status is Status.INVALID else Severity.WARNING
+            yield manifest.finding(severity, "spec.pool", f"no device of the pool is allocated: {view.complaint}")
 
 
 def _of_class(manifest: Manifest, class_: DeviceClass, supply: Supply) -> Iterator[Finding]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
-from dra_api.resource import Device, ResourceSlice
+from dra_api.resource import Device, ResourceClaim, ResourceSlice
 from dra_cel import Reference
 
+from dra_operator.allocator import DeviceId
+from dra_operator.cache import newest_slices
 from dra_operator.kubectl.facts import value_text
+from dra_operator.kubectl.observed import Observed
 
 
 class Published:
@@ -99,6 +102,44 @@ class Published:
     def names_of(self, kind: str, domain: str) -> list[str]:
         """The names in a domain."""
         return sorted(name for what, its, name in self._names if (what, its) == (kind, domain))
+
+
+class Pools:
+    """The published devices, to look those of claims up."""
+
+    def __init__(self, seen: Observed) -> None:
+        self.newest = newest_slices(seen.every(ResourceSlice))
+        self._devices = {
+            DeviceId(*pool, device.name)
+            for pool, slices in self.newest.items()
+            for slice_ in slices
+            for device in slice_.spec.devices or ()
+        }
+        self.nodes_of_driver: dict[str, set[str]] = defaultdict(set)
+        for pool, slices in self.newest.items():
+            self.nodes_of_driver[pool.driver] |= {slice_.spec.node_name or "" for slice_ in slices}
+
+    def absent(self, device: DeviceId) -> str:
+        """What is not there: driver, pool or device; empty if the device is, or may be in a slice that is to come."""
+        if device.driver not in self.nodes_of_driver:
+            return f"driver {device.driver} publishes no ResourceSlice"
+        slices = self.newest.get(device.pool_id)
+        if slices is None:
+            return f"driver {device.driver} has no pool {device.pool}"
+        is_complete = len(slices) == slices[0].spec.pool.resource_slice_count
+        is_there = device in self._devices or not is_complete
+        return "" if is_there else f"pool {device.driver}/{device.pool} has no device {device.device}"
+
+
+def vanished_devices(seen: Observed, claims: Iterable[ResourceClaim]) -> Iterator[str]:
+    """Yield the devices of claims that no slice has any more, such as those that a driver has taken out of service."""
+    held = [(claim.metadata.name, device) for claim in claims for device in map(DeviceId.of, claim.results)]
+    if not held or "resourceslices.resource.k8s.io" in seen.unseen:
+        return
+    pools = Pools(seen)
+    for name, device in held:
+        if why := pools.absent(device):
+            yield f"claim {name} has {device}, and {why}: the pod starts only if the driver still knows it"
 
 
 def _keys(name: Reference, driver: str) -> tuple[bool, tuple[str, ...]]:
