@@ -1,6 +1,6 @@
-"""Of 140 causes, two at once for every third, each is named, and the pod runs once the printed advice was followed.
+"""Of 180 clusters, two at once for every third, each cause is named, and the pod runs once the printed advice was followed.
 
-``WHY_BENCH=FIRST:END`` tries other cases, such as ``WHY_BENCH=140:2000``.
+``WHY_BENCH=FIRST:END`` tries other cases, such as ``WHY_BENCH=180:2000``.
 """
 
 from __future__ import annotations

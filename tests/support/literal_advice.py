@@ -103,8 +103,13 @@ def _specs(world: World, claim: str) -> Iterator[Json]:
 
 
 def _request(world: World, request: str, claim: str) -> Json:
+    name, _, alternative = request.partition("/")
     for spec in _specs(world, claim):
         for it in spec["devices"]["requests"]:
+            for one in it.get("firstAvailable", ()) if it["name"] == name else ():
+                if one["name"] == alternative:
+                    found: Json = one
+                    return found
             if it["name"] == request:
                 exactly: Json = it["exactly"]
                 return exactly
@@ -204,6 +209,14 @@ def _unselect(world: World, pairs: str) -> None:
         del spec["nodeSelector"][pair.partition("=")[0]]
 
 
+def _select(world: World, pairs: str) -> None:
+    selector = world["Pod", "waits"]["spec"]["nodeSelector"]
+    for new, old in re.findall(r"(\S+) instead of ([^,\s]+)", pairs):
+        (key, _, value), before = new.partition("="), old.partition("=")[0]
+        del selector[before]
+        selector[key] = value
+
+
 def _label(world: World, node: str, pairs: str) -> None:
     for pair in pairs.split(" "):
         key, _, value = pair.partition("=")
@@ -225,6 +238,12 @@ def _less(world: World, amount: str, resource: str, init: str | None, container:
     its.get("limits", {}).pop(resource, None)
 
 
+def _less_in_pod(world: World, amount: str, resource: str) -> None:
+    its = world["Pod", "waits"]["spec"]["resources"]
+    its["requests"][resource] = amount
+    its.get("limits", {}).pop(resource, None)
+
+
 def _other_resource(world: World, new: str, old: str) -> None:
     for container in world["Pod", "waits"]["spec"]["containers"]:
         for amounts in container.get("resources", {}).values():
@@ -238,6 +257,10 @@ def _end(world: World, text: str) -> None:
         if found := re.fullmatch(r"wait until pods? (.+?) ends?(?:, or .+)?", part):
             for name in re.findall(r"ns/([\w.-]+)", found[1]):
                 world.end(name)
+        elif found := re.fullmatch(r"wait until the other consumers of claim (\S+) end, or delete them: (.+)", part):
+            for name in re.findall(r"ns/([\w.-]+)", found[2]):
+                world.end(name)
+            _again(world, found[1])
         elif found := re.fullmatch(r"delete claims? (.+), reserved for no pod", part):
             for name in re.findall(r"ns/([\w.-]+)", found[1]):
                 world.take("ResourceClaim", name)
@@ -279,6 +302,8 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (rf"write deviceClassName (\S+) instead of \S+ in {REQUEST}", _class),
     (r"write (resourceClaimName|resourceClaimTemplateName) (\S+) instead of (\S+) in the pod", _entry),
     (rf"write (.+?) instead of (.+?) in {SELECTOR}", _write),
+    (r"write (.+) in spec.nodeSelector of the pod", _select),
+    (r"ask for at most (\S+) (\S+) instead of \S+ in spec.resources of the pod", _less_in_pod),
     (rf"remove {SELECTOR} \((.+)\)", _remove_selector),
     (rf"allow for devices without the name in {SELECTOR}: (.+)", _guard),
     (rf"ask for at most (\d+) instead of \d+ in {REQUEST}", _count),
@@ -301,4 +326,5 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (r"delete claim (.+) and create it again, so that it gets other devices", _again),
     (r"wait until device ([^/]+)/([^/]+)/(\S+) is repaired \((.+)\)", _repair),
     (r"(.+) \((?:frees|makes room on) .+\)", _end),
+    (r"(wait until the other consumers .+)", _end),
 ]

@@ -10,24 +10,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from dra_api.core import Node, NodeSelectorRequirement, Pod
+from dra_api.core import Event, Node, NodeSelectorRequirement, Pod
 from dra_api.quantity import Quantity
+from dra_api.references import pod_is_done, volume_uses
 from dra_api.resource import ResourceClaim
+from dra_api.storage import PersistentVolumeClaim, StorageClass
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
+from dra_ledger.pools import Status
 
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster, newest_slices
 from dra_operator.eviction import selects
 from dra_operator.kubectl.facts import age, driver_pods
+from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.why.changes import amount_of
 from dra_operator.kubectl.why.node_changes import leaving_or_coming
 from dra_operator.kubectl.why.published import Published, requirement_text, selector_text
 from dra_operator.kubectl.why.request_changes import matching
-from dra_operator.kubectl.why.selector_changes import drivers_of, references_of
+from dra_operator.kubectl.why.selector_changes import compiled, drivers_of, references_of
 from dra_operator.kubectl.why.supposed import similar_name
 from dra_operator.scheduling import CycleState, PodFilter
 from dra_operator.scheduling.rules import NODE_SELECTOR, NOT_OFFERED, PORT, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.rules.volumes import READ_WRITE_ONCE_POD
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import counted, listed
 
@@ -121,6 +126,29 @@ def _volumes(cycle_state: CycleState) -> Iterator[str]:
         yield f"PersistentVolumeClaim {it.claim.key} (StorageClass {class_ or 'none'}) is not bound"
 
 
+def volume_causes(seen: Observed, pod: Pod, name: str) -> Iterator[str]:
+    """What is known of a claim of a volume that keeps the pod from being tried: its class, its last event, its user."""
+    key = f"{pod.metadata.namespace}/{name}"
+    claim = seen.one(PersistentVolumeClaim, key)
+    if claim is None:
+        return
+    if READ_WRITE_ONCE_POD in (claim.spec.access_modes or ()):
+        using = [it for it in seen.every(Pod) if it.spec.node_name and not pod_is_done(it) and it.key != pod.key]
+        if users := sorted(it.key for it in using if any(use.key == key for use in volume_uses(it))):
+            yield f"PersistentVolumeClaim {key} is used by pod {listed(users)}"
+    classes = [it.metadata.name for it in seen.every(StorageClass)]
+    if not claim.is_bound and "storageclasses.storage.k8s.io" not in seen.unseen:
+        if not claim.storage_class:
+            yield f"PersistentVolumeClaim {key} has no StorageClass, and no PersistentVolume is bound to it"
+        elif claim.storage_class not in classes:
+            absent = f"names StorageClass {claim.storage_class}, which does not exist"
+            yield f"PersistentVolumeClaim {key} {absent}{similar_name(claim.storage_class, classes)}"
+    events = [it for it in seen.every(Event) if it.involved_object.uid == claim.metadata.uid]
+    if events:
+        last = max(events, key=lambda it: it.when)
+        yield f"PersistentVolumeClaim {key}, event {last.reason}: {last.message}"
+
+
 def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
     """Return ``the pod asks for 900; node-3 has the most free: 61500m of 62``, and the init container that needs it."""
 
@@ -187,18 +215,23 @@ def _asked_for(cycle_state: CycleState, state: LoadedNode) -> Iterator[DeviceId]
 
 
 def troubled_pools(refusals: Sequence[Refusal], cluster: Cluster, now: datetime) -> Iterator[str]:
-    """A line for each incomplete pool that keeps a node from serving a request."""
+    """A line for each incomplete pool that keeps a node from serving a request, and each driver of an invalid one."""
     said = {text for refusal in refusals for text in refusal.pools}
     if not said:
         return
+    at_fault: dict[str, None] = {}
     for pool, slices in sorted(newest_slices(cluster.slices).items()):
-        announced = slices[0].spec.pool.resource_slice_count
-        if len(slices) >= announced or not any(text.startswith(f"resource pool {pool} ") for text in said):
+        announced, lead = slices[0].spec.pool.resource_slice_count, f"resource pool {pool} "
+        if any(text.startswith(f"{lead}is {Status.INVALID.value}") for text in said):
+            at_fault[pool.driver] = None
+        if len(slices) >= announced or not any(text.startswith(lead) for text in said):
             continue
         last = max(slice_.metadata.creation_timestamp or "" for slice_ in slices)
         since = f"; the last one came {age(last, now)} ago" if age(last, now) else ""
         there = f"{len(slices)} of {counted(announced, 'slice')} of pool {pool} are there{since}"
         yield f"{there}: wait for driver {pool.driver} to publish the others, or restart it"
+    for driver in at_fault:
+        yield f"driver {driver} has to publish it otherwise: look at its log and configuration, or update it"
 
 
 SHOWN_VALUES: Final = 4
@@ -220,9 +253,23 @@ def wanted_values(
         for alternative in stage.alternatives
         for selector in alternative.selectors
     }
+    for stage in program.stages:
+        for alternative in stage.alternatives:
+            texts = [selector.expression for selector in alternative.selectors]
+            if named := _of_no_driver(texts, published):
+                yield f'request "{stage.request}" of claim {program.claims[stage.claim].key} {named}'
     yield from _drivers(expressions, published, cycle_state, pods)
     for name in sorted({name for expression in expressions for name in references_of(expression)}):
         yield _values(name, published)
+
+
+def _of_no_driver(expressions: Sequence[str], published: Published) -> str:
+    """That the selectors of a request and its class exclude each other by their drivers; empty if they do not."""
+    named = sorted({driver for text in expressions for driver in drivers_of(text)})
+    selectors = [selector for text in expressions if (selector := compiled(text)) is not None]
+    if len(named) < 2 or not all(any(it.excludes(one) for it in selectors) for one in {*named, *published.drivers}):
+        return ""
+    return f"asks for devices of {listed(named)} at once, with the selectors of its class: no device is of two drivers"
 
 
 def _drivers(
@@ -277,7 +324,11 @@ def _values(name: Reference, published: Published) -> str:
         other = Reference(name.kind, domain, name.id)
         return f"no device of the cluster publishes {what}; they publish {other}: {_counts(published.values(other))}"
     known = listed(published.names_of(name.kind, name.domain), SHOWN_VALUES)
-    return f"no device of the cluster publishes {what}" + (f"; in {name.domain} they publish {known}" if known else "")
+    said = f"no device of the cluster publishes {what}" + (f"; in {name.domain} they publish {known}" if known else "")
+    other_kind = "capacity" if name.kind == "attributes" else "attributes"
+    if values := published.values(Reference(other_kind, name.domain, name.id)):
+        said += f'; device.{other_kind}["{name.domain}"].{name.id} is there: {_counts(values)}'
+    return said
 
 
 def _counts(values: Mapping[str, int]) -> str:

@@ -131,6 +131,21 @@ def less_in(pod: Pod, field: str, container: Container, resource: str, amount: Q
     return pod_change(pod, text, 3, make, f"room {resource}")
 
 
+def less_in_pod(pod: Pod, resource: str, amount: Quantity) -> Change:
+    """The pod that asks for this amount in its own resources, which count in the place of those of its containers."""
+    asked = (pod.spec.resources.requests or {}).get(resource) if pod.spec.resources is not None else None
+    text = f"ask for at most {amount} {resource} instead of {asked} in spec.resources of the pod"
+
+    def make(now: Pod) -> dict[str, Any]:
+        if (before := now.spec.resources) is None:
+            return {}
+        limits = {key: limit for key, limit in (before.limits or {}).items() if key != resource}
+        requests = {**(before.requests or {}), resource: amount}
+        return {"resources": replace(before, requests=requests, limits=limits or None)}
+
+    return pod_change(pod, text, 3, make, f"room {resource}")
+
+
 def _less(container: Container, name: str, resource: str, amount: Quantity) -> Container:
     if container.name != name:
         return container

@@ -16,8 +16,18 @@ from dra_api.quantity import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import node_selectors, scheduler_of
-from dra_operator.kubectl.why.changes import Change, Effort, Patch, amount_of, containers_of, less_in, pod_change
+from dra_operator.kubectl.why.changes import (
+    Change,
+    Effort,
+    Patch,
+    amount_of,
+    containers_of,
+    less_in,
+    less_in_pod,
+    pod_change,
+)
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE
+from dra_operator.kubectl.why.published import likely_meant
 from dra_operator.kubectl.why.request_changes import says_broken
 from dra_operator.scheduling.rules import (
     CORDONED,
@@ -247,6 +257,7 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
     labels, wanted = node.metadata.labels or {}, pod.spec.node_selector or {}
     missing = {key: value for key, value in wanted.items() if labels.get(key) != value}
     if missing:
+        yield from _label_meant(pod, missing, labels)
         pairs = ", ".join(f"{key}={value}" for key, value in missing.items())
 
         def less(now: Pod) -> dict[str, Any]:
@@ -271,11 +282,33 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
         yield pod_change(pod, f"remove {field} from the pod", 2, lambda now: _affinity(now, "node_affinity", nodes))
 
 
+def _label_meant(pod: Pod, missing: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Change]:
+    """Correct likely typing errors in a key or value of the node selector, if all that the node lacks are such."""
+    meant: dict[str, tuple[str, str]] = {}
+    for key, value in missing.items():
+        keys = [key] if key in labels else likely_meant(key, (it for it in labels if labels[it] == value))
+        if keys and (labels[keys[0]] == value or labels[keys[0]] in likely_meant(value, [labels[keys[0]]])):
+            meant[key] = keys[0], labels[keys[0]]
+    if not missing.keys() <= meant.keys():
+        return
+
+    def corrected(now: Pod) -> dict[str, Any]:
+        return {"node_selector": dict(meant.get(key, (key, it)) for key, it in (now.spec.node_selector or {}).items())}
+
+    pairs = (f"{meant[key][0]}={meant[key][1]} instead of {key}={value}" for key, value in missing.items())
+    yield pod_change(pod, f"write {', '.join(pairs)} in spec.nodeSelector of the pod", 1, corrected)
+
+
 def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
-    """Ask for what is left, if one container asks for all that is too much."""
+    """Ask for what is left, if one container or the pod itself asks for all that is too much."""
     left = max(0, state.offered.get(resource, 0) - state.used.get(resource, 0))
     excess = pod_requests(pod).get(resource, 0) - left
-    if pod.spec.resources is not None or not left:
+    if not left:
+        return
+    if pod.spec.resources is not None and (of_pod := (pod.spec.resources.requests or {}).get(resource)) is not None:
+        of_containers = pod_requests(replace(pod, spec=replace(pod.spec, resources=None))).get(resource, 0)
+        if (nanos := of_pod.nanos - excess) >= of_containers and nanos > 0:
+            yield less_in_pod(pod, resource, Quantity.from_nanos(nanos, binary=resource.startswith(BYTES)))
         return
     for field, container in containers_of(pod):
         asked = amount_of(container, resource)

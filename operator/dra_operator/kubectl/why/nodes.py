@@ -6,6 +6,7 @@ rule that has something against the node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,6 +33,9 @@ MOST_COUNTED_NODES: Final = 500
 """Nodes without a device that is asked for, of which all devices are counted."""
 
 
+_NAMED_PLACE: Final = re.compile(r"\b(device|resource pool) [^\s/]+/\S+")
+
+
 @dataclass(frozen=True, eq=False)
 class Said:
     """What nodes say that are alike. ``answer`` is what the pipeline goes by; ``devices`` what the devices say where a
@@ -39,6 +43,8 @@ class Said:
 
     answer: NodeStatus
     devices: NodeStatus | None = None
+    has_claims_elsewhere: bool = False
+    """Claims of the pod are allocated for other nodes, so that it is not enough to remove the obstacle."""
 
     @cached_property
     def lacking(self) -> Lacking | None:
@@ -67,7 +73,7 @@ class Said:
     def distance(self) -> tuple[object, ...]:
         """How far the node is from taking the pod: first by what is in the way, then by its devices."""
         outline = self.outline
-        ways = isinstance(self.answer, Obstructed) + (outline is not None)
+        ways = isinstance(self.answer, Obstructed) + (outline is not None) + self.has_claims_elsewhere
         closeness = tuple(-each for each in outline.closeness) if outline is not None else ()
         ends_attempt = isinstance(self.answer, Faulty) and not self.answer.is_of_node
         return (not ends_attempt, ways, closeness)
@@ -116,7 +122,8 @@ def _asked(pod_filter: PodFilter, state: LoadedNode, obstacle: Obstacle | None, 
     if obstacle is None:
         return Said(decided(pod_filter.serve(state), pause))
     needs = bool(pod_filter.demands.on(state).claims)
-    return Said(Obstructed(obstacle), decided(pod_filter.serve(state), pause) if needs else None)
+    is_elsewhere = bool(list(pod_filter.allocations.elsewhere(state.node)))
+    return Said(Obstructed(obstacle), decided(pod_filter.serve(state), pause) if needs else None, is_elsewhere)
 
 
 def promising(said: Sequence[NodeSaid], inventory: Inventory) -> list[str]:
@@ -155,7 +162,8 @@ def unpublished(said: Sequence[NodeSaid]) -> tuple[list[str], frozenset[str]]:
     """The claims, by their keys, of which no node has a device, since a driver or a part of a pool is missing; and the
     nodes that may get some: the nodes of the pools, or all."""
     outlines = {one.state.name: one.said.outline for one in said}
-    if any(outline is None or outline.rule is not Rule.NO_DEVICES for outline in outlines.values()):
+    absent = (Rule.NO_DEVICES, Rule.INVALID_POOL)
+    if any(outline is None or outline.rule not in absent for outline in outlines.values()):
         return [], frozenset()
     found = {name: outline for name, outline in outlines.items() if outline is not None}
     of_pools = frozenset(name for name, outline in found.items() if outline.pools)
@@ -194,11 +202,12 @@ def _in_the_way(
         answer = one.said.answer
         if not isinstance(answer, Fits | Lacking) and not (one.said.has_none and has_some):
             more = _more_obstacles(pod_filter, one)
-            key = (answer.text, *(it.text for it in more))
+            key = (_alike(answer.text), *(it.text for it in more))
             groups.setdefault(key, []).append(one)
             others.setdefault(key, more)
+    told = {_alike(one.said.answer.text) for one in said if isinstance(one.said.answer, Faulty)}
     for key, members in groups.items():
-        yield f"{names([one.state.name for one in members])}: {key[0]}"
+        yield f"{names([one.state.name for one in members])}: {members[0].said.answer.text}"
         nodes = [one.state for one in members]
         answers = [it.answer for it in _different(members) if isinstance(it.answer, Obstructed)]
         if answers:
@@ -209,7 +218,12 @@ def _in_the_way(
             yield f"  also: {obstacle.text}"
             further = about(obstacle, cycle_state, pod_filter, nodes, (), cluster)
             yield from (f"    {line}" for line in further)
-        yield from (f"  {line}" for line in _their_devices(members, cycle_state, cluster))
+        yield from (f"  {line}" for line in _their_devices(members, cycle_state, cluster, told))
+
+
+def _alike(text: str) -> str:
+    """Return an error without the names of devices and pools, in which nodes with the same fault differ."""
+    return _NAMED_PLACE.sub(r"\1", text)
 
 
 def _more_obstacles(pod_filter: PodFilter, one: NodeSaid) -> list[Obstacle]:
@@ -225,13 +239,16 @@ def _different(said: Iterable[NodeSaid]) -> list[Said]:
     return list(dict.fromkeys(one.said for one in said))
 
 
-def _their_devices(members: Sequence[NodeSaid], cycle_state: CycleState, cluster: Cluster) -> Iterator[str]:
+def _their_devices(
+    members: Sequence[NodeSaid], cycle_state: CycleState, cluster: Cluster, told: set[str]
+) -> Iterator[str]:
     """What the devices of nodes would say if the rule were not in the way."""
     would = [one.state.name for one in members if isinstance(one.said.devices, Fits)]
     whose = "its devices" if len(members) == 1 else "their devices"
     if would:
         yield f"{whose} would serve the claims" + (f" on {names(would)}" if len(would) < len(members) else "")
         return
+    yield from _faults(members, whose, told)
     lacking = [it.lacking for it in _different(members) if it.lacking is not None]
     if not lacking:
         return
@@ -243,6 +260,17 @@ def _their_devices(members: Sequence[NodeSaid], cycle_state: CycleState, cluster
         held = holders({claim.key: claim for device in refusal.held for claim in cluster.holders(device)}.values())
         more = details(refusal, state.node, cycle_state.allocator.inventory, best.demand.program, held)
         yield from (f"  {line}" for line in more)
+
+
+def _faults(members: Sequence[NodeSaid], whose: str, told: set[str]) -> Iterator[str]:
+    """Yield the errors of selectors on devices of nodes from which a rule keeps the pod as well, each once in full.
+
+    ``told``: the errors that were told already, without the names of devices.
+    """
+    of_devices = [it.devices for it in _different(members)]
+    for key, text in {_alike(it.text): it.text for it in reversed(of_devices) if isinstance(it, Faulty)}.items():
+        yield f"and {whose} cannot be asked: {'the same error' if key in told else text}"
+        told.add(key)
 
 
 def _lacking(

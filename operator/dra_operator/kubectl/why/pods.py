@@ -24,6 +24,7 @@ from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Report
 from dra_operator.kubectl.why.holders import bring_back, is_unreachable, unreachable_since
+from dra_operator.kubectl.why.published import likely_meant, vanished_devices
 from dra_operator.kubectl.why.supposed import unmade
 from dra_operator.kubectl.why.waiting import why_besides, why_waiting
 from dra_operator.scheduling import NotTried, pre_filter
@@ -122,13 +123,12 @@ def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
     events = warnings_of(made, pod.metadata.uid)
     warnings = [*events, *(text for text in _waiting_containers(pod) if not any(_says(it, text) for it in events))]
     yield from warnings
-    node = pod.spec.node_name
-    for driver in _silent_drivers(made, pod):
+    claims = [claim for _, claim in made.cluster.claims_of(pod) if claim is not None]
+    node, silent = pod.spec.node_name, _silent_drivers(made, pod)
+    yield from vanished_devices(made.seen, (it for it in claims if not any(one.driver in silent for one in it.results)))
+    for driver in silent:
         yield f"driver {driver} publishes no ResourceSlice for node {node}: is it running there?"
-    drivers = {
-        result.driver for _, claim in made.cluster.claims_of(pod) if claim is not None for result in claim.results
-    }
-    for driver in sorted(drivers):
+    for driver in sorted({result.driver for claim in claims for result in claim.results}):
         there = [it for it in driver_pods(driver, made.cluster.pods) if it.spec.node_name == node]
         if there and not any(map(is_ready, there)):
             names = listed(it.key for it in there)
@@ -249,10 +249,16 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
         since = age(lease.spec.renew_time or "", made.now) or "a while"
         holder = lease.spec.holder_identity or "nobody"
         yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
-    elif lease is None and not was_looked_at(pod) and (is_operators or not _lacks_claims(made, pod)):
+        return
+    if lease is not None or was_looked_at(pod):
+        return
+    known = (it.removeprefix("dra-operator-") for it in leases if it.startswith("dra-operator-"))
+    meant = likely_meant(name, [*known, made.cluster.scheduler_name, DEFAULT])
+    if is_operators or meant or not _lacks_claims(made, pod):
         kind, remedy = ("dra-operator", INSTALL) if is_operators else ("scheduler", "start that scheduler")
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
-        other = "" if is_at_gate(pod) else ", or correct the pod's schedulerName"
+        which = f" (did you mean {meant[0]}?)" if meant else ""
+        other = "" if is_at_gate(pod) else f", or correct the pod's schedulerName{which}"
         yield f"apparently no {kind} serves the scheduler name {name}: {seems}; {remedy}{other}"
 
 

@@ -154,7 +154,7 @@ class Mending:
             yield from self._of_other_types()
         yield from self._guarded()
         yield from self._without_a_term()
-        if not drivers_of(self._expression):
+        if not drivers_of(self._expression) or self._asks_for_another_driver:
             yield Other(f"remove {{where}} ({_braced(shortened(self._expression))})", Effort.NO_SELECTOR, None)
 
     # --- which devices the request can mean ---
@@ -203,6 +203,12 @@ class Mending:
     def _lacks_driver(self) -> bool:
         asked = drivers_of(self._expression)
         return bool(asked) and not asked & set(self._published.drivers)
+
+    @property
+    def _asks_for_another_driver(self) -> bool:
+        """Whether the other selectors, such as those of the class, exclude all drivers that this one allows."""
+        rest = [selector for text in self._rest if (selector := compiled(text)) is not None]
+        return all(any(it.excludes(driver) for it in rest) for driver in drivers_of(self._expression))
 
     @property
     def _driver_is_typed_wrong(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceSlice
+from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
@@ -28,13 +29,15 @@ from dra_operator.scheduling import (
     total,
 )
 from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
+from dra_operator.scheduling.rules.volumes import VOLUME_CLAIM_MISSING
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
 from dra_operator.wording import counted, listed
 
+from .causes import volume_causes
 from .changes import Fix, Report, Trial
 from .decision import PodDecision, Together, ahead_in_line, decide, missing_members, together, victims
-from .nodes import node_report, promising, unpublished, with_devices
-from .published import Published
+from .nodes import node_report, nowhere_together, promising, requests_served, unpublished, with_devices
+from .published import Published, vanished_devices
 from .search import FixSearch, outdated
 from .supposed import Supposed, lost_claims, names_in, refused_devices, similar_name, unmade, without, without_claims
 
@@ -96,6 +99,8 @@ def _add_remedies(report: Report, made: Pipeline, pod: Pod, found: PreFilterResu
         report.add(unmade(made, pod))
     elif isinstance(found, NotTried) and found.obstacle.reason is CLAIM_DELETED:
         report.add(_kept(made, f"{pod.metadata.namespace}/{found.obstacle.subject}"))
+    elif isinstance(found, NotTried) and found.obstacle.reason.is_about_volumes:
+        report.add(volume_causes(made.seen, pod, found.obstacle.subject))
     elif isinstance(found, NotTried) and found.obstacle.reason is GANG_INCOMPLETE:
         report.add(_members(made, pod))
 
@@ -171,6 +176,8 @@ def _similar(made: Pipeline, pod: Pod, found: PreFilterResult) -> str:
         return similar_name(obstacle.detail, (it.metadata.name for it in cluster.classes))
     if obstacle.reason is CLAIM_MISSING:
         return _similar_claim(cluster, pod.metadata.namespace, obstacle.subject)
+    if obstacle.reason is VOLUME_CLAIM_MISSING:
+        return similar_name(obstacle.subject, names_in(made.seen.every(PersistentVolumeClaim), pod.metadata.namespace))
     return ""
 
 
@@ -220,6 +227,7 @@ def _tell_of_nodes(
     report.add(_outdated(made, cycle_state))
     report.add(ahead_in_line(made, cycle_state.pod))
     if report.is_clear:
+        report.add(vanished_devices(made.seen, cycle_state.resource_claims))
         under_way = list(_under_way(cycle_state))
         if due := ConflictCheckDue.of(cycle_state, made.cluster.has_shared_driver):
             under_way.append(due.text)
@@ -249,6 +257,8 @@ def _apart(
     report: Report, made: Pipeline, cycle_state: CycleState, decision: PodDecision, supposed: Supposed | None
 ) -> list[str]:
     """Return what else helps where devices have yet to be published: no change of a person replaces those."""
+    if any(nowhere_together(requests_served(cycle_state, decision.said))):
+        return []
     unserved, where = unpublished(decision.said)
     with without_claims(made, unserved, cycle_state.pod, supposed) as then:
         if then is None:
