@@ -29,7 +29,7 @@ from dra_operator.scheduling import (
     total,
 )
 from dra_operator.scheduling.claims import CLAIM_DELETED, CLAIM_MISSING, CLAIM_UNMADE, CLASS_MISSING
-from dra_operator.scheduling.rules.volumes import VOLUME_CLAIM_MISSING
+from dra_operator.scheduling.rules import VOLUME_CLAIM_MISSING
 from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, title
 from dra_operator.wording import counted, listed
 

@@ -20,7 +20,7 @@ from .node_rules import (
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .rule import ANY_CHANGE, ClusterEvent, Hint
 from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node
-from .volumes import NO_VOLUMES, VolumeWait, volumes_of
+from .volumes import NO_VOLUMES, READ_WRITE_ONCE_POD, VOLUME_CLAIM_MISSING, VolumeWait, volumes_of
 
 __all__ = [
     "ANY_CHANGE",
@@ -36,11 +36,13 @@ __all__ = [
     "POD_AFFINITY",
     "POD_ANTI_AFFINITY",
     "PORT",
+    "READ_WRITE_ONCE_POD",
     "RESOURCE",
     "SPREAD",
     "SPREAD_LABEL",
     "TAINT",
     "TOO_MANY_PODS",
+    "VOLUME_CLAIM_MISSING",
     "Bindings",
     "ClusterEvent",
     "Hint",
