@@ -1,4 +1,4 @@
-"""Of 180 clusters, two at once for every third, each cause is named, and the pod runs once the printed advice was followed.
+"""Of 180 clusters, every third with two causes, each cause is named, and the pod runs once the advice was followed.
 
 ``WHY_BENCH=FIRST:END`` tries other cases, such as ``WHY_BENCH=180:2000``.
 """
