@@ -250,3 +250,30 @@ def test_rows_of_large_objects_are_made_one_by_one_and_others_have_a_turn_in_bet
     assert len(shown.get("rows") or shown["items"]) == 30
     assert len(chunks) >= 10
     assert peak < 10 << 20  # two of them at most, decoded; all would have 50 MiB
+
+
+def test_rows_of_objects_with_many_labels_need_them_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks at the states of claims every second must not have megabytes of labels decoded for that."""
+    server = DevApiServer()
+    claims = server.registry.store.collection("resource.k8s.io", "resourceclaims")
+    resource = server.registry.of_collection(claims)
+    assert resource is not None
+    labels = {f"label-{number}": "x" * 60 for number in range(5_000)}
+    for number in range(4):
+        meta = {"name": f"c{number}", "namespace": "ns", "uid": "1", "resourceVersion": "1", "labels": labels}
+        claims.restore(Stored({"metadata": meta, "spec": {}, "status": {"allocation": {}}}, 1, {}))
+    decoded, decode = 0, Stored.decode
+
+    def counted(stored: Stored) -> dict[str, object]:
+        nonlocal decoded
+        decoded += 1
+        return decode(stored)
+
+    monkeypatch.setattr(Stored, "decode", counted)
+    for _ in range(3):
+        page = Page([*claims.all()], 1)
+        text = b"".join(render_list(resource, page, wanted(TABLE), {"includeObject": "None"}))
+        assert [row["cells"][:2] for row in orjson.loads(text)["rows"]] == [[f"c{it}", "allocated"] for it in range(4)]
+    assert decoded == 4
+    whole = b"".join(render_list(resource, page, wanted(TABLE), {}))
+    assert all(row["object"]["metadata"]["labels"] == labels for row in orjson.loads(whole)["rows"])

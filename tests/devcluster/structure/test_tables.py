@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.values import format_time
 from dra_devcluster.apiserver.structure import Structure
-from dra_devcluster.apiserver.tables import human_duration, render_table
+from dra_devcluster.apiserver.tables import human_duration, render_table, shows_labels
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -338,6 +338,32 @@ def test_every_kind_has_as_many_cells_as_columns_even_when_empty(structure: Stru
     for resource in structure.resources():
         table = render_table(resource, [{"metadata": {}}], now=NOW)
         assert len(table["rows"][0]["cells"]) == len(table["columnDefinitions"]), resource.plural
+
+
+class _Read(dict[str, Any]):
+    """Notes which members are looked at."""
+
+    def __init__(self, members: Json) -> None:
+        super().__init__(members)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+
+def test_only_kinds_whose_cells_show_labels_are_decoded_with_them(structure: Structure) -> None:
+    samples = {(api_version, plural): obj for api_version, plural, obj, _ in ROWS.values()}
+    for resource in structure.resources():
+        obj = samples.get((resource.api_version, resource.plural), {})
+        meta = _Read({"name": "x", "creationTimestamp": ago(minutes=5), **obj.get("metadata", {})})
+        render_table(resource, [{**obj, "metadata": meta}], now=NOW, include="None")
+        has_labels = bool(meta.read & {"labels", "annotations", "managedFields"})
+        assert has_labels == (shows_labels(resource) and resource.definition is None), resource.plural
 
 
 def test_finished_pods_carry_the_row_condition(structure: Structure) -> None:

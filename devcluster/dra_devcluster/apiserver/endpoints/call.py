@@ -25,7 +25,7 @@ from dra_devcluster.apiserver.served.registry import Registry, deprecations
 from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, prefix_of, to_served
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
-from dra_devcluster.apiserver.tables import partial_metadata, render_table
+from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels
 from dra_devcluster.apiserver.verbs.checks import check_fields
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire.bodies import Target, Wanted, media_type, parse_object, read_body, respond, wanted
@@ -114,8 +114,9 @@ def _partial(stored: Stored, want: Wanted) -> Json:
 
 
 def _table(resource: Resource, items: Sequence[Stored], want: Wanted, query: Json, meta: Json) -> Json:
-    objects = [to_served(resource, stored.decode()) for stored in items]
     include = query.get("includeObject") or "Metadata"
+    is_brief = include == "None" and not shows_labels(resource)
+    objects = [to_served(resource, stored.brief() if is_brief else stored.decode()) for stored in items]
     made = render_table(resource, objects, now=datetime.now(UTC), include=include, metadata=meta)
     return {**made, "apiVersion": f"meta.k8s.io/{want.version}"}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -28,10 +28,15 @@ LOG_BYTES = 128 * 2**20
 UNREAD_CHANGES = 50_000
 
 
+_BULK: Final = ("labels", "annotations", "managedFields")
+_LARGE_BYTES: Final = 64 << 10
+_BRIEF_BYTES: Final = 4 << 10
+
+
 class Stored:
     """One version of an object. Immutable: a write makes a new one."""
 
-    __slots__ = ("data", "fields", "finalizing", "labels", "name", "namespace", "owners", "revision", "uid")
+    __slots__ = ("_brief", "data", "fields", "finalizing", "labels", "name", "namespace", "owners", "revision", "uid")
 
     def __init__(self, obj: Json, revision: int, fields: dict[str, str]) -> None:
         meta = obj["metadata"]
@@ -45,6 +50,7 @@ class Stored:
         self.finalizing = "deletionTimestamp" in meta
         rest = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
         self.data: bytes = orjson.dumps(rest)[1:]
+        self._brief = b""
 
     @property
     def key(self) -> Key:
@@ -60,6 +66,20 @@ class Stored:
         """A fresh copy of the object, without apiVersion and kind."""
         decoded: Json = orjson.loads(b"{" + self.data)
         return decoded
+
+    def brief(self) -> Json:
+        """As ``decode``, without labels, annotations and managed fields. Of a large object that is kept if it is short.
+
+        A list of rows would otherwise decode megabytes of labels for each, every time.
+        """
+        if self._brief:
+            brief: Json = orjson.loads(self._brief)
+            return brief
+        obj = self.decode()
+        obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in _BULK}
+        if len(self.data) > _LARGE_BYTES and len(text := orjson.dumps(obj)) < _BRIEF_BYTES:
+            self._brief = text
+        return obj
 
 
 class Change(NamedTuple):

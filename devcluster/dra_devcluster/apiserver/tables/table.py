@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -200,6 +200,14 @@ def render_table(
         "columnDefinitions": columns if headers else [],
         "rows": rows,
     }
+
+
+_WITH_LABELS: Final = ("/nodes", "storage.k8s.io/storageclasses")
+
+
+def shows_labels(resource: Resource) -> bool:
+    """Whether a cell may come from labels or annotations."""
+    return resource.definition is not None or f"{resource.group}/{resource.plural}" in _WITH_LABELS
 
 
 def partial_metadata(obj: Json) -> Json:
