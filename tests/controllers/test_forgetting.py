@@ -138,7 +138,12 @@ ELSEWHERE = {
         "WorkQueue._postponed",
     ),
     "tests/controllers/test_immediate_claims.py": ("ClusterState.placeholders",),
-    "tests/controllers/test_line.py": ("Fairness._aside",),
+    "tests/controllers/test_line.py": (
+        "Fairness._aside",
+        "Fairness._large",
+        "Fairness._large_aside",
+    ),
+    "tests/controllers/test_large_claims.py": ("ClusterState.large_claims",),
     "tests/controllers/test_mix_learner.py": ("MixLearner._told",),
     "tests/controllers/test_put_off.py": (
         "ClaimGenerator._failed",

@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dra_operator.cache import Key
-from dra_operator.controllers.fairness import MOST_DECISION_SECONDS, PAID_BACK_SHARE, Fairness, may_have_another
+from dra_operator.controllers.fairness import (
+    LARGE_KEY_TURNS,
+    MOST_DECISION_SECONDS,
+    PAID_BACK_SHARE,
+    SPARE_ENTRIES,
+    Fairness,
+    may_have_another,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from remembered import sizes
@@ -76,29 +83,37 @@ def test_no_namespace_owes_more_than_three_seconds() -> None:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3)),
-        st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0)),
-        st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0)),
-        st.tuples(st.sampled_from(["pop", "leave"]), st.just(""), st.just(0), st.just(0)),
+        st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0), st.just(False)),
+        st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0), st.just(False)),
+        st.tuples(st.sampled_from(["pop", "leave"]), st.just(""), st.just(0), st.just(0), st.just(False)),
     )
 )
+_Step = tuple[str, str, int, int, bool]
 
 
-@given(STEPS, st.integers(1, 7))
-def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str, str, int, int]], workers: int) -> None:
+@given(STEPS, st.integers(1, 12))
+def test_the_line_is_in_the_order_that_its_page_describes(steps: list[_Step], workers: int) -> None:
     clock = Clock()
     line, paid_at = Fairness(clock, begin, workers), dict.fromkeys("abc", 0.0)
-    waiting: list[tuple[str, int, int, int]] = []
-    working: list[str] = []
+    waiting: list[tuple[str, int, int, int, bool]] = []
+    working: list[tuple[str, bool, Key]] = []
     aside: set[str] = set()
 
     def has_its_share(namespace: str) -> bool:
-        return not may_have_another(working.count(namespace), workers - len(working))
+        held = sum(it[:2] == (namespace, False) for it in working)
+        return not may_have_another(held, workers - len(working))
 
-    for number, (what, namespace, first, second) in enumerate(steps):
+    def is_in_line(namespace: str, is_large: bool) -> bool:
+        if not is_large:
+            return namespace not in aside
+        free = max(1, min(LARGE_KEY_TURNS, workers // 2)) - sum(it[1] for it in working)
+        return free > 1 if (namespace, True) in [it[:2] for it in working] else free > 0
+
+    for number, (what, namespace, first, second, is_large) in enumerate(steps):
         if what == "push":
-            line.push(key(f"{namespace}/{number}"), first, (second,))
-            waiting.append((namespace, first, second, number))
+            line.push(key(f"{namespace}/{number}"), first, (second,), is_large=is_large)
+            waiting.append((namespace, first, second, number, is_large))
         elif what == "charge":
             line.charge(key(f"{namespace}/x"), first / 10)
             due = max(clock.now, paid_at[namespace]) + first / 10 / PAID_BACK_SHARE
@@ -107,16 +122,37 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[tuple[str,
             clock.now += first / 10
         elif what == "leave":
             if working:
-                line.leave(key(f"{working.pop(0)}/x"))
+                line.leave(working.pop(0)[2])
                 aside = set(filter(has_its_share, aside))
-        elif len(working) < workers and (in_line := [it for it in waiting if it[0] not in aside]):
+        elif len(working) < workers and (in_line := [it for it in waiting if is_in_line(it[0], it[4])]):
             now = clock.now
             next_ = min(in_line, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
             waiting.remove(next_)
-            assert line.pop().object == f"{next_[0]}/{next_[3]}"
-            working.append(next_[0])
-            aside |= set(filter(has_its_share, [next_[0]]))
-        assert line.ready == sum(namespace not in aside for namespace, *_ in waiting)
+            popped = line.pop()
+            assert popped.object == f"{next_[0]}/{next_[3]}"
+            working.append((next_[0], next_[4], popped))
+            aside |= set(() if next_[4] else filter(has_its_share, [next_[0]]))
+        assert line.ready == sum(is_in_line(namespace, is_large) for namespace, *_, is_large in waiting)
+
+
+def test_keys_of_large_claims_leave_workers_to_others_and_nothing_of_them_is_kept() -> None:
+    """They wait for their turns, and one tenant's must not wait with all the workers, in however many namespaces."""
+    line = Fairness(Clock(), begin, 50)
+    for number in range(1000):
+        line.push(key(f"hoarder-{number % 20}/{number}"), 0, (0,), is_large=True)
+    line.push(key("neighbour/large"), 0, (1,), is_large=True)
+    line.push(key("neighbour/small"), 0, (2,))
+    first = [line.pop() for _ in range(LARGE_KEY_TURNS)]
+    assert {it.namespace for it in first} == {f"hoarder-{number}" for number in range(LARGE_KEY_TURNS)}
+    assert line.pop() == key("neighbour/small")
+    assert not line.ready
+    for number in range(997):
+        line.leave(first.pop(0))
+        first.append(line.pop())
+        assert not line.ready, number
+    for each in (*first, key("neighbour/small")):
+        line.leave(each)
+    assert max(sizes(line).values()) <= 2 * SPARE_ENTRIES
 
 
 def test_what_was_charged_long_ago_is_forgotten_although_others_always_go_first() -> None:

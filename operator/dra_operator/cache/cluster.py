@@ -47,6 +47,7 @@ from dra_operator.scheduling.state import (
     extended_resources,
     gang_key,
     is_immediate,
+    is_large,
     node_requests,
     placeholder_key,
     placeholder_of,
@@ -492,9 +493,14 @@ class Cluster(ClusterState):
             self.claims_by_owner.file(key, ())
             self.claims_by_class.file(key, ())
             self.claims_by_device.file(key, ())
+            self.large_claims.discard(key)
         else:
             self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
             key = new.key
+            if is_large(new):
+                self.large_claims.add(key)
+            elif self.large_claims:
+                self.large_claims.discard(key)
             self.claims_by_owner.file(key, owners_of(new))
             self.claims_by_class.file(key, classes_of(new))
             self.claims_by_device.file(key, devices_of(new))
@@ -507,6 +513,7 @@ class Cluster(ClusterState):
         self.claims_by_owner.file_late(_filings(claims, owners_of))
         self.claims_by_class.file_late(_filings(claims, classes_of))
         self.claims_by_device.file_late(_filings(claims, devices_of))
+        self.large_claims.update(claim.key for claim in claims if is_large(claim))
         for claim in claims:
             self._file_placeholder(ObjectChange(None, claim))
 

@@ -126,6 +126,8 @@ class ClusterState(Stores):
         """By UID of claims of ours with which no pod runs: a claim that has a device of them, or had one meanwhile."""
         self.unparking: set[str] = set()
         """UIDs of claims that gave the devices of a contest back just now."""
+        self.large_claims: set[str] = set()
+        """Keys of claims of which little is kept here: to read or write one takes much memory."""
         self.claims_by_device: Index[DeviceId] = Index()
         """Allocated claims by their devices, with admin access too."""
         self.pods_by_gang: Index[str] = Index()

@@ -72,7 +72,7 @@ from dra_operator.kube import (
     VolumeWriter,
 )
 from dra_operator.scheduling import Placement
-from dra_operator.scheduling.state import is_parked, placeholder_key
+from dra_operator.scheduling.state import is_large, is_parked, placeholder_key
 
 COMPONENT = "dra-operator"
 
@@ -103,15 +103,19 @@ def _keys_of(obj: Object) -> tuple[Key, ...]:
     return ()
 
 
-def _queues(times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
+def _queues(
+    times: TimeSettings, clock: Callable[[], float], rank: Callable[[Key], Rank], is_large: Callable[[Key], bool]
+) -> WorkQueues:
     """One for each concern; pods to be placed have an order."""
     queues: dict[Controller, WorkQueue] = {
-        name: WorkQueue(KeyBackoff(clock, times.retries), workers=workers)
+        name: WorkQueue(KeyBackoff(clock, times.retries), is_large=is_large, workers=workers)
         for name, workers in times.workers.items()
         if name != "placement"
     }
     slots = times.workers["placement"]
-    queues["placement"] = WorkQueue(KeyBackoff(clock, times.placement_retries), rank=rank, firm=True, workers=slots)
+    queues["placement"] = WorkQueue(
+        KeyBackoff(clock, times.placement_retries), rank=rank, is_large=is_large, firm=True, workers=slots
+    )
     return WorkQueues(queues)
 
 
@@ -171,7 +175,7 @@ class Control:
         self._drivers, self._grace = options.drivers, times.grace
         self._sees_others, self._checks_now = sees_others, options.check_invariants
         # First of all: nearly everything below puts keys on queues.
-        self.queues = queues = _queues(times, clock, self._rank)
+        self.queues = queues = _queues(times, clock, self._rank, self._is_large)
         context = self._context(client, times, clock, now)
         self.events, self._claims, self._pods = context.events, context.claims, context.pods
 
@@ -457,6 +461,17 @@ class Control:
             return (0, "")
         # As kube-scheduler's PrioritySort orders its queue.
         return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")
+
+    def _is_large(self, key: Key) -> bool:
+        """Return whether the key is of a large claim, or of a pod that uses one."""
+        cluster = self.cluster
+        # Nearly all clusters end here.
+        if not cluster.large_claims:
+            return False
+        if key.controller == "release":
+            return key.object in cluster.large_claims
+        pod = cluster.applicant(key.object) if key.controller == "placement" else None
+        return pod is not None and any(claim is not None and is_large(claim) for _, claim in cluster.claims_of(pod))
 
     def load(self, objects: Iterable[Object]) -> None:
         """Apply what was listed. At the start nothing is decided before ``run`` (CC-01)."""

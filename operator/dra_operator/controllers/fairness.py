@@ -5,6 +5,10 @@ takes it seconds. All workers would soon wait for the pods of one namespace, and
 namespace that has workers gets another one only if it then has at most ``WORKERS_PER_FREE_ONE`` for each that is left
 free. One alone gets two thirds of them, the next one two thirds of the rest, and one that has none may take the last.
 
+A claim of a megabyte takes much memory while it is written, so only few are written at the same time
+(``ClaimAccess``). Keys of large claims have lines of their own, by namespace as well. At most ``LARGE_KEY_TURNS`` of
+them have a worker, the last one of which is for a namespace that has none. The others wait without a worker.
+
 *Time.* A namespace with a thousand pods that take a second of searching each would otherwise be asked a thousand times
 before the one pod of another. So a namespace that has taken time is in *debt*. It pays back ``PAID_BACK_SHARE`` seconds
 each second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
@@ -43,6 +47,8 @@ WORKERS_PER_FREE_ONE: Final = 2
 PAID_BACK_SHARE: Final = 0.25
 MOST_DECISION_SECONDS: Final = 3.0
 """A namespace owes at most this many seconds of decisions."""
+LARGE_KEY_TURNS: Final = 4
+"""Or half of the workers, if that is less; but one at least."""
 FREE_SECONDS: Final = 0.25
 """Seconds of looks in one round that a namespace does not pay for."""
 MOST_REST_SECONDS: Final = 10.0
@@ -54,7 +60,9 @@ Rank = tuple[Any, ...]
 _Place = tuple[int, Rank, int]
 """Level, rank, and number in the order of arrival."""
 _Entry = tuple[float, _Place, str]
-"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and its name."""
+"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and the line."""
+_LARGE: Final = "/large"
+"""Ends the name of a line of large keys, which otherwise is that of the namespace; no namespace has a slash."""
 
 
 class Loop(Protocol):
@@ -87,18 +95,24 @@ class Fairness:
         self._loop, self._begin_round = loop, begin_round
         self._numbers = itertools.count()
         self._keys: dict[str, list[tuple[_Place, Key]]] = {}
-        """The keys in line by namespace, as heaps."""
+        """The keys by line, as heaps."""
         self._order: list[_Entry] = []
-        """The namespaces as a heap. An entry counts while it is what ``_filed`` has of its namespace."""
+        """The lines as a heap. An entry counts while it is what ``_filed`` has of its line."""
         self._filed: dict[str, _Entry] = {}
         self.ready = 0
         """How many keys ``pop`` would take out, one after the other."""
         self._paid_at: dict[str, float] = {}
         """When each namespace in debt will have paid it back."""
         self._free, self._held = workers, Counter[str]()
-        """Workers without a key, and workers by the namespace of their key."""
+        """Workers without a key, and workers by the line of their key."""
+        self._free_large = max(1, int(min(LARGE_KEY_TURNS, workers / 2)))
+        """How many of the workers may take a large key."""
+        self._large: set[Key] = set()
+        """Large keys that workers have."""
         self._aside: set[str] = set()
-        """Namespaces that have their share of the workers."""
+        """Lines of namespaces that have their share of the workers."""
+        self._large_aside: set[str] = set()
+        """The same of large keys."""
         self._next: dict[Key, None] = {}
         """Keys of the next round."""
         self._left: set[Key] = set()
@@ -110,80 +124,107 @@ class Fairness:
 
     # --- the line, and the workers who take keys from it ---
 
-    def push(self, key: Key, level: int, rank: Rank) -> None:
-        """Add the key to the line."""
-        namespace = key.namespace
-        keys, entry = self._keys.setdefault(namespace, []), ((level, rank, next(self._numbers)), key)
+    def push(self, key: Key, level: int, rank: Rank, *, is_large: bool = False) -> None:
+        """Add the key to the line. ``is_large``: its work is about a large claim."""
+        line = key.namespace + _LARGE if is_large else key.namespace
+        keys, entry = self._keys.setdefault(line, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
-        # Keys of a namespace that stands aside are in line, but nobody would get them.
-        if namespace not in self._aside:
+        # Keys of a line that stands aside are there, but nobody would get them.
+        if is_large and not self._may_take_large(line):
+            self._large_aside.add(line)
+        elif line not in self._aside:
             self.ready += 1
-        # Only the first key of a namespace decides about its place.
+        # Only the first key of a line decides about its place.
         if keys[0] is entry:
-            self._file(namespace)
+            self._file(line)
 
     def pop(self) -> Key:
         """Take out the first key, for a worker. Raises IndexError if none is ready."""
-        namespace = self._first()
-        keys = self._keys[namespace]
+        line = self._first()
+        keys = self._keys[line]
         _, key = heapq.heappop(keys)
         self.ready -= 1
         if not keys:
-            del self._keys[namespace]
-        self._file(namespace)
+            del self._keys[line]
+        self._file(line)
         self._free -= 1
-        self._held[namespace] += 1
-        if not self._may_take(namespace):
-            self._stand_aside(namespace)
+        self._held[line] += 1
+        if line.endswith(_LARGE):
+            self._large.add(key)
+            self._free_large -= 1
+            # The last turn is that of all lines, not only of this one.
+            for each in [it for it in self._filed if it.endswith(_LARGE) and not self._may_take_large(it)]:
+                self._stand_aside(each, self._large_aside)
+        elif not may_have_another(self._held[line], self._free):
+            self._stand_aside(line, self._aside)
         return key
 
     def leave(self, key: Key) -> None:
         """Free the worker who had the key. Namespaces that stood aside and may take one are in line again."""
         self._free += 1
-        self._held[key.namespace] -= 1
-        if not self._held[key.namespace]:
-            del self._held[key.namespace]
+        line = key.namespace
+        if key in self._large:
+            self._large.discard(key)
+            self._free_large += 1
+            line += _LARGE
+        self._held[line] -= 1
+        if not self._held[line]:
+            del self._held[line]
+        if line.endswith(_LARGE):
+            self._return(list(filter(self._may_take_large, self._large_aside)), self._large_aside)
         # Every one of them, not only the namespace that gave the worker back: one more free worker raises the limit of
         # all.
-        for namespace in list(filter(self._may_take, self._aside)):
-            self._aside.discard(namespace)
-            self.ready += len(self._keys.get(namespace, ()))
-            self._file(namespace)
+        if self._aside:
+            self._return([it for it in self._aside if may_have_another(self._held[it], self._free)], self._aside)
 
-    def _stand_aside(self, namespace: str) -> None:
+    def _stand_aside(self, line: str, aside: set[str]) -> None:
         """None of its keys is handed out until a worker comes back."""
-        self._aside.add(namespace)
-        self.ready -= len(self._keys.get(namespace, ()))
-        self._file(namespace)
+        aside.add(line)
+        self.ready -= len(self._keys.get(line, ()))
+        self._file(line)
 
-    def _may_take(self, namespace: str) -> bool:
-        return may_have_another(self._held[namespace], self._free)
+    def _return(self, lines: Iterable[str], aside: set[str]) -> None:
+        """Hand out keys of these lines again."""
+        for line in lines:
+            aside.discard(line)
+            self.ready += len(self._keys.get(line, ()))
+            self._file(line)
+
+    def _may_take_large(self, line: str) -> bool:
+        return self._free_large > (1 if self._held[line] else 0)
 
     def _first(self) -> str:
-        """Return the namespace whose turn it is."""
+        """Return the line whose turn it is."""
         if self._paid_at:
             now = self._loop.time()
             # Nobody tells when a debt is paid back, so it is looked at before each choice.
             for namespace in [namespace for namespace, due in self._paid_at.items() if due <= now]:
                 del self._paid_at[namespace]
-                self._file(namespace)
+                self._file_both(namespace)
         while True:
             first = self._order[0]
             if self._filed.get(first[2]) is first:
                 return first[2]
             heapq.heappop(self._order)
 
-    def _file(self, namespace: str) -> None:
-        """File the namespace anew: its first key, or its debt, may be another one."""
-        keys = self._keys.get(namespace)
-        if not keys or namespace in self._aside:
-            self._filed.pop(namespace, None)
+    def _file_both(self, namespace: str) -> None:
+        """File the lines of the namespace anew, of which the debt has changed."""
+        self._file(namespace)
+        if (large := namespace + _LARGE) in self._keys:
+            self._file(large)
+
+    def _file(self, line: str) -> None:
+        """File the line anew: its first key, or the debt of its namespace, may be another one."""
+        keys = self._keys.get(line)
+        if not keys or line in self._aside or line in self._large_aside:
+            self._filed.pop(line, None)
             return
-        entry = (self._paid_at.get(namespace, 0.0), keys[0][0], namespace)
+        debt = self._paid_at.get(line.removesuffix(_LARGE), 0.0) if self._paid_at else 0.0
+        entry = (debt, keys[0][0], line)
         # A heap with the same entry twice would have to be cleaned up later.
-        if self._filed.get(namespace) == entry:
+        if self._filed.get(line) == entry:
             return
-        self._filed[namespace] = entry
+        self._filed[line] = entry
         heapq.heappush(self._order, entry)
         if len(self._order) > 2 * len(self._filed) + SPARE_ENTRIES:
             # Most entries count no more, and may never get to the top.
@@ -199,7 +240,7 @@ class Fairness:
         due = max(now, self._paid_at.get(namespace, now)) + seconds / PAID_BACK_SHARE
         # A tenant with ten thousand hard pods must be able to pay its debt back at all.
         self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
-        self._file(namespace)
+        self._file_both(namespace)
 
     # --- rounds ---
 

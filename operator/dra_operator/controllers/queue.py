@@ -97,7 +97,8 @@ class KeyBackoff:
 class WorkQueue:
     """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop.
 
-    ``workers`` is how many keys are worked on at the same time. The namespaces share them (``fairness``).
+    ``workers`` is how many keys are worked on at the same time. The namespaces share them (``fairness``). ``is_large``
+    says of which keys few are, since their claims are large.
     """
 
     def __init__(
@@ -105,12 +106,13 @@ class WorkQueue:
         backoff: KeyBackoff | None = None,
         *,
         rank: Callable[[Key], Rank] = lambda _: (),
+        is_large: Callable[[Key], bool] = lambda _: False,
         firm: bool = False,
         workers: float = math.inf,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._backoff = backoff or KeyBackoff(self._loop.time, BackoffSettings())
-        self._rank, self._firm = rank, firm
+        self._rank, self._is_large, self._firm = rank, is_large, firm
         self._fairness = Fairness(self._loop, self._begin_round, workers)
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
@@ -361,7 +363,7 @@ class WorkQueue:
 
     def _push(self, key: Key, level: int) -> None:
         self._ready[key] = self._loop.time()
-        self._fairness.push(key, level, self._rank(key))
+        self._fairness.push(key, level, self._rank(key), is_large=self._is_large(key))
 
     def _notice(self) -> None:
         # As many as there are keys to hand out, the longest waiting first; one that was called already takes its key
