@@ -22,7 +22,13 @@ from dra_kube import (
 )
 from dra_operator.cache import ClaimTemplate
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.claims.generate import claim_from_template, generated_name_base
+from dra_operator.controllers.claims.generate import (
+    NAME_ATTEMPTS,
+    claim_from_template,
+    generated_name,
+    generated_name_base,
+)
+from dra_operator.controllers.errors import GenerationFailed
 from fake_api import Call
 from objects import Make, Obj
 
@@ -475,3 +481,19 @@ async def test_a_recorded_claim_is_known_as_such_before_the_server_has_answered(
     await world.settle()
     assert recorded(world) == {"entry-0": "made"}
     assert shown == [True]
+
+
+async def test_claims_that_took_the_names_for_a_pod_are_not_read_again_at_each_attempt(
+    world: World, make: type[Make]
+) -> None:
+    """Who may create claims may give them any names, and make them as large as the server takes."""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod("pod", [make.FROM_TEMPLATE]))
+    entry = pod["spec"]["resourceClaims"][0]["name"]
+    base = generated_name_base("pod", entry)
+    for attempt in range(NAME_ATTEMPTS):
+        world.api.add(RESOURCE_CLAIMS, make.claim(generated_name(base, pod["metadata"]["uid"], entry, attempt)))
+    world.start()
+    with pytest.raises(GenerationFailed, match="create ResourceClaim pod-entry-0-"):
+        await world.control.generator.handle("ns/pod")
+    assert ("get", RESOURCE_CLAIMS.plural) not in [(call.verb, call.plural) for call in world.api.calls]

@@ -315,9 +315,11 @@ class ClaimMaker:
                 return await self._claims.create(body)
             except AlreadyExists as error:
                 taken = error
+            # The name is taken: perhaps by our own creation, of which the answer was lost.
+            claim = self._cluster.claims.get(f"{owner.metadata.namespace}/{name}")
             try:
-                # The name is taken: perhaps by our own creation, of which the answer was lost.
-                claim = await self._claims.find(owner.metadata.namespace, name)
+                # Tenants may take names, with claims as large as they like: what the watch has shown is not read again.
+                claim = claim or await self._claims.find(owner.metadata.namespace, name)
             except NotFound:
                 continue  # gone in between: its name may still be that of a claim which others remember
             if _is_claim_of(claim, owner, entry):
