@@ -15,7 +15,15 @@ from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
 from dra_kube import NODES, PODS, Api, Connection
-from dra_kube.http.pages import ALL_OBJECTS, FIRST_OBJECTS, LARGEST_PAGE_BYTES, MOST_OBJECTS, MOST_PAGES
+from dra_kube.http.pages import (
+    ALL_OBJECTS,
+    FIRST_OBJECTS,
+    LARGEST_PAGE_BYTES,
+    LATE_SECONDS,
+    MOST_OBJECTS,
+    MOST_PAGES,
+    PageSizes,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import until
@@ -309,3 +317,24 @@ async def test_malformed_objects_are_kept_by_their_names_and_devices_only(size: 
     assert len(listed.malformed) == 42
     assert all(b'"device":"x"' in raw and len(raw) < 300 for raw, _ in listed.malformed)
     assert kept < 8 * MIB
+
+
+@pytest.mark.parametrize("first", [FIRST_OBJECTS, ALL_OBJECTS])
+@pytest.mark.parametrize("latency", [0.0, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("per_object", [0.0, 0.001, 0.005, 0.02, 0.3, 2.0])
+def test_pages_grow_without_one_that_is_late_however_slow_the_server_is(
+    first: int, latency: float, per_object: float
+) -> None:
+    """A page that is late is read for nothing, and costs ten seconds."""
+    sizes, left, lates, seconds = PageSizes(first), 2_000, 0, 0.0
+    while left:
+        asked = sizes.asked("claims")
+        objects = min(asked or left, left)
+        takes = latency + per_object * objects
+        if takes > LATE_SECONDS and sizes.late("claims"):
+            lates, seconds = lates + 1, seconds + LATE_SECONDS
+            continue
+        sizes.came("claims", objects, objects * 100, takes)
+        left, seconds = left - objects, seconds + takes
+    assert lates <= 1, "the first one may be"
+    assert seconds <= LATE_SECONDS + 2_000 * per_object + latency * max(20, 2_000 * per_object)

@@ -4,8 +4,9 @@ Whoever may create an object decides how large it is: the API server admits clai
 six times as long in JSON if every character has to be escaped. So no page may hold a fixed number of objects. The first
 one asks for ``FIRST_OBJECTS``. A page of more than ``LARGEST_PAGE_BYTES`` is given up unread and asked for again with a
 quarter of the objects, one that comes late with a single object, which always fits. A page that came well decides how
-many objects the next one asks for: as many as make ``PAGE_BYTES``, at most four times as many as before. Each client
-remembers the number for each kind, so that only its first list feels its way.
+many objects the next one asks for: as many as make ``PAGE_BYTES``, at most four times as many as before, and no more
+than should come in half of the time after which a page is late. Each client remembers the number for each kind, so that
+only its first list feels its way.
 
 At most ``MOST_PAGES`` pages of a client are in memory, whichever kinds it lists at the same time. An item is bytes
 until its reader decodes it, so nothing of a page exists twice but the item that is being decoded.
@@ -23,6 +24,7 @@ The resourceVersion remains that of the first page, so that a watch from there b
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -112,9 +114,11 @@ class PageSizes:
         if asked == ALL_OBJECTS:
             return
         fits = PAGE_BYTES * max(1, objects) // max(1, size)
-        if seconds > LATE_SECONDS / 2:
+        # Four times as many may take four times as long: each page that is given up costs all the time it had.
+        growth = min(_GROWTH_FACTOR, LATE_SECONDS / 2 / max(seconds, 0.001))
+        if growth < 1:
             fits = min(fits, asked // 2)
-        self._objects[listed] = max(1, min(fits, asked * _GROWTH_FACTOR, MOST_OBJECTS))
+        self._objects[listed] = max(1, min(fits, math.ceil(asked * growth), MOST_OBJECTS))
 
     def came_well(self, listed: str) -> None:
         """A whole list came, and no page was given up: the next one may begin with ALL_OBJECTS, if any did."""
