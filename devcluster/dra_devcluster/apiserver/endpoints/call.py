@@ -48,7 +48,7 @@ def render_list(resource: Resource, page: Page, want: Wanted, query: Json) -> It
     if want.shape == "table":
         empty = orjson.dumps(_table(resource, (), want, query, page.metadata))
         row = partial(_row, resource, want, query)
-        yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}")
+        yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}", lambda stored: stored.brief_bytes)
         return
     kind, version = f"{resource.kind}List", resource.api_version
     if want.shape == "metadata":
@@ -71,12 +71,21 @@ def _item_encoder(resource: Resource, want: Wanted) -> Callable[[Stored], bytes]
     return lambda stored: start + data_of(resource, stored)
 
 
-def _joined(head: bytes, encoded: Callable[[Stored], bytes], items: Iterable[Stored], tail: bytes) -> Iterator[bytes]:
-    """Chunks of an answer. Each ends after this many bytes of objects were read, however short their rows are."""
+def _joined(
+    head: bytes,
+    encoded: Callable[[Stored], bytes],
+    items: Iterable[Stored],
+    tail: bytes,
+    read: Callable[[Stored], int] = lambda stored: len(stored.data),
+) -> Iterator[bytes]:
+    """Chunks of an answer. Each ends after this many bytes of objects were read, however short their rows are.
+
+    Others have their turn between two chunks, so that a chunk for each of thousands of objects takes long.
+    """
     pending, size, separator = [head], len(head), b""
     for stored in items:
+        size += read(stored)
         pending += (separator, encoded(stored))
-        size += len(stored.data)
         separator = b","
         if size > _ANSWER_PART_BYTES:
             yield b"".join(pending)

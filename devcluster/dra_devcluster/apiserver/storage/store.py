@@ -67,6 +67,11 @@ class Stored:
         decoded: Json = orjson.loads(b"{" + self.data)
         return decoded
 
+    @property
+    def brief_bytes(self) -> int:
+        """How many bytes ``brief`` reads."""
+        return len(self._brief or self.data)
+
     def brief(self) -> Json:
         """As ``decode``, without labels, annotations and managed fields. Of a large object that is kept if it is short.
 
