@@ -367,3 +367,51 @@ def test_a_gang_says_how_many_of_its_pods_are_missing() -> None:
         members.append(one)
     found = told([node("gpu-1"), *members])
     assert "2 more pods of gang train, which needs 5: 3 are there" in found.text
+
+
+LED: Final = [
+    {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
+    }
+    for name in ("dra-operator-dra-scheduler", "kube-scheduler")
+]
+GONE: Final = {"name": "ns", "deletionTimestamp": "2030-01-01T11:00:00Z"}
+ENDING: Final = {"apiVersion": "v1", "kind": "Namespace", "metadata": GONE}
+OTHER_REQUEST: Final = {"containers": [{"name": "main", "resources": {"claims": [{"name": "gpu", "request": "nic"}]}}]}
+PREPARE: Final = {
+    "apiVersion": "v1",
+    "kind": "Event",
+    "metadata": {"name": "e", "namespace": "ns"},
+    "involvedObject": {"kind": "Pod", "name": "waits", "namespace": "ns", "uid": "uid-waits"},
+    "reason": "FailedPrepareDynamicResources",
+    "message": "the driver is not registered",
+    "lastTimestamp": "2030-01-01T11:55:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("objects", "said"),
+    [
+        ([ENDING, waits()], "namespace ns was deleted 60m ago and terminates"),
+        ([waits(**OTHER_REQUEST)], "container main names request nic, which its claim does not have; it has gpu"),
+        ([waits(nodeName="gpu-9")], "does not start: node gpu-9 does not exist: delete the pod"),
+        ([waits(nodeName="gpu-1"), PREPARE], "the driver is not registered"),
+    ],
+)
+def test_what_keeps_a_pod_is_told_of_all_pods_as_well(objects: list[Json], said: str) -> None:
+    held = claim(held=["gpu-1/gpu-0"], users=["waits"])
+    every = told([device_class(), node("gpu-1"), slice_("gpu-1"), *LED, held, *objects], "")
+    assert said in every.text
+    assert every.code == 3
+    assert "nothing holds it back" not in every.text
+
+
+def test_a_pod_that_starts_is_not_told() -> None:
+    held, runs = claim(held=["gpu-1/gpu-0"], users=["waits"]), waits(nodeName="gpu-1")
+    runs["status"] = {"phase": "Pending", "startTime": "2030-01-01T11:59:59Z"}
+    every = told([device_class(), node("gpu-1"), slice_("gpu-1"), *LED, held, runs], "")
+    assert every.text == "0 pods with claims or extended resources wait"
+    assert every.code == 0

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from dra_api.codec import encode
-from dra_api.core import Pod
+from dra_api.core import Event, Pod
 from dra_api.meta import Object
 from dra_api.references import group_name
 from dra_api.releases.release import NEWEST, Release
@@ -62,6 +62,17 @@ class Observed:
             if (name := group_name(pod)) is not None:
                 found.setdefault(f"{pod.metadata.namespace}/{name}", []).append(pod)
         return found
+
+    @cached_property
+    def _events(self) -> Mapping[str, Sequence[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.every(Event):
+            found.setdefault(event.involved_object.uid, []).append(event)
+        return found
+
+    def events_about(self, uid: str) -> Sequence[Event]:
+        """The events about an object. A look at all events for each of 10,000 pods would take minutes."""
+        return self._events.get(uid, ())
 
     def every(self, kind: type[T]) -> Sequence[T]:
         """All objects of a kind."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from dra_api.command_line import shell
@@ -26,7 +27,17 @@ from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Fix, Report
 from dra_operator.kubectl.why.decision import together
-from dra_operator.kubectl.why.pods import idle_scheduler, not_ours, refusal_of, was_looked_at, why_claim, why_pod
+from dra_operator.kubectl.why.pods import (
+    idle_scheduler,
+    namespace_ends,
+    not_ours,
+    not_started,
+    refusal_of,
+    unknown_requests,
+    was_looked_at,
+    why_claim,
+    why_pod,
+)
 from dra_operator.kubectl.why.supposed import Supposed, refused_devices, without
 from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
 from dra_operator.scheduling.state import Gang, is_at_gate
@@ -63,15 +74,43 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
                 try:
                     made.pausing()
                     text, clear = _verdict(made, pod, gangs)
+                    text, clear = _with_all(made, pod, text, clear, idle)
                 except TookTooLong:
                     is_cut = True
-            if clear and (trouble := _idle(made, pod, idle)):
-                text, clear = trouble, False
-            if clear and not_ours(made, pod) and (said := refusal_of(pod)):
-                text, clear = said, False
             found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
+    return _groups(found)
+
+
+def _groups(found: Mapping[tuple[str, bool], Sequence[str]]) -> list[WaitingGroup]:
     groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
     return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+
+
+def _with_all(
+    made: Pipeline, pod: Pod, text: str, clear: bool, idle: dict[tuple[str, bool, bool], str]
+) -> tuple[str, bool]:
+    """The operator's verdict with what others have to say about the pod: its namespace, its scheduler, its kubelet."""
+    more = [namespace_ends(made, pod.metadata.namespace), *unknown_requests(made, pod)]
+    who_else = not_ours(made, pod)
+    more.append(refusal_of(pod) if who_else else "")
+    if clear and (trouble := _idle(made, pod, idle)):
+        more.append(trouble)
+    said = [it for it in more if it]
+    if clear and not said:
+        return (f"{who_else}: {text}" if who_else else text), True
+    return "; ".join(said if clear else [text, *said]), False
+
+
+def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
+    """Of those pods that have a node and devices, and do not start there; with the first reason of each."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for pod in pods:
+        is_starting = pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
+        if is_starting and pod.spec.node_name and pod.spec.resource_claims:
+            made.pausing()
+            if why := not_started(made, pod):
+                found.setdefault((f"does not start: {_without_names(made, pod, why)}", False), []).append(pod.key)
+    return _groups(found)
 
 
 def idle_schedulers(made: Pipeline, pods: Iterable[Pod]) -> list[str]:
@@ -201,8 +240,7 @@ def _pod(report: Report, seen: Observed, pod: Pod) -> None:
 
 
 def _events(seen: Observed, pod: Pod) -> Iterator[str]:
-    events = [event for event in seen.every(Event) if event.involved_object.uid == pod.metadata.uid]
-    for event in sorted(events, key=lambda it: it.when)[-3:]:
+    for event in sorted(seen.events_about(pod.metadata.uid), key=lambda it: it.when)[-3:]:
         yield f"event {event.reason}: {event.message}"
 
 
@@ -261,6 +299,9 @@ def _of_all(seen: Observed, settings: Settings, seconds: float) -> Answer:
     made = pipeline(seen, settings)
     with made.pausing.within(seconds):
         groups = waiting_groups(made, seen.every(Pod))
+        with suppress(TookTooLong):
+            groups += unstarted_groups(made, seen.every(Pod))
+    groups.sort(key=lambda group: group.is_clear)
     number = sum(len(group.pods) for group in groups)
     lines = [f"{counted(number, 'pod')} with claims or extended resources {'waits' if number == 1 else 'wait'}"]
     told = {group.reason for group in groups}

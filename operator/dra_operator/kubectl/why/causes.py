@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from dra_api.core import Event, Node, NodeSelectorRequirement, Pod
+from dra_api.core import Node, NodeSelectorRequirement, Pod
 from dra_api.quantity import Quantity
 from dra_api.references import pod_is_done, volume_uses
 from dra_api.resource import ResourceClaim
@@ -149,8 +149,7 @@ def volume_causes(seen: Observed, pod: Pod, name: str) -> Iterator[str]:
         elif claim.storage_class not in classes:
             absent = f"names StorageClass {claim.storage_class}, which does not exist"
             yield f"PersistentVolumeClaim {key} {absent}{similar_name(claim.storage_class, classes)}"
-    events = [it for it in seen.every(Event) if it.involved_object.uid == claim.metadata.uid]
-    if events:
+    if events := seen.events_about(claim.metadata.uid):
         last = max(events, key=lambda it: it.when)
         yield f"PersistentVolumeClaim {key}, event {last.reason}: {last.message}"
 

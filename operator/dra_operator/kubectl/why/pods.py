@@ -7,6 +7,7 @@ not run, finalizers, schedulers whose Lease nobody holds. Warnings are taken fro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from dra_api import api_resources as resources
@@ -76,6 +77,11 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
         when = "now" if eviction.due <= made.now else f"at {format_time(eviction.due)}"
         report.object_to(f"due to be deleted {when}: {eviction}")
     return report
+
+
+def not_started(made: Pipeline, pod: Pod) -> str:
+    """Return the first reason why a pod with a node does not start, or an empty text if none is known."""
+    return next(chain(_wrong(made, pod), _failures(made, pod)), "")
 
 
 def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:
@@ -170,8 +176,8 @@ def _waits_for(made: Pipeline, pod: Pod) -> float:
 def warnings_of(made: Pipeline, uid: str) -> list[str]:
     """The last event of each reason about an object, the newest first."""
     last: dict[str, Event] = {}
-    for event in made.seen.every(Event):
-        if event.involved_object.uid == uid and event.reason not in OTHERS:
+    for event in made.seen.events_about(uid):
+        if event.reason not in OTHERS:
             last[event.reason] = max(last.get(event.reason, event), event, key=lambda it: it.when)
     newest = sorted(last.values(), key=lambda event: (event.reason == FAILED, event.when), reverse=True)
     return [f"{it.reason}, {age(it.when, made.now) or 'a while'} ago: {it.message}" for it in newest[:SHOWN_EVENTS]]
@@ -201,8 +207,10 @@ def _ending(made: Pipeline, pod: Pod) -> Iterator[str]:
         yield f"driver {driver} publishes nothing on node {pod.spec.node_name}; {gone}"
 
 
-def unknown_requests(pod: Pod, claims: dict[str, ResourceClaim]) -> Iterator[str]:
-    """Containers that name a request that their claim does not have; ``claims`` by the name of the pod's entry."""
+def unknown_requests(made: Pipeline, pod: Pod) -> Iterator[str]:
+    """Containers that name a request that their claim does not have."""
+    uses = made.cluster.claims_of(pod)
+    claims = {use.entry.name: claim for use, claim in uses if use.entry is not None}
     for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
         for use in container.resources.claims or ():
             claim = claims.get(use.name)
@@ -308,7 +316,7 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
             report.object_to(line)
         if who_else and (said := refusal_of(pod)):  # it decides, whatever the operator would do
             report.object_to(said)
-    for line in unknown_requests(pod, _claims(made, pod)):
+    for line in unknown_requests(made, pod):
         report.object_to(line)
     return report
 
@@ -335,12 +343,6 @@ def namespace_ends(made: Pipeline, name: str) -> str:
         return ""
     since = age(namespace.metadata.deletion_timestamp, made.now) or "a while"
     return f"namespace {name} was deleted {since} ago and terminates: nothing new is made in it"
-
-
-def _claims(made: Pipeline, pod: Pod) -> dict[str, ResourceClaim]:
-    """By the name of the pod's entry."""
-    uses = made.cluster.claims_of(pod)
-    return {use.entry.name: claim for use, claim in uses if use.entry is not None and claim is not None}
 
 
 def why_claim(made: Pipeline, claim: ResourceClaim) -> Report:

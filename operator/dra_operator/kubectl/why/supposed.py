@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import count
 from typing import Any, Final
 
-from dra_api.core import Event, Pod, PodResourceClaim, PodResourceClaimStatus
+from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import Object
 from dra_api.quota import ResourceQuota
 from dra_api.references import ClaimReferenceError, claim_names, consumer_of, is_pod_group
@@ -333,7 +333,7 @@ def _events(made: Pipeline, pod: Pod) -> Iterator[str]:
     """The last event about a claim that could not be made, for the pod or its group."""
     group = made.cluster.groups.of(pod)
     uids = {pod.metadata.uid} | ({group.metadata.uid} if group is not None else set())
-    about = [event for event in made.seen.every(Event) if event.reason == EVENT and event.involved_object.uid in uids]
+    about = [event for uid in uids for event in made.seen.events_about(uid) if event.reason == EVENT]
     if about:
         last = max(about, key=lambda event: event.when)
         yield f"event {EVENT}: {last.message}"
