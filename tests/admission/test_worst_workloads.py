@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
@@ -13,8 +14,9 @@ from threading import Event
 import pytest
 from admission_world import VIEW, AdmissionWorld
 from dra_api.codec import convert
-from dra_api.core import Pod
-from dra_api.kueue import Workload
+from dra_api.core import Node, Pod
+from dra_api.kueue import ResourceFlavor, Workload
+from dra_api.resource import ResourceSlice
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
@@ -196,7 +198,7 @@ async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
     monkeypatch.setattr(Placing, "place_together", slow)
     monkeypatch.setattr(planner_module, "ROUND_SECONDS", 0.1)
     monkeypatch.setattr(planner_module, "NAMESPACE_SECONDS", 0.1)
-    hard = [made(f"hard-{number}", namespace="hard") for number in range(4)]
+    hard = [made(f"hard-{number}", number + 1, namespace="hard") for number in range(4)]
     answering, late = planner(world), made("late")
     first = answering.answer(question(world, candidates=hard))
     assert (list(first.candidates), first.looked, first.left) == (["hard-0"], ["hard-0"], 3)
@@ -204,6 +206,61 @@ async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
     assert list(second.candidates) == ["late", "hard-1"]
     assert second.candidates["late"].fits
     assert second.left == 2
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of pods of each Workload for which a place was looked for."""
+    sizes, place = list[int](), Placing.place_together
+
+    def counted(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        sizes.append(len(pods))
+        return place(placing, pods)
+
+    monkeypatch.setattr(Placing, "place_together", counted)
+    return sizes
+
+
+async def test_equal_workloads_that_are_asked_one_after_another_cost_one_search(
+    world: AdmissionWorld, searched: list[int]
+) -> None:
+    """Kueue gives the quota that came free to one after the other; one that fits is behind all of them."""
+    answering = planner(world)
+    first = answering.answer(question(world, candidates=[made("large-0", 5)])).candidates["large-0"]
+    assert searched
+    searched.clear()
+    for uid in ("large-1", "large-2"):
+        assert answering.answer(question(world, candidates=[made(uid, 5)])).candidates[uid].reason == first.reason
+    assert not searched
+    assert answering.answer(question(world, candidates=[made("small", 4)])).candidates["small"].fits
+
+
+@pytest.mark.parametrize("change", ["a node", "the end of a promise", "a flavor", "another one that fitted", "time"])
+async def test_a_workload_is_searched_for_again_after(
+    world: AdmissionWorld, searched: list[int], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    answering, promised, wanted = planner(world), [made("promised", 4)], made("wanted")
+    if change == "another one that fitted":
+        answers = answering.answer(question(world, candidates=[made("first", 4), wanted]))
+        asked = question(world, candidates=[wanted])
+    else:
+        answers = answering.answer(question(world, promised, [wanted]))
+        asked = question(world, promised, [wanted])
+    assert not answers.candidates["wanted"].fits
+    match change:
+        case "a node":
+            node = [convert(Node, Make.node("node-2")), convert(ResourceSlice, Make.slice("node-2", 8))]
+            asked = replace(asked, changes=[SeenChange(type(it), it.key, it.metadata.uid, it) for it in node])
+        case "the end of a promise":
+            asked = replace(asked, promised=())
+        case "a flavor":
+            asked = replace(asked, flavors={"new": ResourceFlavor()})
+        case "time":
+            monkeypatch.setattr(planner_module, "FAILED_SECONDS", 0.0)
+    searched.clear()
+    fits = answering.answer(asked).candidates["wanted"].fits
+    assert 1 in searched
+    assert fits == (change not in ("a flavor", "time"))
 
 
 async def test_a_tenant_with_hard_workloads_is_behind_nobody_of_lower_priority(

@@ -65,7 +65,7 @@ from .workloads import (
 
 logger = logging.getLogger(__name__)
 
-LEAST_REST_SECONDS: Final = 0.02
+LEAST_REST_SECONDS: Final = 0.01
 """Seconds between two rounds."""
 PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""

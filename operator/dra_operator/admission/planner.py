@@ -14,7 +14,9 @@ pods of one find their room when they come.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 import time
 import uuid
 from collections import Counter, defaultdict, deque
@@ -55,6 +57,8 @@ NAMESPACE_SECONDS: Final = 1.0
 STRETCH_SECONDS: Final = 0.005
 """Seconds after which other threads have their turn."""
 THREAD_REST_SECONDS: Final = 0.02
+FAILED_SECONDS: Final = 5.0
+"""Seconds for which an answer holds for equal Workloads while nothing changes: what is too hard may be tried again."""
 
 
 class Stopped(Exception):
@@ -131,6 +135,14 @@ class Outcome:
         return found
 
 
+class _Failure(NamedTuple):
+    """An Outcome without a place, for equal Workloads."""
+
+    reason: str
+    fits_never: bool
+    is_final: bool
+
+
 @dataclass(slots=True)
 class CheckAnswers:
     """Outcomes by UID. ``started`` have no pod left to place. ``looked``: pending Workloads that the round reached.
@@ -184,6 +196,10 @@ class Planner:
         self._assumed: list[Pod] = []
         self._spent: defaultdict[str, float] = defaultdict(float)
         """Seconds by namespace since a round reached all Workloads."""
+        self._failed: dict[bytes, _Failure] = {}
+        """By shape: Workloads that had no place since the view last changed."""
+        self._failed_since = -math.inf
+        self._failed_beside: object = None
 
     def stop(self) -> None:
         """End the answer under way, which raises Stopped."""
@@ -193,6 +209,7 @@ class Planner:
         """Place what the question names. Raises Stopped."""
         began = self._resumed = time.monotonic()
         self._due, self._now = began + 3600, question.now
+        self._forget_failed(question)
         self._catch_up(question)
         answers = CheckAnswers()
         try:
@@ -206,7 +223,7 @@ class Planner:
 
     def _decide(self, question: CheckRound, answers: CheckAnswers) -> None:
         """Answer the Workloads that wait, until the time of the round is over."""
-        began, failed = time.monotonic(), set[bytes]()
+        began = time.monotonic()
         answers.left = len(question.candidates) + len(question.backing_off)
         for waiting, has_quota in ((question.candidates, True), (question.backing_off, False)):
             for workload in self._in_turn(waiting):
@@ -215,14 +232,17 @@ class Planner:
                     return
                 answers.looked.append(uid)
                 answers.left -= 1
+                # Of equal Workloads the first one has failed: nothing has come free since.
+                known = self._failed.get(shape := _shape(workload))
+                found = Outcome(workload, (), *known) if known else self._judged(workload, question.flavors)
+                if found.fits:
+                    self._failed_beside = None  # those behind it may fit in the next round, if it loses its place
+                else:
+                    self._failed[shape] = _Failure(found.reason, found.fits_never, found.is_final)
                 if has_quota:
-                    answers.candidates[uid] = self._judged(workload, question.flavors)
-                elif (shape := _shape(workload)) not in failed:
-                    # Of equal Workloads the first one has failed: nothing has come free since.
-                    found = self._judged(workload, question.flavors)
+                    answers.candidates[uid] = found
+                elif known is None:
                     answers.backing_off[uid] = found
-                    if not found.fits:
-                        failed.add(shape)
                 self._spent[workload.metadata.namespace] += time.monotonic() - now
         self._spent.clear()  # nobody is kept waiting
 
@@ -242,6 +262,21 @@ class Planner:
                     del late[namespace]
 
     # --- the view ---
+
+    def _forget_failed(self, question: CheckRound) -> None:
+        """Forget which Workloads had no place, unless the view is the same as in the last round.
+
+        Kueue gives the quota that comes free to one Workload after another. Where dozens of equal ones are first in its
+        queue, and do not fit, the one behind them that fits waits for all of their answers.
+        """
+        promised = [(it.workload.metadata.uid, it.nodes) for it in question.promised]
+        assumed = [(pod.metadata.uid, node) for pod, node, _ in question.assumed]
+        beside = question.flying, assumed, promised, question.flavors
+        now = time.monotonic()
+        is_same = beside == self._failed_beside and not (question.changes or question.held)
+        if not is_same or now - self._failed_since > FAILED_SECONDS:
+            self._failed.clear()
+            self._failed_since, self._failed_beside = now, beside
 
     def _catch_up(self, question: CheckRound) -> None:
         cluster = self._cluster
@@ -516,9 +551,10 @@ def _seat(workload: Workload, placed: Placed) -> Nomination:
 
 
 def _shape(workload: Workload) -> bytes:
-    """Return what decides where the pods of a Workload fit, as a key."""
+    """Return a digest of what decides where the pods of a Workload fit."""
     sets = [
         (it.count, encode(it.template.spec), it.template.metadata.labels, it.template.metadata.annotations)
         for it in workload.spec.pod_sets or ()
     ]
-    return encode((workload.metadata.namespace, workload.spec.priority, sets, workload.status.admission))
+    decisive = workload.metadata.namespace, workload.spec.priority, sets, workload.status.admission
+    return hashlib.blake2b(encode(decisive), digest_size=16).digest()
