@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dra_cel import PreparedDevice, Selector
 from dra_operator.commands import cel_command
 
 SLICES = """
@@ -73,6 +74,26 @@ def test_failing_evaluations_are_timed_like_others(tmp_path: Path, capsys: pytes
     (line,) = answers(tmp_path, cases, capsys, "--repeat", "3")
     assert line["kind"] == "runtime_error"
     assert line["micros"] > 0
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 51, 120])
+def test_the_mean_time_is_that_of_as_many_evaluations_as_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, repeat: int
+) -> None:
+    """By a clock that only an evaluation moves."""
+    moment = 0.0
+
+    def matches(selector: Selector, device: PreparedDevice) -> bool:
+        nonlocal moment
+        moment += 1e-6
+        return True
+
+    monkeypatch.setattr(Selector, "matches", matches)
+    monkeypatch.setattr("time.perf_counter", lambda: moment)
+    cases = [{"name": "one", "expression": "device.driver == 'a'", "device": {"driver": "a"}}]
+    (line,) = answers(tmp_path, cases, capsys, "--repeat", str(repeat))
+    assert line["micros"] == 1.0
+    assert round(moment * 1e6) == repeat
 
 
 def test_a_plain_list_of_cases_may_hold_its_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
