@@ -12,6 +12,7 @@ Source: apis/kueue/v1beta2 and pkg/podset of kubernetes-sigs/kueue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from msgspec.structs import replace
@@ -48,19 +49,37 @@ class TopologyDomain(Part, frozen=True):
     count: int = 0
 
 
-class LevelValues(Part, frozen=True):
-    """The values of one label, one for each domain: all alike, or roots between a prefix and a suffix."""
+class DomainValues(Part, frozen=True):
+    """The values of one label in the domains of a slice: roots between a prefix and a suffix."""
 
     prefix: str = ""
     suffix: str = ""
     roots: tuple[str, ...] | None = None
-    universal_value: str | None = None
+
+
+class LevelValues(Part, frozen=True):
+    """The values of one label: ``universal`` in all domains of a slice, or ``individual`` ones."""
+
+    universal: str | None = None
+    individual: DomainValues | None = None
 
     def value(self, domain: int) -> str:
         """Return that of one domain. Raises IndexError."""
-        if self.universal_value is not None:
-            return self.universal_value
-        return f"{self.prefix}{(self.roots or ())[domain]}{self.suffix}"
+        if self.universal is not None:
+            return self.universal
+        its = self.individual or DomainValues()
+        return f"{its.prefix}{(its.roots or ())[domain]}{its.suffix}"
+
+
+class PodCounts(Part, frozen=True):
+    """The pods of each domain of a slice: ``universal`` in all of them, or ``individual`` numbers."""
+
+    universal: int | None = None
+    individual: tuple[int, ...] | None = None
+
+    def of(self, domain: int) -> int:
+        """Return the number in one domain. Raises IndexError."""
+        return self.universal if self.universal is not None else (self.individual or ())[domain]
 
 
 class TopologySlice(Part, frozen=True):
@@ -68,15 +87,13 @@ class TopologySlice(Part, frozen=True):
 
     domain_count: int = 0
     values_per_level: tuple[LevelValues, ...] = ()
-    pod_counts: tuple[int, ...] | None = None
-    universal_pod_count: int | None = None
+    pod_counts: PodCounts = PodCounts()
 
     def domains(self) -> Iterator[TopologyDomain]:
         """Yield them in the shape of v1beta1. Raises IndexError if the lists have different lengths."""
         for number in range(self.domain_count):
-            counts = self.pod_counts or ()
-            count = counts[number] if self.universal_pod_count is None else self.universal_pod_count
-            yield TopologyDomain(values=tuple(level.value(number) for level in self.values_per_level), count=count)
+            values = tuple(level.value(number) for level in self.values_per_level)
+            yield TopologyDomain(values=values, count=self.pod_counts.of(number))
 
 
 class TopologyAssignment(Part, frozen=True):
@@ -87,10 +104,12 @@ class TopologyAssignment(Part, frozen=True):
     slices: tuple[TopologySlice, ...] | None = None
 
     def places(self) -> Iterator[tuple[dict[str, str], int]]:
-        """Yield a node selector, and how many pods have it. Raises WorkloadError."""
+        """Yield a node selector, and how many pods have it. Raises WorkloadError.
+
+        One domain at a time: a few bytes may stand for billions.
+        """
         try:
-            found = [*(self.domains or ()), *(domain for each in self.slices or () for domain in each.domains())]
-            for domain in found:
+            for domain in chain(self.domains or (), *(each.domains() for each in self.slices or ())):
                 yield dict(zip(self.levels, domain.values, strict=True)), domain.count
         except (IndexError, ValueError) as error:
             raise WorkloadError("topologyAssignment has fewer values or counts than domains and levels") from error
@@ -263,14 +282,18 @@ class AdmissionCheck(Object, frozen=True):
     status: AdmissionCheckStatus = AdmissionCheckStatus()
 
 
+def pod_count(workload: Workload) -> int:
+    """Return the number of pods that start when the Workload is admitted."""
+    assigned, ended = _assigned(workload), _ended(workload)
+    return sum(_left(each, assigned.get(each.name), ended.get(each.name, 0)) for each in workload.spec.pod_sets or ())
+
+
 def pods_of(workload: Workload, flavor: Callable[[str], ResourceFlavor | None]) -> list[tuple[Pod, int]]:
     """Return the pods that start when the Workload is admitted, equal ones once with their number.
 
     Without an admission they are as their templates say. Raises WorkloadError.
     """
-    admission = workload.status.admission
-    assigned = {it.name: it for it in (admission.pod_set_assignments or () if admission is not None else ())}
-    ended = {it.name: it.count for it in workload.status.reclaimable_pods or ()}
+    assigned, ended = _assigned(workload), _ended(workload)
     found: list[tuple[Pod, int]] = []
     for each in workload.spec.pod_sets or ():
         try:
@@ -280,6 +303,21 @@ def pods_of(workload: Workload, flavor: Callable[[str], ResourceFlavor | None]) 
     return found
 
 
+def _assigned(workload: Workload) -> Mapping[str, PodSetAssignment]:
+    admission = workload.status.admission
+    return {it.name: it for it in (admission.pod_set_assignments or () if admission is not None else ())}
+
+
+def _ended(workload: Workload) -> Mapping[str, int]:
+    return {it.name: it.count for it in workload.status.reclaimable_pods or ()}
+
+
+def _left(pod_set: PodSet, assignment: PodSetAssignment | None, ended: int) -> int:
+    """Return the number of pods of a set that are admitted, less those that have ended."""
+    count = pod_set.count if assignment is None or assignment.count is None else assignment.count
+    return max(count - ended, 0)
+
+
 def _pods_of_set(
     workload: Workload,
     pod_set: PodSet,
@@ -287,7 +325,6 @@ def _pods_of_set(
     ended: int,
     flavor: Callable[[str], ResourceFlavor | None],
 ) -> Iterator[tuple[Pod, int]]:
-    count = pod_set.count
     updates = [
         (f"admission check {check.name}", update)
         for check in workload.status.admission_checks or ()
@@ -295,19 +332,21 @@ def _pods_of_set(
         if update.name == pod_set.name
     ]
     if assignment is not None:
-        count = count if assignment.count is None else assignment.count
         updates.insert(0, _of_flavors(pod_set.name, assignment, flavor))
     pod = _pod(workload, pod_set)
     for source, update in updates:
         pod = _updated(pod, update, source)
-    left = max(count - ended, 0)
+    left = _left(pod_set, assignment, ended)
     topology = assignment.topology_assignment if assignment is not None else None
     for selector, number in topology.places() if topology is not None else ():
+        if not left:
+            return
+        if number < 1:
+            raise WorkloadError("topologyAssignment has a domain without pods")
         placed = min(number, left)
         left -= placed
-        if placed > 0:
-            update = PodSetUpdate(name=pod_set.name, node_selector=selector)
-            yield _updated(pod, update, "topologyAssignment"), placed
+        update = PodSetUpdate(name=pod_set.name, node_selector=selector)
+        yield _updated(pod, update, "topologyAssignment"), placed
     if left:
         yield pod, left
 

@@ -225,8 +225,8 @@ V1BETA2 = {
     "slices": [
         {
             "domainCount": 2,
-            "valuesPerLevel": [{"universalValue": "a"}, {"prefix": "n-", "roots": ["1", "2"]}],
-            "podCounts": [1, 2],
+            "valuesPerLevel": [{"universal": "a"}, {"individual": {"prefix": "n-", "roots": ["1", "2"]}}],
+            "podCounts": {"individual": [1, 2]},
         }
     ],
 }

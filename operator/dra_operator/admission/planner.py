@@ -504,11 +504,10 @@ def _typed(template: ClaimTemplate) -> ResourceClaimTemplate:
 
 def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> list[tuple[Pod, int]]:
     """Return ``kueue.pods_of``, of a Workload that may be planned. Raises WorkloadError."""
-    sets = kueue.pods_of(workload, flavors.get)
-    number = sum(count for _, count in sets)
+    number = kueue.pod_count(workload)
     if number > MOST_PODS:
         raise TooManyPods(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
-    return sets
+    return kueue.pods_of(workload, flavors.get)
 
 
 def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
