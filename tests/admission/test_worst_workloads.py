@@ -7,12 +7,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from threading import Event
 
 import pytest
-from admission_world import VIEW, AdmissionWorld
+from admission_world import AdmissionWorld, made, planner, question
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.kueue import ResourceFlavor, Workload
@@ -20,11 +19,9 @@ from dra_api.resource import ResourceSlice
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
-from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, PromisedWorkload, SeenChange
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
-from dra_operator.sources.kind_table import OF_KUEUE
-from dra_operator.sources.kinds import WATCHED
 from kueue_model import finish, is_true, workload
 from objects import Make, Obj
 
@@ -37,28 +34,6 @@ def world() -> AdmissionWorld:
     return made
 
 
-def planner(world: AdmissionWorld) -> Planner:
-    world.start()
-    kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
-    return Planner(world.cluster, VIEW, [obj for kind in kinds for obj in world.cluster.store_of(kind)])
-
-
-def question(
-    world: AdmissionWorld, promised: Sequence[Workload] = (), candidates: Sequence[Workload] = ()
-) -> CheckRound:
-    return CheckRound(
-        changes=(),
-        held={},
-        flying=(),
-        assumed=(),
-        flavors={},
-        promised=[PromisedWorkload(it) for it in promised],
-        candidates=candidates,
-        backing_off=(),
-        now=datetime.fromisoformat(world.now),
-    )
-
-
 def held(name: str) -> Obj:
     """A claim that has all devices of the two nodes."""
     places = [(f"node-{node}", f"dev-{number}") for node in range(2) for number in range(2)]
@@ -66,12 +41,6 @@ def held(name: str) -> Obj:
     user = {"resource": "pods", "name": "other", "uid": "other"}
     status = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
     return {**Make.claim(name, count=4), "status": status}
-
-
-def made(name: str, pods: int = 1, namespace: str = "ns", priority: int = 0) -> Workload:
-    obj = workload(name, pods, priority=priority)
-    obj["metadata"] |= {"uid": name, "namespace": namespace}
-    return convert(Workload, obj)
 
 
 async def test_a_promise_to_a_billion_pods_makes_none_of_them(world: AdmissionWorld) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from controllers_world import World
+from dra_api.codec import convert
+from dra_api.kueue import Workload
 from dra_api.values import format_time
 from dra_kube import PODS, WORKLOADS
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.admission.controller import AdmissionController
-from dra_operator.admission.planner import ViewSettings
+from dra_operator.admission.planner import CheckRound, Planner, PromisedWorkload, ViewSettings
 from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Features
 from dra_operator.controllers import Control
 from dra_operator.scheduling import STRATEGIES
-from kueue_model import KueueModel, check_of, is_true
+from dra_operator.sources.kind_table import OF_KUEUE
+from dra_operator.sources.kinds import WATCHED
+from kueue_model import KueueModel, check_of, is_true, workload
 from objects import Obj
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -115,3 +119,37 @@ class AdmissionWorld(World):
     def seen(self, name: str) -> float:
         """The value of a metric without labels."""
         return self.registry.get_sample_value(name) or 0.0
+
+
+def planner(world: AdmissionWorld) -> Planner:
+    """The planner of a world that is started."""
+    world.start()
+    kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
+    return Planner(world.cluster, VIEW, [obj for kind in kinds for obj in world.cluster.store_of(kind)])
+
+
+def question(
+    world: AdmissionWorld, promised: Sequence[Workload] = (), candidates: Sequence[Workload] = ()
+) -> CheckRound:
+    """What it is asked, beside nothing that is under way."""
+    return CheckRound(
+        changes=(),
+        held={},
+        flying=(),
+        assumed=(),
+        flavors={},
+        promised=[PromisedWorkload(it) for it in promised],
+        candidates=candidates,
+        backing_off=(),
+        now=datetime.fromisoformat(world.now),
+    )
+
+
+def made(
+    name: str, pods: int = 1, namespace: str = "ns", priority: int = 0, annotations: dict[str, str] | None = None
+) -> Workload:
+    """A Workload as the planner gets it; the annotations are those of its pods."""
+    obj = workload(name, pods, priority=priority)
+    obj["metadata"] |= {"uid": name, "namespace": namespace}
+    obj["spec"]["podSets"][0]["template"]["metadata"] = {"annotations": annotations or {}}
+    return convert(Workload, obj)

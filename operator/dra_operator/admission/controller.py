@@ -32,6 +32,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.values import format_time
 from dra_kube import ApiError, Conflict, Invalid, KubeError, NotFound
+from dra_ledger.errors import shortened
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
@@ -83,6 +84,8 @@ HOLDING_SECONDS: Final = 10.0
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 SHOWN_NODES: Final = 8
+LOGGED_CHARACTERS: Final = 500
+"""Of a reason, which is in the Workload as a whole."""
 SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
@@ -380,7 +383,8 @@ class AdmissionController:
             memory.nodes = outcome.nodes
         elif not memory.is_broken:
             self._metrics.broken.inc()
-            logger.warning("workload %s was promised a place and has none: %s", outcome.workload.key, outcome.reason)
+            said = shortened(outcome.reason, LOGGED_CHARACTERS)
+            logger.warning("workload %s was promised a place and has none: %s", outcome.workload.key, said)
         memory.is_broken = not outcome.fits
         self._promise(uid, outcome.seats)
 
@@ -407,7 +411,8 @@ class AdmissionController:
             self._promise(uid, ())
             return
         self._metrics.decided(decision.state)
-        logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
+        said = shortened(decision.message, LOGGED_CHARACTERS)
+        logger.info("workload %s: %s: %s", workload.key, decision.state, said)
         if decision.state is CheckState.READY:
             memory.retries, memory.in_vain, memory.never_since = 0, 0, None
         else:

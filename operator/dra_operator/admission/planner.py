@@ -35,6 +35,7 @@ from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaimTemplate
 from dra_ledger.cel_language import CelSelectors
+from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.allocator import Allocator, Inventory
@@ -43,6 +44,8 @@ from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.scheduling.state import NODE_CONDITION, Nomination
+
+from .workloads import CHECK_MESSAGE_CHARACTERS
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ STRETCH_SECONDS: Final = 0.005
 THREAD_REST_SECONDS: Final = 0.02
 FAILED_SECONDS: Final = 5.0
 """Seconds for which an answer holds for equal Workloads while nothing changes: what is too hard may be tried again."""
+QUOTED_CHARACTERS: Final = 1000
+"""Of an error that quotes what a tenant has written, where advice follows."""
 
 
 class Stopped(Exception):
@@ -120,6 +125,20 @@ class Outcome:
     reason: str = ""
     fits_never: bool = False
     is_final: bool = False
+
+    @classmethod
+    def without_place(
+        cls,
+        workload: Workload,
+        reason: str,
+        *,
+        seats: tuple[Nomination, ...] = (),
+        fits_never: bool = False,
+        is_final: bool = False,
+    ) -> Outcome:
+        """Return the outcome with the reason cut: it quotes what a tenant has written, which may be a megabyte."""
+        said = shortened(reason, CHECK_MESSAGE_CHARACTERS) or "its pods cannot be placed"
+        return cls(workload, seats, said, fits_never, is_final)
 
     @property
     def fits(self) -> bool:
@@ -350,7 +369,7 @@ class Planner:
         try:
             sets = planned_sets(workload, flavors)
         except kueue.WorkloadError as error:
-            answers.promised[uid] = Outcome(workload, reason=str(error))
+            answers.promised[uid] = Outcome.without_place(workload, str(error))
             return
         meta, owner = workload.metadata, workload.metadata.controller
         named = {meta.name, owner.uid if owner is not None else ""}
@@ -376,16 +395,16 @@ class Planner:
                 found = [self._placing.place_alone(pod) for pod in pods]
         except SearchTookTooLong:
             self._placing.undo(mark)
-            return Outcome(workload, reason="its pods could not be placed in time")
+            return Outcome.without_place(workload, "its pods could not be placed in time")
         except Stopped:
             raise
         except Exception as error:
             logger.exception("workload %s cannot be planned", workload.key)
             self._placing.undo(mark)
-            return Outcome(workload, reason=f"it cannot be planned: {error}")
+            return Outcome.without_place(workload, f"it cannot be planned: {error}")
         seats = tuple(_seat(workload, it) for it in found if isinstance(it, Placed))
         reason = next((it.reason for it in found if isinstance(it, NotPlaced)), "")
-        return Outcome(workload, seats, reason)
+        return Outcome.without_place(workload, reason, seats=seats) if reason else Outcome(workload, seats)
 
     def _on(self, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> list[Placed] | None:
         """Place each pod on the node that one of its set had before, or none."""
@@ -411,11 +430,12 @@ class Planner:
         try:
             sets = planned_sets(workload, flavors)
         except kueue.FlavorMissing as error:
-            return Outcome(workload, reason=str(error))
+            return Outcome.without_place(workload, str(error))
         except TooManyPods as error:
-            return Outcome(workload, reason=str(error), is_final=True)
+            return Outcome.without_place(workload, str(error), is_final=True)
         except kueue.WorkloadError as error:
-            return Outcome(workload, reason=f"{error}: correct the pod template or the queue", is_final=True)
+            text = f"{shortened(str(error), QUOTED_CHARACTERS)}: correct the pod template or the queue"
+            return Outcome.without_place(workload, text, is_final=True)
         pods = self.copies(self._cluster, workload, sets)
         if not pods:
             return Outcome(workload)
@@ -425,17 +445,17 @@ class Planner:
             found = self._together(pods)
             if isinstance(found[0], NotPlaced):
                 never = found[0].fits_never and self._fits_never(pods)
-                return Outcome(workload, reason=found[0].reason, fits_never=never)
+                return Outcome.without_place(workload, found[0].reason, fits_never=never)
         except SearchTookTooLong:
             self._placing.undo(mark)
             text = f"no place was found within {SEARCH_SECONDS:g} s: ask for fewer pods, or for fewer alternatives"
-            return Outcome(workload, reason=text)
+            return Outcome.without_place(workload, text)
         except Stopped:
             raise
         except Exception as error:  # whatever a tenant has written, the others are decided on
             logger.exception("workload %s cannot be planned", workload.key)
             self._placing.undo(mark)
-            return Outcome(workload, reason=f"it cannot be planned: {error}")
+            return Outcome.without_place(workload, f"it cannot be planned: {error}")
         return Outcome(workload, tuple(_seat(workload, it) for it in found if isinstance(it, Placed)))
 
     def _together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
