@@ -12,16 +12,17 @@ from threading import Event
 
 import pytest
 from admission_world import AdmissionWorld, made, planner, question
-from dra_api.codec import convert
+from dra_api.codec import convert, encode
 from dra_api.core import Node, Pod
 from dra_api.kueue import ResourceFlavor, Workload
 from dra_api.resource import ResourceSlice
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
-from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange, planned_sets
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
+from dra_operator.scheduling.state import workload_without_bulk
 from kueue_model import finish, is_true, workload
 from objects import Make, Obj
 
@@ -245,3 +246,30 @@ async def test_among_cheap_workloads_priority_and_age_alone_decide(world: Admiss
     jobs = [made(f"job-{number}", namespace="ab"[number % 2]) for number in range(6)]
     answers = planner(world).answer(question(world, candidates=jobs))
     assert list(answers.candidates) == [it.metadata.uid for it in jobs]
+
+
+def tolerating(name: str, created: str = "") -> Obj:
+    """A Workload with a template of about 1.4 MB, all of it in a field that decides where its pods run."""
+    many = [{"key": f"{number:08}", "operator": "Exists", "effect": "NoSchedule"} for number in range(20_000)]
+    return workload(name, 1, created=created, tolerations=many)
+
+
+async def test_a_workload_of_a_megabyte_is_rejected_and_little_of_it_is_kept(world: AdmissionWorld) -> None:
+    world.api.add(WORKLOADS, tolerating("large"))
+    world.api.add(WORKLOADS, workload("good", 2, created="2026-01-01T00:00:01Z"))
+    world.start()
+    async with world.running():
+        await world.until("the good one runs", lambda: len(world.pods("good")) == 2)
+        await world.until("the other is rejected", lambda: world.kueue.decided["Rejected"] == 1)
+    kept = world.cluster.store_of(Workload).get("ns/large")
+    assert kept is not None
+    assert len(encode(kept)) < 2_000
+
+
+def test_large_annotations_of_a_template_do_not_make_its_pods_large() -> None:
+    templates = [{"metadata": {"annotations": {"x": "x" * 1_000_000, "dra.kopf.dev/gang": "2"}}, "spec": {}}]
+    sets = [{"name": "main", "count": 1, "template": it} for it in templates]
+    large = convert(Workload, {"metadata": {"name": "it", "namespace": "ns"}, "spec": {"podSets": sets}})
+    kept = workload_without_bulk(large)
+    assert (kept.spec.pod_sets or ())[0].template.metadata.annotations == {"dra.kopf.dev/gang": "2"}
+    assert len(planned_sets(large, {})) == 1

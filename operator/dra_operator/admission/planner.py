@@ -43,7 +43,13 @@ from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
-from dra_operator.scheduling.state import NODE_CONDITION, Nomination
+from dra_operator.scheduling.state import (
+    LARGEST_OBJECT_BYTES,
+    NODE_CONDITION,
+    Nomination,
+    is_too_large,
+    workload_without_bulk,
+)
 
 from .workloads import CHECK_MESSAGE_CHARACTERS
 
@@ -74,8 +80,8 @@ class SearchTookTooLong(Exception):
     """The time of one Workload is over."""
 
 
-class TooManyPods(kueue.WorkloadError):
-    """No place is looked for: the pods alone would take the memory of the process."""
+class TooMuch(kueue.WorkloadError):
+    """No place is looked for: the pods, or their templates, would take the memory of the process."""
 
 
 class SeenChange(NamedTuple):
@@ -431,7 +437,7 @@ class Planner:
             sets = planned_sets(workload, flavors)
         except kueue.FlavorMissing as error:
             return Outcome.without_place(workload, str(error))
-        except TooManyPods as error:
+        except TooMuch as error:
             return Outcome.without_place(workload, str(error), is_final=True)
         except kueue.WorkloadError as error:
             text = f"{shortened(str(error), QUOTED_CHARACTERS)}: correct the pod template or the queue"
@@ -526,8 +532,16 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
     """Return ``kueue.pods_of``, of a Workload that may be planned. Raises WorkloadError."""
     number = kueue.pod_count(workload)
     if number > MOST_PODS:
-        raise TooManyPods(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
-    return kueue.pods_of(workload, flavors.get)
+        raise TooMuch(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
+    # Not every caller has the Workload from the cache, which keeps little of a large one.
+    sets = kueue.pods_of(workload_without_bulk(workload), flavors.get)
+    if any(is_too_large(pod) for pod, _ in sets):
+        raise TooMuch(
+            f"its pod templates have more than {LARGEST_OBJECT_BYTES >> 10} KiB in the fields that decide where its "
+            "pods run, and no place is looked for: shorten the longest of resourceClaims, affinity, tolerations, "
+            "nodeSelector, volumes, containers, labels"
+        )
+    return sets
 
 
 def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:

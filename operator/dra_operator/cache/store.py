@@ -39,6 +39,7 @@ from dra_operator.scheduling.state import (
     metadata_without_bulk,
     pod_without_bulk,
     spec_without_bulk,
+    workload_without_bulk,
 )
 
 T = TypeVar("T", bound=Object)
@@ -212,6 +213,8 @@ def without_bulk(obj: T) -> T:
         case Workload() if not obj.status.admission_checks and obj.spec.pod_sets:
             # No admission check is asked about it: of a queue with thousands of Workloads little is kept.
             return replace(obj, spec=replace(obj.spec, pod_sets=None))
+        case Workload():
+            obj = workload_without_bulk(obj)  # type: ignore[assignment]
     if len(encode(obj)) <= LARGEST_OBJECT_BYTES:
         return obj
     match obj:

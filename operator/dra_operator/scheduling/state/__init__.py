@@ -21,10 +21,12 @@ from .large import (
     bytes_of_large,
     claim_without_bulk,
     is_large,
+    is_too_large,
     metadata_without_bulk,
     pod_without_bulk,
     size_refusal,
     spec_without_bulk,
+    workload_without_bulk,
 )
 from .node import (
     NO_NOMINATIONS,
@@ -118,6 +120,7 @@ __all__ = [
     "is_large",
     "is_parked",
     "is_placeholder",
+    "is_too_large",
     "metadata_without_bulk",
     "milli_cpu_of",
     "names_gang",
@@ -135,4 +138,5 @@ __all__ = [
     "title",
     "tolerations_of",
     "untolerated",
+    "workload_without_bulk",
 ]

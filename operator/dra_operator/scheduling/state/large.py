@@ -10,6 +10,10 @@ A claim first loses the labels, annotations and owners that the operator does no
 drivers. If the spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes:
 other schedulers may allocate such a claim. Its devices and consumers count as those of any other claim, so it is
 protected, released and deleted.
+
+A Workload of Kueue loses the annotations of its templates that the operator does not look at. If its templates still
+have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no place is looked
+for.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from __future__ import annotations
 from typing import Final
 
 from dra_api.codec import encode
-from dra_api.core import Container, Pod, ResourceRequirements
+from dra_api.core import Container, Pod, PodSpec, ResourceRequirements
+from dra_api.kueue import PodSet, PodSetTemplate, Workload
 from dra_api.meta import ObjectMeta
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -44,6 +49,7 @@ from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
 LARGEST_OBJECT_BYTES: Final = 64 << 10
 """Bytes as JSON. An ordinary pod has one to three thousand."""
 MOST_CLAIMS: Final = 256
+_PREFIX: Final = "dra.kopf.dev/"
 _NO_NODE: Final = "dra.kopf.dev/too-large"
 """The pod is left with the selector of a label that no node has."""
 
@@ -64,6 +70,28 @@ def pod_without_bulk(pod: Pod) -> Pod:
 def is_too_large(pod: Pod) -> bool:
     """Whether little is kept of the pod."""
     return _NO_NODE in (pod.spec.node_selector or {})
+
+
+def workload_without_bulk(workload: Workload) -> Workload:
+    """The Workload itself, or what is kept of it if its templates are too large."""
+    sets = workload.spec.pod_sets
+    if len(encode(sets)) <= LARGEST_OBJECT_BYTES:
+        return workload
+    sets = tuple(map(_with_our_annotations, sets or ()))
+    if len(encode(sets)) > LARGEST_OBJECT_BYTES:
+        sets = tuple(map(_without_template, sets))
+    return replace(workload, spec=replace(workload.spec, pod_sets=sets))
+
+
+def _with_our_annotations(pod_set: PodSet) -> PodSet:
+    meta = pod_set.template.metadata
+    ours = {name: text for name, text in (meta.annotations or {}).items() if name.startswith(_PREFIX)}
+    kept = replace(meta, annotations=ours or None, finalizers=None, owner_references=None)
+    return replace(pod_set, template=replace(pod_set.template, metadata=kept))
+
+
+def _without_template(pod_set: PodSet) -> PodSet:
+    return replace(pod_set, template=PodSetTemplate(spec=PodSpec(node_selector={_NO_NODE: "true"})))
 
 
 def _kept(pod: Pod) -> Pod:
