@@ -25,6 +25,11 @@ FOCUS = "document.activeElement.id || document.activeElement.className || docume
 ACTIVE = (
     "document.getElementById(document.activeElement.getAttribute('aria-activedescendant'))?.getAttribute('aria-label')"
 )
+CUT_NUMBERS = (
+    "[...document.querySelectorAll('#view-{view} .space .number')]"
+    ".filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.textContent)"
+)
+"""Numbers and ages that their column cuts off."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +82,7 @@ async def test_the_page_fits_its_window_in_both_themes(snapshot: Path, width: in
             await page.until(f"document.querySelector('#view-{view} .space [role=row]') && true")
             assert await page.value("document.documentElement.scrollWidth - innerWidth") <= 0, view
             assert await page.value(ELEMENTS) < MOST_ELEMENTS
+            assert await page.value(CUT_NUMBERS.format(view=view)) == [], view
         ground = await page.value("getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
         square = await page.value(
@@ -164,6 +170,7 @@ async def test_claims_and_classes_lead_to_their_details(snapshot: Path) -> None:
         await page.until("document.querySelector('#claims-rows [aria-sort=descending]') && true")
         await page.value("location.hash = 'classes'")
         await page.until("document.querySelector('#classes-rows .space [role=row]')?.textContent.startsWith('gpu480')")
+        assert await text(page, "#classes-found") == "1 class"
         await page.click("#classes-rows .space [role=row] .name")
         await page.until("document.querySelector('#details .lines') && true")
         await page.click("#details button.group")

@@ -8,10 +8,10 @@ const PAGE = 50; // lines of one answer
 export class Listing {
   /**
    * `name` is that of the list on the server and of its elements; `columns`: {title, sort?, class?};
-   * `cells(row)`, `words(row)`, `hash(row)`, `command(row)`: of a line; `noun`: of its lines; `kinds`: what filters it is called.
+   * `cells(row)`, `words(row)`, `hash(row)`, `command(row)`: of a line; `nouns`: of one line and of several; `kinds`: what filters it is called.
    */
-  constructor(name, { columns, cells, words, hash, command, noun, order, kinds = "" }) {
-    Object.assign(this, { name, noun, kinds });
+  constructor(name, { columns, cells, words, hash, command, nouns, order, kinds = "" }) {
+    Object.assign(this, { name, nouns, kinds });
     this.wish = { sort: order, find: "", kind: "" };
     this.rows = new Map(); // index -> a line, perhaps of an earlier answer
     this.fresh = new Set(); // pages that are of the newest revision and wish
@@ -95,7 +95,8 @@ export class Listing {
       else this.rows.delete(page * PAGE + index);
     }
     const of = answer.total === answer.all ? "" : ` of ${answer.all.toLocaleString("en")}`;
-    const text = answer.all ? `${answer.total.toLocaleString("en")}${of} ${this.noun}` : `no ${this.noun}`;
+    const noun = this.nouns[answer.all === 1 ? 0 : 1];
+    const text = answer.all ? `${answer.total.toLocaleString("en")}${of} ${noun}` : `no ${noun}`;
     if (byId(`${this.name}-found`).textContent !== text) byId(`${this.name}-found`).textContent = text;
     this.drawKinds(answer);
     this.table.show(answer.total);

@@ -4,6 +4,7 @@ import { address, ask, byId, copyButton, make } from "./dom.js";
 import { Listing } from "./listing.js";
 
 const JUDGE_MS = 3000; // between two answers about causes, or four times as long as one takes
+const number = (value) => value.toLocaleString("en");
 const long = (text) => make("span", { class: "long", title: text }, text);
 
 export const waiting = new Listing("waiting", {
@@ -14,7 +15,7 @@ export const waiting = new Listing("waiting", {
     { title: "", class: "action" },
   ],
   order: "-age",
-  noun: "pods and claims wait",
+  nouns: ["pod or claim waits", "pods and claims wait"],
   kinds: "cause",
   cells: (row) => [
     long(row.kind === "pod" ? row.key : `claim ${row.key}`),
@@ -38,10 +39,10 @@ export const claims = new Listing("claims", {
     { title: "Node", sort: "node", class: "text" },
   ],
   order: "name",
-  noun: "claims",
+  nouns: ["claim", "claims"],
   kinds: "state",
   cells: (row) => [
-    long(row.key), row.age || "unknown", row.state, String(row.devices), long(row.requests),
+    long(row.key), row.age || "unknown", row.state, number(row.devices), long(row.requests),
     long(row.pods + (row.more_pods ? ` and ${row.more_pods} more` : "")), long(row.node),
   ],
   words: (row) => `claim ${row.key}, ${row.state}, ${row.devices} devices, asks for ${row.requests}, pods ${row.pods || "none"}`,
@@ -56,16 +57,16 @@ export const classes = new Listing("classes", {
     { title: "In use", sort: "used", class: "number" },
     { title: "Free", sort: "free", class: "number" },
     { title: "Trouble", sort: "trouble", class: "number" },
-    { title: "Claims that wait", sort: "waiting", class: "number" },
+    { title: "Pending claims", sort: "waiting", class: "number" },
     { title: "Selectors", class: "text" },
     { title: "", class: "action" },
   ],
   order: "name",
-  noun: "classes",
+  nouns: ["class", "classes"],
   cells: (row) => [
     long(row.resource ? `${row.name} (${row.resource})` : row.name),
-    ...["devices", "used", "free", "trouble"].map((name) => (row.known ? String(row[name]) : "?")),
-    String(row.waiting), long(row.selectors || "every device"), copyButton(row.command, "-1"),
+    ...["devices", "used", "free", "trouble"].map((name) => (row.known ? number(row[name]) : "?")),
+    number(row.waiting), long(row.selectors || "every device"), copyButton(row.command, "-1"),
   ],
   words: (row) => (row.known
     ? `class ${row.name}, ${row.used} of ${row.devices} devices in use, ${row.free} free, ${row.waiting} claims wait`
