@@ -16,3 +16,6 @@ EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 # Sub-protocols of the websocket of ``portforward``: SPDY inside of it.
 PORT_FORWARD_PROTOCOLS: Final = ("SPDY/3.1+portforward.k8s.io",)
+
+# The longest message of these websockets. Frames of a port forward end at 1 MiB, and a message may have several.
+LONGEST_MESSAGE_BYTES: Final = 16 * 2**20

@@ -1,14 +1,14 @@
 """Port-forward: SPDY inside a websocket.
 
-Frames of SPDY/3.1, which ``kubectl port-forward`` speaks inside a websocket. No I/O here.
-
-Only what a port forward needs: streams with headers, data, ends, resets and pings. No flow control: the client's
-library has none either. Header blocks share one compression context per direction, so they must be read in order.
-
-One ``port-forward`` session: SPDY streams inside the binary messages of a websocket.
+Frames of SPDY/3.1, which ``kubectl port-forward`` speaks inside a websocket: streams with headers, data, ends, resets
+and pings. Header blocks share one compression context per direction, so they must be read in order.
 
 For each connection the client opens two streams with the headers ``port`` and ``requestid``: one of type ``error``, on
 which it is told what went wrong, and one of type ``data``, which is joined with a connection to the port.
+
+The client's library has no flow control per stream. So a program that reads slowly holds up the websocket, and with it
+the client: at most ``_WAITING_PIECES`` pieces wait for each connection. All connections of the client share the
+websocket. Therefore one whose program reads nothing for ``STILL_SECONDS`` is broken off, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import asyncio
 import logging
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import WSMsgType, web
 
@@ -55,6 +55,7 @@ SYN_STREAM_CODE, SYN_REPLY_CODE, RST_STREAM_CODE, PING_CODE, GOAWAY_CODE = 1, 2,
 _CONTROL_MASK, _VERSION, _FIN_MASK = 0x8000, 3, 0x01
 _STREAM_ID_MASK = 0x7FFFFFFF
 _LONGEST_FRAME_BYTES = 1 << 20
+_LONGEST_HEADERS_BYTES = 64 * 1024  # unpacked; a client's have a hundred bytes
 
 
 class SpdyError(Exception):
@@ -78,26 +79,31 @@ class Reader:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete with this data."""
-        self._rest += data
-        while len(self._rest) >= 8:
-            first, flags_and_length = struct.unpack(">II", self._rest[:8])
+        """Yield the frames that are complete with this data; all of them must be taken."""
+        content, at = self._rest + data, 0
+        self._rest = b""
+        while len(content) - at >= 8:
+            first, flags_and_length = struct.unpack_from(">II", content, at)
             length = flags_and_length & 0xFFFFFF
             if length > _LONGEST_FRAME_BYTES:
                 raise SpdyError(f"a frame has {length} bytes")
-            if len(self._rest) < 8 + length:
-                return
-            body, self._rest = self._rest[8 : 8 + length], self._rest[8 + length :]
+            if len(content) - at < 8 + length:
+                break
+            body = content[at + 8 : at + 8 + length]
+            at += 8 + length
             fin = bool(flags_and_length >> 24 & _FIN_MASK)
             if not first >> 31:
                 yield Frame(0, first & _STREAM_ID_MASK, fin, body)
             elif len(body) >= 4:
                 yield Frame(first & 0xFFFF, struct.unpack(">I", body[:4])[0] & _STREAM_ID_MASK, fin, body[4:])
+        self._rest = content[at:]
 
     def headers(self, syn_stream: Frame) -> dict[str, str]:
         """The headers of a new stream. Raises SpdyError."""
         try:
-            block = self._inflate.decompress(syn_stream.body[6:])
+            block = self._inflate.decompress(syn_stream.body[6:], _LONGEST_HEADERS_BYTES)
+            if self._inflate.unconsumed_tail:
+                raise SpdyError(f"the headers of a stream have more than {_LONGEST_HEADERS_BYTES} bytes")
             (count,), at, texts = struct.unpack(">I", block[:4]), 4, []
             for _ in range(2 * count):
                 (size,) = struct.unpack(">I", block[at : at + 4])
@@ -142,8 +148,36 @@ def _control(kind: int, body: bytes) -> bytes:
     return struct.pack(">HHI", _CONTROL_MASK | _VERSION, kind, len(body)) + body
 
 
+def refusal(stream: int) -> bytes:
+    """Reset a stream that is not wanted."""
+    return _control(RST_STREAM_CODE, struct.pack(">II", stream, _REFUSED_STREAM_CODE))
+
+
 logger = logging.getLogger(__name__)
+MOST_CONNECTIONS: Final = 256
+"""Connections of one client at a time. A browser opens a few dozen."""
+STILL_SECONDS: Final = 60.0
 _FORWARDED_BYTES = 32 * 1024
+_WAITING_PIECES = 4
+_REFUSED_STREAM_CODE = 3
+
+
+class _Connection:
+    """A data stream of the client, and the pieces of it that the port's program has not read."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request
+        self.problem = b""
+        self.closed = False  # takes no more data of the client
+        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_PIECES)
+        self.task: asyncio.Task[None] | None = None
+
+    def break_off(self, problem: bytes = b"") -> None:
+        """Drop what waits, and end the connection to the port."""
+        if self.task and not self.closed:
+            self.closed = True
+            self.problem = problem
+            self.task.cancel()
 
 
 class PortForward:
@@ -155,8 +189,8 @@ class PortForward:
         self._reader = Reader()
         self._writer = FrameWriter()
         self._errors: dict[str, int] = {}
-        self._incoming: dict[int, asyncio.Queue[bytes]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[int, _Connection] = {}
+        self._gone = False
 
     async def run(self) -> None:
         """Returns when the client has gone or does not speak the protocol."""
@@ -167,10 +201,14 @@ class PortForward:
                         await self._handle(frame)
         except SpdyError as error:
             logger.warning("port-forward: %s", error)
+        except ConnectionError:
+            pass  # the client went while it was sent something
         finally:
-            for task in self._tasks:
+            self._gone = True
+            tasks = [one.task for one in self._connections.values() if one.task]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._socket.close()
 
     async def _handle(self, frame: Frame) -> None:
@@ -178,57 +216,92 @@ class PortForward:
             await self._open(frame)
         elif frame.kind == PING_CODE:
             await self._socket.send_bytes(pong(frame))
-        elif frame.kind == 0 and frame.stream in self._incoming:
-            if frame.body:
-                self._incoming[frame.stream].put_nowait(frame.body)
-            if frame.fin:
-                self._incoming[frame.stream].put_nowait(b"")
-        elif frame.kind == RST_STREAM_CODE and frame.stream in self._incoming:
-            self._incoming[frame.stream].put_nowait(b"")
+        elif frame.kind == 0:
+            await self._take(frame)
+        elif frame.kind == RST_STREAM_CODE and frame.stream in self._connections:
+            self._connections[frame.stream].break_off()
+        elif frame.kind == RST_STREAM_CODE:
+            self._errors = {request: stream for request, stream in self._errors.items() if stream != frame.stream}
 
     async def _open(self, frame: Frame) -> None:
-        headers = self._reader.headers(frame)
-        await self._socket.send_bytes(self._writer.reply(frame.stream))
-        request = headers.get("requestid", "")
-        if headers.get("streamtype") == "error":
-            self._errors[request] = frame.stream
-        elif headers.get("streamtype") == "data":
-            self._incoming[frame.stream] = asyncio.Queue()
-            joining = asyncio.create_task(self._join(frame.stream, request, headers.get("port", "")))
-            self._tasks.add(joining)
-            joining.add_done_callback(self._tasks.discard)
+        stream, headers = frame.stream, self._reader.headers(frame)
+        if stream in self._connections:  # or it would have two connections, and only one of them an end
+            raise SpdyError(f"stream {stream} is open already")
+        kind, request = headers.get("streamtype"), headers.get("requestid", "")
+        streams: Sized = self._errors if kind == "error" else self._connections
+        if len(streams) >= MOST_CONNECTIONS:
+            await self._socket.send_bytes(refusal(stream))
+            return
+        await self._socket.send_bytes(self._writer.reply(stream))
+        if kind == "error":
+            self._errors[request] = stream
+        elif kind == "data":
+            connection = self._connections[stream] = _Connection(request)
+            connection.task = asyncio.create_task(self._join(stream, connection, headers.get("port", "")))
+            connection.task.add_done_callback(lambda _: self._forget(stream, request))
 
-    async def _join(self, stream: int, request: str, port: str) -> None:
-        """Connect the stream with the port, and tell the client on the other stream if that fails."""
-        problem = b""
-        try:
-            reader, writer = await self._network.connect(int(port))
-        except (OSError, ValueError) as error:
-            problem = f"failed to connect to port {port}: {error}".encode()
-        else:
-            sending = asyncio.create_task(self._send(stream, writer))
+    def _forget(self, stream: int, request: str) -> None:
+        del self._connections[stream]
+        self._errors.pop(request, None)
+
+    async def _take(self, frame: Frame) -> None:
+        """Queue data of a stream. Waits while too much of it has not been read by the port's program."""
+        connection = self._connections.get(frame.stream)
+        if connection is None:
+            return
+        pieces = [frame.body[at : at + _FORWARDED_BYTES] for at in range(0, len(frame.body), _FORWARDED_BYTES)]
+        for piece in [*pieces, b""] if frame.fin else pieces:
+            if connection.closed:
+                return
             try:
-                with suppress(OSError):
-                    while chunk := await reader.read(_FORWARDED_BYTES):
-                        await self._socket.send_bytes(data(stream, chunk))
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-                writer.close()
-                with suppress(OSError):  # the port's program ended the connection with an error
-                    await writer.wait_closed()
-        self._incoming.pop(stream, None)
+                async with asyncio.timeout(STILL_SECONDS):
+                    await connection.waiting.put(piece)
+            except TimeoutError:
+                problem = f"the program at the port has read nothing for {STILL_SECONDS:g} s"
+                connection.break_off(problem.encode())
+
+    async def _join(self, stream: int, connection: _Connection, port: str) -> None:
+        """Connect the stream with the port, and tell the client on the other stream if that fails."""
+        try:
+            await self._exchange(stream, connection, port)
+        except (OSError, ValueError) as error:
+            connection.problem = f"failed to connect to port {port}: {error}".encode()
+        except asyncio.CancelledError:
+            if self._gone:
+                raise
+        connection.closed = True
+        while not connection.waiting.empty():  # or the reader of the websocket would wait for room
+            connection.waiting.get_nowait()
         with suppress(ConnectionError):
             await self._socket.send_bytes(data(stream, b"", fin=True))
-            if request in self._errors:
-                await self._socket.send_bytes(data(self._errors.pop(request), problem, fin=True))
+            if connection.request in self._errors:
+                told_on = self._errors[connection.request]
+                await self._socket.send_bytes(data(told_on, connection.problem, fin=True))
 
-    async def _send(self, stream: int, writer: asyncio.StreamWriter) -> None:
-        """Pass on what the client sends until it sends no more."""
-        incoming = self._incoming[stream]
-        with suppress(OSError):
-            while chunk := await incoming.get():
-                writer.write(chunk)
-                await writer.drain()
-            if writer.can_write_eof():
-                writer.write_eof()
+    async def _exchange(self, stream: int, connection: _Connection, port: str) -> None:
+        """Pass on data in both directions until the port's program ends. Raises OSError, ValueError (no connection)."""
+        reader, writer = await self._network.connect(int(port))
+        sending = asyncio.create_task(_send(connection, writer))
+        try:
+            with suppress(OSError):
+                while chunk := await reader.read(_FORWARDED_BYTES):
+                    await self._socket.send_bytes(data(stream, chunk))
+        except asyncio.CancelledError:
+            writer.transport.abort()  # what is on its way may never be read
+            raise
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            writer.close()
+            with suppress(OSError):  # the port's program ended the connection with an error
+                await writer.wait_closed()
+
+
+async def _send(connection: _Connection, writer: asyncio.StreamWriter) -> None:
+    """Pass on what the client sends until it sends no more."""
+    with suppress(OSError):
+        while chunk := await connection.waiting.get():
+            writer.write(chunk)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

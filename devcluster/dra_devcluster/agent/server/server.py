@@ -35,7 +35,7 @@ from dra_devcluster.agent.pods.pod_worker import PodWorker
 from dra_devcluster.agent.pods.pods import Pods
 from dra_devcluster.agent.processes.logs import LogQuery, read_log
 from dra_devcluster.agent.server.session import Attachment, started
-from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS
 
 from .session import refuse, run_session
 
@@ -43,7 +43,6 @@ ADDRESS = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.5
 _QUIET_SECONDS = 75.0
 _SESSION_CONNECTIONS = 512  # each log that is followed, and each session of exec, has one
-_LONGEST_FORWARD_BYTES = 16 * 2**20  # of a port forward; its frames end at 1 MiB
 
 
 class NodeServer:
@@ -163,7 +162,7 @@ class NodeServer:
         pod = self._worker(request).pod
         if not self._runtime.has_sandbox(pod.metadata.uid):
             raise web.HTTPBadRequest(text=f"unable to forward port because pod is not running: {pod.metadata.name}")
-        socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=_LONGEST_FORWARD_BYTES)
+        socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=LONGEST_MESSAGE_BYTES)
         await socket.prepare(request)
         await PortForward(socket, self._runtime.network(pod.metadata.uid)).run()
         return socket

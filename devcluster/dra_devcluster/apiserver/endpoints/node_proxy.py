@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, internal, not_allowed
 from dra_devcluster.apiserver.verbs.read import get
-from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS
 
 from .call import Call
 
@@ -80,9 +80,13 @@ async def _websocket(call: Call, url: str, headers: dict[str, str], offered: Seq
     async with _session() as session:
         try:
             async with session.ws_connect(
-                url, headers=headers, params=call.request.query, protocols=protocols[:1], max_msg_size=0
+                url,
+                headers=headers,
+                params=call.request.query,
+                protocols=protocols[:1],
+                max_msg_size=LONGEST_MESSAGE_BYTES,
             ) as node:
-                client = web.WebSocketResponse(protocols=protocols[:1], max_msg_size=0)
+                client = web.WebSocketResponse(protocols=protocols[:1], max_msg_size=LONGEST_MESSAGE_BYTES)
                 await client.prepare(call.request)
                 await _join(client, node)
                 return client

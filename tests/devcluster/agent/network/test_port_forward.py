@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from dra_devcluster.agent.network import port_forward
+from dra_devcluster.agent.network.pod_network import Network
 from dra_devcluster.agent.network.port_forward import (
     DICTIONARY,
+    MOST_CONNECTIONS,
+    RST_STREAM_CODE,
     SYN_REPLY_CODE,
     Frame,
     FrameWriter,
+    PortForward,
     Reader,
     SpdyError,
     data,
@@ -53,6 +61,12 @@ def test_a_frame_that_is_too_long_is_refused(content: bytes) -> None:
 def test_headers_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(SpdyError):
         Reader().headers(Frame(1, 1, False, b"not compressed at all"))
+
+
+def test_headers_that_unpack_to_much_more_are_refused() -> None:
+    (frame,) = Reader().feed(FrameWriter().open(1, {"port": "0" * 1_000_000}))
+    with pytest.raises(SpdyError, match="more than 65536 bytes"):
+        Reader().headers(frame)
 
 
 # --- a session ---
@@ -138,3 +152,155 @@ async def test_a_client_that_speaks_no_spdy_is_disconnected(node: OneNode) -> No
         async with session.ws_connect(url, protocols=[PROTOCOL]) as socket:
             await socket.send_bytes(b"GET / HTTP/1.1 and more")
             assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+
+# --- programs that read slowly, and clients without end ---
+
+MIB = 1 << 20
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Offered:
+    """The websocket of a client that has messages ready as soon as the session takes the next one."""
+
+    def __init__(self, *messages: Callable[[], bytes] | bytes, last: bytes = b"") -> None:
+        self._messages = iter(messages)
+        self._last = [last] if last else []
+        self._reader = Reader()
+        self.taken_bytes = 0
+        self.got: list[Frame] = []
+        self.told = asyncio.Event()
+        self.hold = asyncio.Event()
+
+    def __aiter__(self) -> Offered:
+        return self
+
+    async def __anext__(self) -> aiohttp.WSMessage:
+        for message in self._messages:
+            content = message if isinstance(message, bytes) else message()
+            self.taken_bytes += len(content)
+            await asyncio.sleep(0)  # others have a turn between two messages
+            return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, content, None)
+        await self.hold.wait()
+        if not self._last:
+            raise StopAsyncIteration
+        return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, self._last.pop(), None)
+
+    async def send_bytes(self, content: bytes) -> None:
+        self.got.extend(self._reader.feed(content))
+        self.told.set()
+
+    async def close(self) -> None:
+        """The session closes it at its end."""
+
+    async def received(self, stream: int) -> bytes:
+        """What the session sent on this stream, once it has ended."""
+        while not any(frame.stream == stream and frame.fin for frame in self.got):
+            self.told.clear()
+            await self.told.wait()
+        return b"".join(frame.body for frame in self.got if frame.kind == 0 and frame.stream == stream)
+
+    def refused(self) -> set[int]:
+        """The streams that the session refused."""
+        return {frame.stream for frame in self.got if frame.kind == RST_STREAM_CODE}
+
+
+@asynccontextmanager
+async def session(client: Offered) -> AsyncIterator[None]:
+    """A session with the client, on the network of this machine."""
+    running = asyncio.create_task(PortForward(cast(web.WebSocketResponse, client), Network()).run())
+    try:
+        yield
+    finally:
+        client.hold.set()
+        await running
+
+
+def opened(writer: FrameWriter, port: int, request: int) -> bytes:
+    """Both streams of a connection: ``4 * request + 1`` for errors, ``4 * request + 3`` for data."""
+    pairs = {"port": str(port), "requestid": str(request)}
+    error = writer.open(4 * request + 1, pairs | {"streamtype": "error"})
+    return error + writer.open(4 * request + 3, pairs | {"streamtype": "data"})
+
+
+def reset(stream: int) -> bytes:
+    """The client does not want the stream any more."""
+    return struct.pack(">HHIII", 0x8003, RST_STREAM_CODE, 8, stream, 5)
+
+
+@asynccontextmanager
+async def program(serve: Callable[[Streams], Awaitable[None]]) -> AsyncIterator[int]:
+    """The port of a program, which ends with the block."""
+    serving: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def until_cancelled() -> None:
+            try:
+                await serve((reader, writer))
+            finally:
+                writer.transport.abort()
+
+        serving.add(asyncio.create_task(until_cancelled()))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0, backlog=MOST_CONNECTIONS) as server:
+        yield server.sockets[0].getsockname()[1]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def read_nothing(_: Streams) -> None:
+    """A program that takes connections and is stuck."""
+    await asyncio.Event().wait()
+
+
+async def test_a_program_that_reads_slowly_holds_up_the_client_and_gets_everything() -> None:
+    lags = []
+
+    async def read_slowly(streams: Streams) -> None:
+        read_bytes = 0
+        while chunk := await streams[0].read(MIB):
+            read_bytes += len(chunk)
+            lags.append(client.taken_bytes - read_bytes)
+        streams[1].write(str(read_bytes).encode())
+        streams[1].write_eof()
+        await streams[1].drain()
+
+    async with program(read_slowly) as port:
+        messages = [lambda: data(3, bytes(MIB))] * 64
+        client = Offered(opened(FrameWriter(), port, 0), *messages, data(3, b"", fin=True))
+        async with session(client):
+            assert (await client.received(3), await client.received(1)) == (str(64 * MIB).encode(), b"")
+    assert max(lags) < 24 * MIB, "what the system keeps for a connection, and a few pieces"
+
+
+async def test_a_program_that_reads_nothing_is_broken_off_and_the_next_connection_is_served(
+    echo: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_forward, "STILL_SECONDS", 0.05)
+    async with program(read_nothing) as port:
+        writer = FrameWriter()
+        messages = [lambda: data(3, bytes(MIB))] * 64
+        client = Offered(opened(writer, port, 0), *messages, opened(writer, echo, 1), data(7, b"next", fin=True))
+        async with session(client):
+            assert await client.received(7) == b"NEXT"
+            assert await client.received(1) == b"the program at the port has read nothing for 0.05 s"
+
+
+async def test_a_client_has_a_limited_number_of_connections_and_a_reset_makes_room() -> None:
+    async with program(read_nothing) as port:
+        writer = FrameWriter()
+        most = [opened(writer, port, request) for request in range(MOST_CONNECTIONS)]
+        one_too_many, later = opened(writer, port, MOST_CONNECTIONS), opened(writer, port, MOST_CONNECTIONS + 1)
+        client = Offered(*most, one_too_many, reset(3), last=later)
+        async with session(client):
+            assert (await client.received(3), await client.received(1)) == (b"", b"")
+            assert client.refused() == {4 * MOST_CONNECTIONS + 1, 4 * MOST_CONNECTIONS + 3}
+        assert len(client.refused()) == 2, "the first one made room for the last one"
+
+
+async def test_a_stream_that_is_open_cannot_be_opened_again(echo: int) -> None:
+    writer = FrameWriter()
+    client = Offered(opened(writer, echo, 0), opened(writer, echo, 0))
+    await asyncio.wait_for(PortForward(cast(web.WebSocketResponse, client), Network()).run(), 60)
+    assert not client.hold.is_set(), "the session ended by itself"
