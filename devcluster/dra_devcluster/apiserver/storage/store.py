@@ -50,7 +50,9 @@ class Stored:
         self.finalizing = "deletionTimestamp" in meta
         rest = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
         self.data: bytes = orjson.dumps(rest)[1:]
-        self._brief = b""
+        self._brief = orjson.dumps(_brief(rest)) if len(self.data) > _LARGE_BYTES else b""
+        if len(self._brief) > _BRIEF_BYTES:
+            self._brief = b""
 
     @property
     def key(self) -> Key:
@@ -80,11 +82,11 @@ class Stored:
         if self._brief:
             brief: Json = orjson.loads(self._brief)
             return brief
-        obj = self.decode()
-        obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key not in _BULK}
-        if len(self.data) > _LARGE_BYTES and len(text := orjson.dumps(obj)) < _BRIEF_BYTES:
-            self._brief = text
-        return obj
+        return _brief(self.decode())
+
+
+def _brief(obj: Json) -> Json:
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in _BULK}}
 
 
 class Change(NamedTuple):
