@@ -12,6 +12,7 @@ from controllers_world import World
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
+from dra_operator.cache import Key
 from dra_operator.controllers import OwnControllers, PreemptionSettings
 from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filter
@@ -385,3 +386,22 @@ async def test_a_pod_whose_claim_gets_the_right_owner_is_tried_again(world: Worl
         world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["metadata"].update(owned))
         await world.quiet()
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_a_pod_that_has_waited_comes_before_younger_ones_of_the_same_second(
+    world: World, make: type[Make]
+) -> None:
+    """Times of creation are whole seconds, and a device that comes free wakes the waiting pod after new ones."""
+    world.furnish()
+    for name in ("waits", "younger", "youngest"):
+        world.api.add(RESOURCE_CLAIMS, make.claim(name))
+        world.api.add(PODS, make.pod(name, [make.use(name)]))
+    place = world.start().queues.of("placement")
+    while place.depth:
+        place.done(await place.get())
+    for name in ("youngest", "younger", "waits"):
+        place.add(Key("placement", f"ns/{name}"))
+    assert [(await place.get()).object for _ in range(3)] == ["ns/waits", "ns/younger", "ns/youngest"]
+    world.api.drop(PODS, "ns/waits")
+    world.bring_events()
+    assert world.cluster.arrivals.keys() == world.cluster.waiting.keys() == {"ns/younger", "ns/youngest"}

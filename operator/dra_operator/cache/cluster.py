@@ -416,7 +416,7 @@ class Cluster(ClusterState):
         if self.waits_for_us(pod):
             # What an attempt found out about a waiting pod outlives changes that do not concern that.
             if key not in self.waiting:
-                self.waiting[key] = UNMADE if self.lacks_generated_claim(pod) else EVERYTHING
+                self._wait(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
         else:
             self._wait_no_more(key)
@@ -428,8 +428,13 @@ class Cluster(ClusterState):
         gang = gang_key(pod) if is_member else None
         return () if gang is None else (gang,)
 
+    def _wait(self, key: str, wake_on: WakeConditions) -> None:
+        self._arrived += 1
+        self.waiting[key], self.arrivals[key] = wake_on, self._arrived
+
     def _wait_no_more(self, key: str) -> None:
         self.waiting.pop(key, None)
+        self.arrivals.pop(key, None)
         self.hinted.file(key, frozenset())
 
     def _absorb_node(self, change: ObjectChange[Node]) -> Keys:
@@ -533,7 +538,8 @@ class Cluster(ClusterState):
         if is_new:
             self.placeholders[key] = placeholder_of(claim, self.scheduler_name)
         if is_new and claim.status.allocation is None:
-            self.waiting.setdefault(key, EVERYTHING)
+            if key not in self.waiting:
+                self._wait(key, EVERYTHING)
         else:
             self._wait_no_more(key)
 

@@ -106,6 +106,9 @@ class ClusterState(Stores):
         """Those of immediate claims, which wait among the pods as long as they have no devices."""
         self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
+        self._arrived = 0
+        self.arrivals: dict[str, int] = {}
+        """The places of these pods in that order."""
         self.gives_hints = True
         """Whether changes say which waiting pods they may help. False where nobody acts on that, as in an overlay: with
         ten thousand placed pods each change would name all of them."""

@@ -458,9 +458,11 @@ class Control:
         oldest."""
         pod = self.cluster.applicant(key.object)
         if pod is None:
-            return (0, "")
-        # As kube-scheduler's PrioritySort orders its queue.
-        return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")
+            return (0, "", 0)
+        # As kube-scheduler's PrioritySort orders its queue. Times of creation are whole seconds: a pod that waits for a
+        # device would come after all that are new in that second, and these would take what comes free.
+        arrival = self.cluster.arrivals.get(key.object, 0)
+        return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", arrival)
 
     def _is_large(self, key: Key) -> bool:
         """Return whether the key is of a large claim, or of a pod that uses one."""
