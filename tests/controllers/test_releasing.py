@@ -352,6 +352,18 @@ async def test_the_garbage_collector_gets_more_time_while_deletions_come_too_ear
     assert deletions.seconds(claims[2]) == pytest.approx(0.1, abs=0.02)
 
 
+async def test_where_devices_are_scarce_no_pod_waits_for_more_of_the_garbage_collector_than_its_moment(
+    deletions: Deletions,
+) -> None:
+    claims = claims_named("abc")
+    for _ in range(9):
+        deletions.late.was_too_early(claims[0])
+    deletions.late.scarce()
+    assert deletions.seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
+    deletions.now += delayed_deletion.ABUNDANT_AFTER_SECONDS
+    assert deletions.seconds(claims[1]) == pytest.approx(0.8, abs=0.02)
+
+
 async def test_a_tenant_whose_deletions_come_between_lengthens_no_moment_of_others(
     deletions: Deletions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,9 @@ default, and the operator deletes the rest. On a slow server the moment is too s
 refused because the collector came first. Each refusal doubles the additional time, and each deletion that was needed
 shortens it again.
 
-The devices are in use until then. If devices are scarce, the next pod waits for them (``scheduling.report``). So a
-collector that was late for three claims in a row, as at its rate limit, gets no time for the next twenty claims.
+The devices are in use until then. If devices are scarce, the next pod waits for them (``scheduling.report``). So there
+is no additional time then: a refused deletion costs a request, a late one the pod's time. And a collector that was late
+for three claims in a row, as at its rate limit, gets no time for the next twenty claims.
 
 All of this counts per namespace. A tenant can make the collector seem quick by deleting claims, and can have the
 operator's deletions refused on purpose; that changes the moment in no other namespace.
@@ -168,8 +169,10 @@ class DelayedDeletion:
         collector = self._collectors.get(claim.metadata.namespace)
         if collector is None:
             return COLLECTOR_SECONDS
+        if now >= self._ample_from:
+            return COLLECTOR_SECONDS + collector.extra_seconds
         # Pods wait for these devices, and the collector was late before.
-        if now < self._ample_from and collector.left_out:
+        if collector.left_out:
             collector.left_out -= 1
             return 0.0
-        return COLLECTOR_SECONDS + collector.extra_seconds
+        return COLLECTOR_SECONDS
