@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from admission_world import AdmissionWorld, made, planner, question
 from dra_api.codec import convert, encode
 from dra_api.core import Node, Pod
-from dra_api.kueue import ResourceFlavor, Workload
+from dra_api.kueue import ResourceFlavor, Workload, WorkloadStatus
 from dra_api.resource import ResourceSlice
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
 from dra_operator.admission import controller
@@ -24,6 +25,7 @@ from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
 from dra_operator.scheduling.state import workload_without_bulk
 from kueue_model import finish, is_true, workload
+from msgspec.structs import replace as replaced
 from objects import Make, Obj
 
 
@@ -191,6 +193,32 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+def with_status(job: Workload, **status: Any) -> Workload:
+    return replaced(job, status=convert(WorkloadStatus, status))
+
+
+async def test_workloads_that_differ_only_in_their_status_are_not_equal(world: AdmissionWorld) -> None:
+    """What other checks add, and pods that have ended, decide as well: one is rejected, and the others fit."""
+    update = {"name": "main", "labels": {"kueue.x-k8s.io/podset": "else"}, "nodeSelector": {"x": "y"}}
+    check = {"name": "other", "state": "Ready", "podSetUpdates": [update]}
+    jobs = [
+        with_status(
+            made("confused", 2),
+            admissionChecks=[check, {**check, "podSetUpdates": [{**update, "nodeSelector": {"x": "z"}}]}],
+        ),
+        made("plain", 2),
+        made("large", 5),
+        with_status(made("ended", 5), reclaimablePods=[{"name": "main", "count": 3}]),
+    ]
+    found = planner(world).answer(question(world, candidates=jobs)).candidates
+    assert [(name, it.fits, it.is_final) for name, it in found.items()] == [
+        ("confused", False, True),
+        ("plain", True, False),
+        ("large", False, False),
+        ("ended", True, False),
+    ]
+
+
 async def test_equal_workloads_that_are_asked_one_after_another_cost_one_search(
     world: AdmissionWorld, searched: list[int]
 ) -> None:
@@ -200,7 +228,8 @@ async def test_equal_workloads_that_are_asked_one_after_another_cost_one_search(
     assert searched
     searched.clear()
     for uid in ("large-1", "large-2"):
-        assert answering.answer(question(world, candidates=[made(uid, 5)])).candidates[uid].reason == first.reason
+        found = answering.answer(question(world, candidates=[made(uid, 5)])).candidates[uid]
+        assert found.reason == f"as for workload large-0, which is equal: {first.reason}"
     assert not searched
     assert answering.answer(question(world, candidates=[made("small", 4)])).candidates["small"].fits
 

@@ -161,11 +161,18 @@ class Outcome:
 
 
 class _Failure(NamedTuple):
-    """An Outcome without a place, for equal Workloads."""
+    """An Outcome without a place, for Workloads that are equal to the ``first`` one, whose pods the reason names."""
 
+    first: str
     reason: str
     fits_never: bool
     is_final: bool
+
+    def of(self, workload: Workload) -> Outcome:
+        """Return the same for this Workload."""
+        name = workload.metadata.name
+        text = self.reason if name == self.first else f"as for workload {self.first}, which is equal: {self.reason}"
+        return Outcome.without_place(workload, text, fits_never=self.fits_never, is_final=self.is_final)
 
 
 @dataclass(slots=True)
@@ -259,11 +266,13 @@ class Planner:
                 answers.left -= 1
                 # Of equal Workloads the first one has failed: nothing has come free since.
                 known = self._failed.get(shape := _shape(workload))
-                found = Outcome(workload, (), *known) if known else self._judged(workload, question.flavors)
+                found = known.of(workload) if known else self._judged(workload, question.flavors)
                 if found.fits:
                     self._failed_beside = None  # those behind it may fit in the next round, if it loses its place
-                else:
-                    self._failed[shape] = _Failure(found.reason, found.fits_never, found.is_final)
+                elif known is None:
+                    self._failed[shape] = _Failure(
+                        workload.metadata.name, found.reason, found.fits_never, found.is_final
+                    )
                 if has_quota:
                     answers.candidates[uid] = found
                 elif known is None:
@@ -585,9 +594,9 @@ def _seat(workload: Workload, placed: Placed) -> Nomination:
 
 def _shape(workload: Workload) -> bytes:
     """Return a digest of what decides where the pods of a Workload fit."""
-    sets = [
-        (it.count, encode(it.template.spec), it.template.metadata.labels, it.template.metadata.annotations)
-        for it in workload.spec.pod_sets or ()
-    ]
-    decisive = workload.metadata.namespace, workload.spec.priority, sets, workload.status.admission
+    spec, status = workload.spec, workload.status
+    sets = [(it.name, it.count, it.template.spec, it.template.metadata) for it in spec.pod_sets or ()]
+    updates = [it.pod_set_updates for it in status.admission_checks or ()]
+    kept = status.admission, status.reclaimable_pods
+    decisive = workload.metadata.namespace, workload.pod_priority, sets, updates, kept
     return hashlib.blake2b(encode(decisive), digest_size=16).digest()
