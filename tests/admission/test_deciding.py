@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from admission_histories import LaggingWorld
 from admission_world import AdmissionWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
 from dra_operator.admission.workloads import AdmissionSettings
@@ -266,3 +267,36 @@ async def test_a_workload_without_a_check_of_ours_is_left_alone(world: Admission
         await world.rests(0.3)
     assert check_of(world.workload("train"), "somebody-elses")["state"] == "Pending"
     assert not any(call.plural == "workloads" for call in world.api.writes)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_promise_without_an_answer_is_kept_until_it_is_known_what_became_of_it(is_late: bool) -> None:
+    """Meanwhile another Workload finds the devices free, and both would be Ready."""
+    world = LaggingWorld()
+    world.furnish(nodes=2, devices=2)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, workload("first", 3))
+    lost: list[Call] = []
+
+    def loses_the_first(call: Call) -> bool:
+        is_first = not lost and (call.verb, call.plural, call.name) == ("patch", "workloads", "first")
+        if is_first:
+            lost.append(call)
+        return is_first
+
+    if is_late:
+        world.api.landing = loses_the_first
+    else:
+        world.api.after = lambda call: ERRORS["no answer"]() if loses_the_first(call) else None
+    world.start()
+    async with world.running():
+        await world.until("the answer is lost", lambda: lost)
+        world.is_stalled = not is_late
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE] * 2))
+        await world.rests(0.5)
+        assert "thief" not in world.bound()
+        world.is_stalled = False
+        world.api.land()
+        await world.until("admitted", lambda: world.is_admitted("first"))
+        assert "thief" not in world.bound()

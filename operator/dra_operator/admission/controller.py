@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from datetime import datetime
+from enum import Enum, auto
 from typing import Final
 
 from dra_api.api_resources import ADMISSION_CHECKS, WORKLOADS
@@ -31,7 +32,7 @@ from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.values import format_time
-from dra_kube import ApiError, Conflict, Invalid, KubeError, NotFound
+from dra_kube import ApiError, Conflict, Invalid, KubeError, NotFound, ServerError, Unreachable
 from dra_ledger.errors import shortened
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
@@ -81,6 +82,8 @@ CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 10.0
 """Seconds for which a Workload keeps its quota after that."""
+LATE_WRITE_SECONDS: Final = 60.0
+"""Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 SHOWN_NODES: Final = 8
@@ -90,6 +93,15 @@ SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
 _PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
+
+
+class Written(Enum):
+    """What became of a write."""
+
+    YES = auto()
+    NO = auto()
+    UNKNOWN = auto()
+    """No answer came, or one that says nothing about it."""
 
 
 @dataclass(slots=True)
@@ -106,6 +118,9 @@ class Memory:
     """How often something had come free at the last look."""
     refused: str = ""
     """The last version of which the server has refused a write as invalid."""
+    unsure: str = ""
+    """The version into which a promise was written, and no answer came: it may be Ready since, or become so."""
+    unsure_until: float = -math.inf
     never_since: float | None = None
     back_off: CheckDecision | None = None
     """The write that follows when Kueue has evicted the Workload."""
@@ -297,6 +312,8 @@ class AdmissionController:
             memory = self._memory.setdefault(workload.metadata.uid, Memory())
             if stage is CheckStage.CANDIDATE:
                 memory.admission, memory.is_started = workload.status.admission, False
+                if self._is_unsure(workload, memory):
+                    stage = CheckStage.PROMISED  # the same is written again, or the watch brings what became of it
             if stage is CheckStage.PROMISED and memory.is_started:
                 continue
             if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
@@ -306,6 +323,10 @@ class AdmissionController:
             known = {workload.metadata.uid for workload in store}
             self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
         return found
+
+    def _is_unsure(self, workload: Workload, memory: Memory) -> bool:
+        """Return whether the Workload may be Ready although nobody has said so. Until it is known its place is kept."""
+        return memory.unsure == workload.metadata.resource_version and self._clock() < memory.unsure_until
 
     def _may_requeue(self, memory: Memory) -> bool:
         """Return whether something has come free since the last look, which is not too short ago."""
@@ -366,11 +387,16 @@ class AdmissionController:
         for uid in answers.started:
             self._memory.setdefault(uid, Memory()).is_started = True
             self._promise(uid, ())
+        asked = list(answers.candidates.values())
         for uid, outcome in answers.promised.items():
-            self._kept(uid, outcome)
+            memory = self._memory.get(uid)
+            if memory is not None and self._is_unsure(outcome.workload, memory):
+                asked.append(outcome)
+            else:
+                self._kept(uid, outcome)
         limit = asyncio.Semaphore(WRITES)
         async with asyncio.TaskGroup() as group:
-            for outcome in answers.candidates.values():
+            for outcome in asked:
                 group.create_task(self._decide(outcome, names, limit))
             for outcome in answers.backing_off.values():
                 if outcome.fits:
@@ -405,10 +431,16 @@ class AdmissionController:
         else:
             decision = self._refusal(outcome, memory, names)
         async with limit:
-            is_written = await self._write(workload, self._at_once(decision, memory), names)
-        if not is_written:
+            written = await self._write(workload, self._at_once(decision, memory), names)
+        if written is not Written.YES:
             memory.back_off = None
-            self._promise(uid, ())
+            if written is Written.UNKNOWN and decision.state is CheckState.READY and outcome.seats:
+                memory.unsure, memory.unsure_until = (
+                    workload.metadata.resource_version,
+                    self._clock() + LATE_WRITE_SECONDS,
+                )
+            if not self._is_unsure(workload, memory):
+                self._promise(uid, ())
             return
         self._metrics.decided(decision.state)
         said = shortened(decision.message, LOGGED_CHARACTERS)
@@ -445,9 +477,9 @@ class AdmissionController:
 
     async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
         # Kueue's next write of the Workload refuses this one, and comes here as the next version of it.
-        is_written = await self._write(workload, wanted, self._names)
+        written = await self._write(workload, wanted, self._names)
         memory = self._memory.get(workload.metadata.uid)
-        if is_written and memory is not None and wanted.state is CheckState.RETRY:
+        if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
             memory.back_off, memory.lost_turns = None, 0
 
     def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> CheckDecision:
@@ -503,7 +535,7 @@ class AdmissionController:
         logger.info("workload %s: devices came free: its back-off ends", workload.key)
         self._control.answered(convert(Workload, raw))
 
-    async def _write(self, workload: Workload, decision: CheckDecision, names: frozenset[str]) -> bool:
+    async def _write(self, workload: Workload, decision: CheckDecision, names: frozenset[str]) -> Written:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""
         meta = workload.metadata
         patch = decision_patch(workload, names, decision, format_time(self._now()))
@@ -512,12 +544,13 @@ class AdmissionController:
                 WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
             )
         except NotFound:
-            return False
+            return Written.NO
         except KubeError as error:
             self._tell(workload, error)
-            return False
+            may_have_effect = isinstance(error, Unreachable | ServerError)
+            return Written.UNKNOWN if may_have_effect else Written.NO
         self._control.answered(convert(Workload, raw))
-        return True
+        return Written.YES
 
     def _tell(self, workload: Workload, error: KubeError) -> None:
         """Log a failed write, and try again a little later. That the object has changed is no failure."""
