@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Final, Self, TypeVar
 
+import msgspec
 from dra_api.references import base_request
 from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
@@ -82,6 +83,8 @@ def text_of(error: BaseException) -> str:
     """Return an error in words for the kubelet. An error of the driver may have none, too many, or fail to say it."""
     try:
         text = readable(str(error))
+        if isinstance(error, KeyError):  # whose text is the key alone
+            text = f"{type(error).__name__}: {text}"
     except Exception:
         text = ""
     if len(text) > _LONGEST_TEXT_CHARACTERS:
@@ -118,7 +121,8 @@ class PreparedDevice:
 
     def __post_init__(self) -> None:
         for name in ("requests", "cdi_ids", "owns"):
-            object.__setattr__(self, name, _texts(self, name, getattr(self, name)))
+            if (given := getattr(self, name)) != ():
+                object.__setattr__(self, name, _texts(self, name, given))
         for cdi_id in self.cdi_ids:
             kind, _, name = cdi_id.rpartition("=")
             try:
@@ -243,8 +247,12 @@ class Driver(ABC):
         super().__init_subclass__(**others)
         if inspect.iscoroutinefunction(cls.__dict__.get("health")):
             raise TypeError(f"{cls.__name__}.health must yield reports: write 'yield [...]' in it instead of 'return'")
+        if inspect.iscoroutinefunction(cls.__dict__.get("handle_error")):
+            raise TypeError(f"{cls.__name__}.handle_error is not waited for: write 'def handle_error'")
         for name in ("prepare", "prepare_all", "started", "unprepare"):
             method = cls.__dict__.get(name)
+            if inspect.isasyncgenfunction(method):
+                raise TypeError(f"{cls.__name__}.{name} must return: write 'return' in it instead of 'yield'")
             if isinstance(method, FunctionType) and not _is_asynchronous(method):
                 raise TypeError(f"{cls.__name__}.{name} must be asynchronous: write 'async def {name}'")
 
@@ -305,8 +313,8 @@ def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedD
     allocated: dict[tuple[str, str], set[str]] = {}
     for result in results_for(driver, claim):
         allocated.setdefault((result.pool, result.device), set()).add(base_request(result.request))
-    found = tuple(devices)
-    for device in found:
+    found = []
+    for device in devices:
         if not isinstance(device, PreparedDevice):
             raise ClaimError(f"the driver's prepare returned {device!r} as a device: use PreparedDevice.of(result)")
         requests = allocated.get((device.pool, device.device))
@@ -320,4 +328,26 @@ def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedD
                 f"the driver's prepare returned the device {device.device} for the request {min(unknown)}, which it "
                 "was not allocated for: use PreparedDevice.of(result)"
             )
-    return found
+        found.append(_as_recorded(device))
+    return tuple(found)
+
+
+def _as_recorded(device: PreparedDevice) -> PreparedDevice:
+    """The device as the record of its claim has it. Raises ClaimError for a value of another type than its field.
+
+    Such a value would be in the record, which nothing could read any more: the claim would count as damaged.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(device, enc_hook=_no_json), type=PreparedDevice)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        why = readable(str(error)).replace("$.", "")
+        if isinstance(error, UnicodeEncodeError):
+            why = f"{error.object!r} is no UTF-8"
+        raise ClaimError(
+            f"the driver's prepare returned the device {device.device} of pool {device.pool} with a value that its "
+            f"field cannot have: {why}"
+        ) from error
+
+
+def _no_json(value: object) -> object:
+    raise TypeError(f"{value!r} is no text or number: write str(...), or the class that the field has")

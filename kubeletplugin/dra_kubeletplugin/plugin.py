@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from dra_cdi import CdiError
@@ -46,6 +46,8 @@ from dra_kubeletplugin.settings import PluginSettings
 from dra_kubeletplugin.slices import Owner, PoolCounters, Resources, SlicePublisher, Statistics, marked_for
 
 log = logging.getLogger(__name__)
+
+_LATE_START_SECONDS = 10.0
 
 
 class NewFolders:
@@ -114,6 +116,7 @@ class KubeletPlugin:
         self._publisher: SlicePublisher | None = None
         self._stack = AsyncExitStack()
         self._fatal: asyncio.Future[Fatal] = asyncio.Future()
+        self._starting: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> Self:
         settings = self.settings
@@ -128,7 +131,7 @@ class KubeletPlugin:
             stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
             is_new = self._make_folders() if settings.run_dra_service else True
-            await answer_of(self._driver.started(self))
+            await self._tell_started()
             if settings.run_dra_service:
                 await dra.start()
             if settings.run_registration:
@@ -183,7 +186,8 @@ class KubeletPlugin:
             await self._publisher.settled()
 
     async def registered(self) -> None:
-        """Wait until the kubelet has registered the plugin."""
+        """Wait until the kubelet has registered the plugin. Raises StartError within ``started``, which is before."""
+        self._check_not_starting("registered")
         await self._registration.registered()
 
     async def update_metadata(self, claim: ClaimRef, request: str, devices: Sequence[PreparedDevice]) -> None:
@@ -216,7 +220,11 @@ class KubeletPlugin:
         await report_devices(self._api, self.settings.driver_name, claim, statuses, part=part)
 
     async def wait(self) -> None:
-        """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end."""
+        """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end.
+
+        Raises StartError within ``started``, which comes before.
+        """
+        self._check_not_starting("wait")
         raise await asyncio.shield(self._fatal)
 
     @property
@@ -257,6 +265,24 @@ class KubeletPlugin:
     def statistics(self) -> Statistics:
         """Slices written so far."""
         return self._publisher.statistics if self._publisher else Statistics()
+
+    async def _tell_started(self) -> None:
+        """Call the driver's ``started``, and say so if the start waits for it."""
+        text = "the driver's started has not returned for %.0f s; the plugin serves no call before"
+        late = asyncio.get_running_loop().call_later(_LATE_START_SECONDS, log.warning, text, _LATE_START_SECONDS)
+        self._starting = asyncio.current_task()
+        try:
+            await answer_of(self._driver.started(self))
+        finally:
+            self._starting = None
+            late.cancel()
+
+    def _check_not_starting(self, call: str) -> None:
+        if self._starting is not None and asyncio.current_task() is self._starting:
+            raise StartError(
+                f"plugin.{call}() within started would wait for ever: the plugin serves when started has "
+                "returned; await it in a task of the driver's own"
+            )
 
     def _check(self, dra: SocketServer, registration: SocketServer) -> None:
         """Find what would fail before anything is created on disk. Raises StartError."""

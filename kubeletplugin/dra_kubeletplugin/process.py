@@ -3,6 +3,9 @@
 A thread cannot be stopped, and Python waits for all of them when it ends; a driver may also block the event loop, or
 swallow its cancellation. So a thread of its own ends the process after some seconds, with exit code 1, and shows where
 each thread is. What was begun keeps its record, and the next process, or the other instance, does it again.
+
+Another thread asks the event loop for an answer each second. A driver that blocks it keeps the kubelet waiting, which
+gives a registration one second; the log names the line.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import faulthandler
 import logging
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
+from types import FrameType
 from typing import Any
 
 from dra_kube import Api, connection
@@ -32,6 +38,10 @@ from dra_kubeletplugin.slices import Resources
 _END_SECONDS = 15.0
 """Half of the time that a kubelet gives to a pod. Stopping takes twice 5 s where work is stuck."""
 
+_LOOK_SECONDS = 1.0
+_BLOCKED_SECONDS = 1.0
+_SHOWN_CALLS = 4
+
 log = logging.getLogger(__name__)
 
 
@@ -46,8 +56,11 @@ def end_soon() -> threading.Timer:
 def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     """``asyncio.run``, which does not wait for ever for threads when ``main`` has ended."""
     timers: list[threading.Timer] = []
+    ended = threading.Event()
 
     async def bounded() -> None:
+        watch = (asyncio.get_running_loop(), threading.get_ident(), ended)
+        threading.Thread(target=_watch_loop, args=watch, name="is the event loop blocked", daemon=True).start()
         try:
             await main
         finally:
@@ -56,8 +69,35 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(bounded())
     finally:
+        ended.set()
         for timer in timers:
             timer.cancel()
+
+
+def _watch_loop(loop: asyncio.AbstractEventLoop, thread: int, ended: threading.Event) -> None:
+    """Log where the event loop is when it does not answer in time, until ``ended``."""
+    while not ended.wait(_LOOK_SECONDS):
+        answered = threading.Event()
+        try:
+            loop.call_soon_threadsafe(answered.set)
+        except RuntimeError:  # it is closed
+            return
+        if answered.wait(_BLOCKED_SECONDS):
+            continue
+        if (frame := sys._current_frames().get(thread)) and not _is_waiting(frame):
+            log.warning(
+                "the event loop is blocked for more than %.0f s, and the kubelet gets no answer: run such work with "
+                "asyncio.to_thread. It is at\n%s",
+                _BLOCKED_SECONDS,
+                "".join(traceback.format_stack(frame)[-_SHOWN_CALLS:]).rstrip(),
+            )
+        while not answered.wait(_LOOK_SECONDS) and not ended.is_set():
+            pass
+
+
+def _is_waiting(frame: FrameType) -> bool:
+    """Whether the loop waits for events: then it is the machine that is slow."""
+    return frame.f_globals.get("__name__") == "selectors"
 
 
 def _end() -> None:

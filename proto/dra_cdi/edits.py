@@ -11,7 +11,7 @@ device name may have ``:`` as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -164,9 +164,11 @@ class ContainerEdits(Part, frozen=True):
     additional_gids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _variables(self.env)
-        _once("hostInterfaceName of netDevices", (device.host_interface_name for device in self.net_devices))
-        _once("name of netDevices", (device.name for device in self.net_devices))
+        if self.env:
+            _variables(self.env)
+        if self.net_devices:
+            _once("hostInterfaceName of netDevices", (device.host_interface_name for device in self.net_devices))
+            _once("name of netDevices", (device.name for device in self.net_devices))
         for group in self.additional_gids:
             _within(_UINT32_VALUES, "an entry of additionalGids", group)
 
@@ -204,8 +206,10 @@ def _within(limits: tuple[int, int], what: str, value: int | None) -> None:
 
 
 def _variables(entries: Iterable[str]) -> None:
+    if isinstance(entries, str | Mapping):
+        raise CdiError(f"env is {entries!r}: give a list of texts of the form NAME=value")
     for entry in entries:
-        if entry.find("=") < 1 or "\0" in entry:
+        if not isinstance(entry, str) or entry.find("=") < 1 or "\0" in entry:
             raise CdiError(f"env entry {entry!r}: use the form NAME=value")
 
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 from dra_api.core import NodeSelector
-from dra_api.resource import Device, DeviceAttribute, DeviceTaint
+from dra_api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, connection
 from dra_kubeletplugin import (
+    Driver,
+    KubeletPlugin,
     Owner,
     Pool,
     PoolInvalid,
     PoolRefused,
+    Prepared,
     Recoverable,
     Slice,
     SlicePublisher,
@@ -22,6 +25,7 @@ from dra_kubeletplugin import (
     counter_set,
     device,
 )
+from dra_kubeletplugin.testing import DriverNode
 
 DRIVER = "gpu.example.com"
 LONG = "x" * 65
@@ -148,3 +152,31 @@ WRONG = [
 def test_a_bad_value_is_refused_where_it_is_made(fields: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         device("gpu-0", **fields)
+
+
+class Idle(Driver):
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        ([device("a")], r"\[Device.*cannot be published: give a dict of pools by name, such as {node_name: Pool.of"),
+        (Pool.of([device("a")]), "Pool.* cannot be published: give a dict"),
+        (None, "None cannot be published"),
+        ({3: Pool.of()}, "a dict with the name 3 cannot be published"),
+    ],
+)
+async def test_what_is_no_dict_of_pools_is_refused_where_it_is_published(
+    driver_node: DriverNode, resources: Any, text: str
+) -> None:
+    """It was an AttributeError about "items"."""
+    plugin = KubeletPlugin(Idle(), driver_node.settings(DRIVER), driver_node.api.client)
+    with pytest.raises(TypeError, match=text):
+        await plugin.publish(resources)
+
+
+def test_a_device_in_place_of_a_list_is_refused() -> None:
+    with pytest.raises(TypeError, match="is no list of devices: give a list, of one device as well"):
+        Pool.of(device("a"))  # type: ignore[arg-type]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ from dra_kubeletplugin import (
     StartError,
     results_for,
 )
+from dra_kubeletplugin import plugin as module
 from dra_kubeletplugin.commands.command import set_up_logging
 from dra_kubeletplugin.testing import DriverNode, RunningDriver
+from waiting import becomes
 
 NAME = "gpu.example.com"
 
@@ -118,10 +121,10 @@ ODD: list[tuple[str, Callable[[ResourceClaim], Any], str]] = [
     ("a text of 10 MB", lambda _: _raise(ValueError("x" * 10**7)), "xxx... (10,000,000 characters)"),
     ("a variable that is no UTF-8", lambda claim: [
         PreparedDevice.of(result, edits=ContainerEdits(env=("A=\udcff",))) for result in results_for(NAME, claim)],
-     "-req-0.json: 'utf-8' codec can't encode character '\\udcff'"),
+     "a value that its field cannot have: 'A=\\udcff' is no UTF-8"),
     ("a path that is no UTF-8", lambda claim: [
         PreparedDevice.of(result, owns=["/dev/\udcff"]) for result in results_for(NAME, claim)],
-     "a text that the driver returned for claim default/a is no UTF-8"),
+     "a value that its field cannot have: '/dev/\\udcff' is no UTF-8"),
 ]  # fmt: skip
 
 
@@ -194,6 +197,56 @@ async def test_a_driver_that_cannot_start_ends_the_start_and_leaves_nothing(driv
     with pytest.raises(StartError, match="no GPUs"):
         await plugin.__aenter__()
     assert not (driver_node.root / NAME).exists()
+
+
+@pytest.mark.parametrize("call", ["registered", "wait"])
+async def test_a_start_that_would_wait_for_itself_is_an_error_at_once(driver_node: DriverNode, call: str) -> None:
+    """It hung for ever, with nothing in the log."""
+
+    class Waiting(Together):
+        async def started(self, plugin: KubeletPlugin) -> None:
+            await getattr(plugin, call)()
+
+    plugin = KubeletPlugin(Waiting(), driver_node.settings(NAME), driver_node.api.client)
+    async with asyncio.timeout(20):
+        with pytest.raises(StartError, match=rf"plugin.{call}\(\) within started would wait for ever: .* own"):
+            await plugin.__aenter__()
+
+
+async def test_a_task_of_the_start_may_wait_for_the_registration(driver_node: DriverNode) -> None:
+    class Watching(Together):
+        async def started(self, plugin: KubeletPlugin) -> None:
+            self.waiting = asyncio.create_task(plugin.registered())
+
+    async with driver_node.run(Watching, NAME) as running:
+        assert isinstance(running.driver, Watching)
+        await asyncio.wait_for(running.driver.waiting, 20)
+
+
+async def test_a_start_that_takes_long_says_what_it_waits_for(
+    driver_node: DriverNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(Together):
+        async def started(self, plugin: KubeletPlugin) -> None:
+            await becomes(lambda: "the driver's started has not returned" in caplog.text)
+
+    monkeypatch.setattr(module, "_LATE_START_SECONDS", 0.01)
+    async with driver_node.run(Slow, NAME):
+        assert "the plugin serves no call before" in caplog.text
+
+
+def test_a_method_with_the_wrong_kind_of_function_is_refused() -> None:
+    async def yields(self: object, _: object) -> AsyncIterator[int]:
+        yield 1
+
+    async def waits(self: object, error: object, message: str) -> None: ...
+
+    for name, method, text in (
+        ("prepare", yields, "X.prepare must return: write 'return' in it instead of 'yield'"),
+        ("handle_error", waits, "X.handle_error is not waited for: write 'def handle_error'"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            type("X", (Together,), {name: method})
 
 
 @pytest.mark.parametrize("name", ["started", "prepare_all"])

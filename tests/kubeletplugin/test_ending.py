@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from dra_kubeletplugin import process
 from waiting import becomes
 
 PROGRAM = """
@@ -118,3 +119,35 @@ async def test_an_iterator_of_devices_that_raises_ends_it_with_one_line(
     assert last.startswith(f"a.example.com: error: the driver's devices failed with {error}")
     assert "catch in their iterator what can go wrong" in last
     assert not sockets(short_path)
+
+
+def test_the_log_names_the_line_that_blocks_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet got no answer for a while, and nobody knew why."""
+    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(process, "_BLOCKED_SECONDS", 0.01)
+    blocking = time.sleep
+
+    async def driver() -> None:
+        await asyncio.sleep(0.05)
+        deadline = time.monotonic() + 60
+        while "blocked" not in caplog.text and time.monotonic() < deadline:
+            blocking(0.01)
+        await asyncio.sleep(0.05)
+
+    process.run_to_the_end(driver())
+    (record,) = [record for record in caplog.records if "blocked" in record.message]
+    assert "the event loop is blocked for more than 0 s" in record.message
+    assert "run such work with asyncio.to_thread" in record.message
+    assert "blocking(0.01)" in record.message
+
+
+def test_a_slow_machine_is_not_blamed_on_the_driver(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop waits for events, and is not asked in time."""
+    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(process, "_BLOCKED_SECONDS", 0.0)
+    process.run_to_the_end(asyncio.sleep(0.3))
+    assert "blocked" not in caplog.text

@@ -241,6 +241,17 @@ async def test_a_driver_with_health_says_so_when_it_registers(kubelet: FakeKubel
     ]
 
 
+async def test_a_health_that_is_no_generator_says_how_to_write_it(
+    api: PluginApi, settings: PluginSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Listing(Plain):
+        def health(self) -> list[DeviceHealth]:  # type: ignore[override]  # the mistake
+            return [GOOD]
+
+    async with KubeletPlugin(Listing(), settings, api.client):
+        await becomes(lambda: "write 'async def health', and 'yield' each report" in caplog.text)
+
+
 def _returning() -> None:
     class Returning(Plain):
         async def health(self) -> list[DeviceHealth]:  # type: ignore[override]  # the mistake

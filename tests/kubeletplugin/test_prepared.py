@@ -24,10 +24,12 @@ from dra_kubeletplugin import (
     CheckpointCorrupted,
     CheckpointNewer,
     ClaimError,
+    ContainerEdits,
     CountersInUse,
     DeviceInUse,
     DeviceNotPublished,
     HostPartInUse,
+    Mount,
     Pool,
     Prepared,
     PreparedDevice,
@@ -1092,3 +1094,35 @@ async def test_a_record_that_another_instance_removes_meanwhile_is_passed_over(
 
     monkeypatch.setattr(node.records, "read", read_late)
     assert [claim.name for claim in node.prepared.claims()] == ["b"]
+
+
+WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"share_id": 7}, "Expected `str | null`, got `int` - at `share_id`"),
+    ({"edits": ["A=b"]}, "got `array` - at `edits`"),
+    ({"edits": ContainerEdits(device_nodes=("/dev/null",))}, "got `str` - at `edits.deviceNodes[0]`"),  # type: ignore[arg-type]
+    ({"edits": ContainerEdits(mounts=(Mount(Path("/a"), "/b"),))}, "PosixPath('/a') is no text"),  # type: ignore[arg-type]
+    ({"edits": ContainerEdits(env=("A=\udcff",))}, "'A=\\udcff' is no UTF-8"),
+    ({"attributes": {"model": "A100"}}, "got `str` - at `attributes[...]`"),
+    ({"network": {"interfaceName": 0}}, "got `int` - at `network.interfaceName`"),
+]
+
+
+@pytest.mark.parametrize(("fields", "error"), WRONG_VALUES)
+async def test_a_value_that_its_field_cannot_have_costs_its_claim_and_no_other(
+    node: NodeWorld, fields: dict[str, Any], error: str
+) -> None:
+    """It was in the record, which nothing could read any more, or failed the whole call."""
+    node.driver.answer = lambda prepared: [replace(device, **fields) for device in prepared]
+    answer = await node.prepared.prepare(allocated("a", "p/gpu-0"))
+    assert isinstance(answer, ClaimError)
+    assert "returned the device gpu-0 of pool p with a value that its field cannot have: " in str(answer)
+    assert error in str(answer)
+    assert node.records.unreadable() == {}
+    node.driver.answer = lambda prepared: prepared
+    assert not isinstance(await node.prepared.prepare(allocated("a", "p/gpu-0")), Exception)
+
+
+async def test_lists_in_place_of_tuples_are_taken(node: NodeWorld) -> None:
+    node.driver.answer = lambda prepared: [replace(prepared[0], edits=ContainerEdits(env=["A=b"]))]  # type: ignore[arg-type]
+    assert not isinstance(await node.prepared.prepare(allocated("a", "p/gpu-0")), Exception)
+    assert node.containers("uid-of-a") == ["A=b"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,10 @@ class HealthReports:
         """Ask the driver until this is cancelled."""
         while self._reports:
             try:
-                async for report in self._driver.health():
+                reports = self._driver.health()
+                if not isinstance(reports, AsyncIterable):
+                    raise TypeError(f"health returned {reports!r}: write 'async def health', and 'yield' each report")
+                async for report in reports:
                     await self._set(_checked(report))
                 return  # the last report stays
             except BaseException as error:

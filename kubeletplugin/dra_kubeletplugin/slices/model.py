@@ -129,6 +129,7 @@ RICH_DEVICES_PER_SLICE = 64  # as soon as one of them has taints, counters or at
 COUNTER_SETS_PER_SLICE = 8
 
 T = TypeVar("T")
+_SHOWN_CHARACTERS = 200  # of what cannot be published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,8 @@ class Pool:
         """
         if not 1 <= devices_per_slice <= DEVICES_PER_SLICE:
             raise ValueError(f"devices_per_slice is {devices_per_slice}: use 1 to {DEVICES_PER_SLICE}")
+        if not isinstance(devices, Iterable):
+            raise TypeError(f"{devices!r} is no list of devices: give a list, of one device as well")
         devices, counters = tuple(devices), tuple(shared_counters)
         for kind, items, made_by in ((Device, devices, "device(...)"), (CounterSet, counters, "counter_set(...)")):
             if wrong := [item for item in items if not isinstance(item, kind)]:
@@ -201,6 +204,16 @@ Resources = Mapping[str, Pool]
 """Everything that a driver publishes: pools by name."""
 
 
+def check_type(resources: object) -> None:
+    """Raise TypeError for what is no dict of pools by name."""
+    if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
+        what = f"a dict with the name {next(iter(resources))!r}" if isinstance(resources, Mapping) else repr(resources)
+        shown = what if len(what) <= _SHOWN_CHARACTERS else f"{what[:_SHOWN_CHARACTERS]}..."
+        raise TypeError(
+            f"{shown} cannot be published: give a dict of pools by name, such as {{node_name: Pool.of(devices)}}"
+        )
+
+
 def marked_for(scheduler: str, resources: Resources) -> Resources:
     """Return the pools with all devices given to one scheduler, by the taint ``dra.kopf.dev/scheduler``.
 
@@ -208,6 +221,7 @@ def marked_for(scheduler: str, resources: Resources) -> Resources:
     API server and kube-scheduler need the feature gate DRADeviceTaints (on by default from Kubernetes 1.36). Without a
     name the pools stay as they are. A slice of more devices than may have taints is cut in parts.
     """
+    check_type(resources)
     if not scheduler:
         return resources
     taint = DeviceTaint(key=SCHEDULER_KEY, value=scheduler, effect="NoSchedule")

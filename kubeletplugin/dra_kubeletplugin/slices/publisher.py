@@ -39,7 +39,7 @@ from dra_kubeletplugin.slices.layout import in_form_of
 from dra_kubeletplugin.slices.writer import follow_slices
 
 from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
-from .model import Owner, Pool, Resources, Slice
+from .model import Owner, Pool, Resources, Slice, check_type
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
 from .refusals import disabled_features
 from .writer import RateLimit, SliceView, SliceWriter, Statistics, stored, text_at
@@ -138,7 +138,11 @@ class SlicePublisher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def publish(self, resources: Resources) -> None:
-        """Publish a copy of these pools and remove all others. Errors go only to ``on_error`` and ``problems``."""
+        """Publish a copy of these pools and remove all others. Errors go only to ``on_error`` and ``problems``.
+
+        Raises TypeError for what is no dict of pools by name.
+        """
+        check_type(resources)
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):
             names = ", ".join(sorted(others))
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
