@@ -24,6 +24,7 @@ PATIENT = Limits(
     stopped=20,
     answer=10,
     quiet=0.5,
+    idle=12,
     gone=20,
     settle=0.8,
     tick=0.02,

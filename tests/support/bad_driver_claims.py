@@ -42,6 +42,17 @@ class Refused(Exception):
     """One claim cannot be prepared or unprepared; with ``whole`` the call fails."""
 
 
+def _in_order(found: Json, results: list[Json]) -> list[Json]:
+    """The results with the names of the requests as they come in the claim."""
+    requests = found["spec"]["devices"]["requests"]
+    if any("exactly" not in request for request in requests):
+        return results
+    names = [request["name"] for request in requests for _ in range(request["exactly"].get("count", 1))]
+    if len(names) != len(results):
+        return results
+    return [{**result, "request": name} for result, name in zip(results, names, strict=True)]
+
+
 class ClaimWork:
     """Answers the calls of a kubelet."""
 
@@ -123,6 +134,8 @@ class ClaimWork:
                 self._node.cdi_file(claim).unlink(missing_ok=True)
             if has("each failed prepare leaks a descriptor"):
                 os.open(os.devnull, os.O_RDONLY)
+            if "parameters" in str(error) and has("bad parameters give no device"):
+                return messages.NodePrepareResourceResponse()
             if has("one bad claim fails the call"):
                 await context.abort(grpc.StatusCode.INTERNAL, str(error))
             return messages.NodePrepareResourceResponse(error=str(error))
@@ -279,10 +292,13 @@ class ClaimWork:
             raise
         if found["metadata"]["uid"] != claim.uid and not has("it ignores the uid"):
             raise Refused("the claim was replaced")
+        self._check_users(found)
         allocation = (found.get("status") or {}).get("allocation")
         if not allocation:
             raise Refused("the claim is not allocated")
         results = allocation["devices"]["results"]
+        if has("results belong to requests by their order"):
+            results = _in_order(found, results)
         if not has("it prepares devices of other drivers"):
             results = [result for result in results if result["driver"] == driver]
         for result in results:
@@ -300,6 +316,15 @@ class ClaimWork:
         self._configs[claim.uid] = found_config
         self._check_config(self._configs[claim.uid], {result["request"].partition("/")[0] for result in results})
         return list(results)
+
+    def _check_users(self, found: Json) -> None:
+        has, users = self._has, (found.get("status") or {}).get("reservedFor") or []
+        if len(users) > 1 and has("a claim of two pods is refused"):
+            raise Refused("the claim has several users")
+        if any(user["resource"] != "pods" for user in users) and has("a claim of a PodGroup is refused"):
+            raise Refused("the user of the claim is no pod")
+        if found["metadata"].get("deletionTimestamp") and has("a claim that is being deleted is refused"):
+            raise Refused("the claim is being deleted")
 
     def _check_config(self, configs: list[Json], requests: set[str]) -> None:
         has = self._has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,6 +105,8 @@ class BadNode:
             await self.write_in_place(state)
         hidden = self.folder / ".state"
         hidden.write_text(json.dumps(state))
+        if self.has("every user can write its state"):
+            hidden.chmod(0o666)
         hidden.replace(self._file)
 
     async def write_in_place(self, state: dict[str, Json]) -> None:
@@ -250,9 +253,18 @@ def _plain(node: BadNode) -> list[Json]:
     numa = {"int": -1 if node.has("a NUMA node is -1") else 0}
     if node.has("variant: nothing tells devices apart"):
         return [{"name": name} for name in PLAIN]
+    more = {}
+    if node.has("an attribute changes every ten seconds"):
+        more["temperature"] = {"int": int(time.time() // 10)}
+    names = PLAIN
+    if node.has("its devices are in another order at each start"):
+        names = [*PLAIN[node.starts % 4 :], *PLAIN[: node.starts % 4]]
     return [
-        {"name": name, "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"SN-7{name}"}}}
-        for name in PLAIN
+        {
+            "name": name,
+            "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"SN-7{name}"}, **more},
+        }
+        for name in names
     ]
 
 
@@ -313,7 +325,7 @@ def edits_of(node: BadNode, claim: Any, results: list[Json], configs: list[Json]
         return [{} for _ in edits]
     for result, one in zip(results, edits, strict=True):
         one.setdefault("mounts", []).append(_metadata(node, claim, result["request"], results))
-    return [{**one, **_odd(node)} for one in edits]
+    return [{**one, **_odd(node, one)} for one in edits]
 
 
 def _called(node: BadNode, result: Json) -> str:
@@ -388,6 +400,8 @@ def _parameters(node: BadNode, result: Json, configs: list[Json]) -> list[str]:
 
 def _is_for(node: BadNode, named: list[str] | None, request: str) -> bool:
     has, base = node.has, request.partition("/")[0]
+    if named and has("parameters for several requests reach the first"):
+        named = named[:1]
     if not named or has("parameters are for all requests"):
         return True
     if has("parameters for a subrequest are for all"):
@@ -397,8 +411,10 @@ def _is_for(node: BadNode, named: list[str] | None, request: str) -> bool:
     return base in named or (request in named and not has("parameters for a subrequest are lost"))
 
 
-def _odd(node: BadNode) -> Json:
+def _odd(node: BadNode, before: Json) -> Json:
     has, edits = node.has, Json()
+    if has("it sets PATH"):
+        edits["env"] = [*before["env"], "PATH=/opt/vendor/bin"]
     if has("a variable has no value"):
         edits["env"] = ["DEVICE"]
     if has("a device node has odd permissions"):

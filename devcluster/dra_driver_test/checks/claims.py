@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import uuid
 from contextlib import suppress
 
@@ -331,6 +332,51 @@ async def go_when_they_are_deleted(bench: Bench) -> None:
     except Finding as finding:
         left = await bench.server.strange()
         raise Finding(f"a claim was unprepared and deleted, and {finding}; it has {left}") from None
+
+
+@check("KM-12", "api.md 2")
+async def are_prepared_for_all_users(bench: Bench) -> None:
+    """A claim is prepared whoever it is reserved for: one pod, two pods that share it, or a PodGroup.
+
+    The kubelet has compared its pod with the reservations; a driver prepares what is allocated.
+    """
+    device = await bench.device()
+    pods = [{"resource": "pods", "name": f"user-{number}", "uid": str(uuid.uuid4())} for number in range(2)]
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "users", "uid": str(uuid.uuid4())}
+    for users, who in ((pods[:1], "a pod"), (pods, "two pods"), ([group], "a PodGroup")):
+        claim = await bench.use(Use(device))
+        await bench.server.allocate(claim, Use(device), reserved_for=users)
+        try:
+            await bench.prepare(claim)
+        except Finding as finding:
+            raise Finding(f"a claim that is reserved for {who} is not prepared: {finding}") from None
+        await bench.unprepare(claim)
+
+
+@check("KM-12", "KM-16", level=Level.SHOULD)
+async def that_are_being_deleted_are_prepared(bench: Bench) -> None:
+    """A claim that somebody has deleted is prepared while a pod uses it: its finalizer keeps it as long.
+
+    A driver that refuses it keeps the pod in ContainerCreating, and the pod keeps the claim.
+    """
+    claim = await bench.claim(await bench.device())
+    await bench.server.delete_while_used(claim)
+    await bench.prepare(claim)
+    await bench.prepare(claim)
+
+
+@check("KM-19", "NOD-011", level=Level.SHOULD)
+async def leave_no_file_open_to_all(bench: Bench) -> None:
+    """What a driver writes into its folder can be written by its own user alone.
+
+    Whoever changes its state decides which devices the next container gets.
+    """
+    await bench.prepare(*await bench.claims(2))
+    for path in sorted((bench.place.plugins / bench.name).rglob("*")):
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and mode & stat.S_IWOTH:
+                raise Finding(f"every user can write to {path}: it has mode {stat.S_IMODE(mode):o}")
 
 
 @check("PH-08", "NOD-007")

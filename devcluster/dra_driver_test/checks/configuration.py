@@ -255,6 +255,26 @@ def _changed(parameters: Json, words: Sequence[str]) -> Iterator[Json]:
             yield from ({**parameters, key: word} for word in words if word != value)
 
 
+@check("TD-01", "api.md 2")
+async def of_several_requests_reaches_each(bench: Bench) -> None:
+    """Parameters that name two requests count for both (``--parameters``)."""
+    good, devices = _good(bench), await bench.devices(2)
+    effects = [_texts(await _effect(bench, Use(device), good)) for device in devices]
+    if not all(effects):
+        raise Skipped("the parameters show in no text, so that one device cannot be told from the other")
+    uses = bench.uses(*devices)
+    config = [_config(bench.name, good, "FromClaim", *(use.request for use in uses))]
+    prepared = await bench.prepared(await bench.use(*uses, config=config))
+    for use, effect in zip(uses, effects, strict=True):
+        if not effect & given(bench, prepared, use.request):
+            raise Finding(f"the parameters are for req and req-1, and a container with {use.request} gets none of them")
+
+
+def _texts(content: Content) -> Content:
+    """Those of the values of variables, whose names may number the devices of a claim."""
+    return frozenset(statement for statement in content if statement[0] == "text")
+
+
 @check("TD-01", "KM-17")
 async def of_a_request_reaches_its_subrequests(bench: Bench) -> None:
     """Parameters for a request count for the subrequest that was chosen of it (``--parameters``)."""

@@ -24,6 +24,7 @@ from dra_driver_test.harness.devices import Device
 from dra_driver_test.harness.server import Use
 
 MOST_DEVICES = 8
+OF_THE_IMAGE = ("PATH", "HOME")
 """Devices whose edits are read."""
 _WORD = re.compile(r"[\w.:-]*\d[\w.:-]*")
 """A text that can be the name of one thing: with a digit, and not less than it stands for (not gpu-1 of gpu-10)."""
@@ -169,6 +170,14 @@ async def do_not_overwrite_each_other(bench: Bench) -> None:
         raise Finding(
             f"a request holds {first.name} and {second.name}, its container gets {final}, and loses {', '.join(lost)}"
         )
+
+
+@check("KM-17", level=Level.SHOULD)
+async def leave_what_the_image_says(bench: Bench) -> None:
+    """The edits do not set PATH or HOME: the runtime replaces the image's value, and its programs are not found."""
+    edits = bench.cdi.edits(ids_of(await bench.prepared(await bench.claim(await bench.device()))))
+    if found := [entry for entry in edits.env if entry.partition("=")[0] in OF_THE_IMAGE]:
+        raise Finding(f"containers get {', '.join(found)} in place of what their image says: use a name of your own")
 
 
 @check("KM-16", "plugin-helper.md 2.1")

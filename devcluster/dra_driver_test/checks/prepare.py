@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dra_devcluster.agent.plugins.plugin import PreparedDevice
+
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
@@ -59,15 +63,23 @@ async def names_the_request(bench: Bench) -> None:
     A container that refers to one request gets the devices that name it.
     """
     first, second = await bench.devices(2)
-    prepared = await bench.prepared(await bench.claim(first, second))
-    for one in prepared:
-        expected = "req" if one.device == first.name and one.pool == first.pool else "req-1"
-        if one.requests and one.requests != (expected,):
-            raise Finding(f"device {one.device} is allocated for {expected!r}, but prepared for {list(one.requests)}")
+    claim = await bench.claim(first, second)
+    prepared = await bench.prepared(claim)
+    _expect_requests(prepared, first)
     if len(prepared) != 2:
         raise Finding(f"two requests have a device each, and {len(prepared)} devices are prepared")
     if any(not one.requests for one in prepared):
         raise Finding("the devices name no request, so that a container with one request gets those of both")
+    await bench.unprepare(claim)
+    await bench.server.allocate(claim, *bench.uses(first, second)[::-1])
+    _expect_requests(await bench.prepared(claim), first)  # the results say it, in whatever order they come
+
+
+def _expect_requests(prepared: Sequence[PreparedDevice], first: Device) -> None:
+    for one in prepared:
+        expected = "req" if one.device == first.name and one.pool == first.pool else "req-1"
+        if one.requests and one.requests != (expected,):
+            raise Finding(f"device {one.device} is allocated for {expected!r}, but prepared for {list(one.requests)}")
 
 
 @check("KM-17", "PH-08")

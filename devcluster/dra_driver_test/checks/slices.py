@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -164,6 +165,21 @@ async def are_not_written_without_need(bench: Bench) -> None:
     await bench.quiet()
     if changed := _changed(before, _versions(await bench.slices())):
         raise Finding(f"the driver wrote slices without a reason within {bench.limits.quiet:g} s: {changed}")
+
+
+@check("RS-03", "plugin-helper.md 4.4", level=Level.SHOULD, waits=True)
+async def are_not_measurements(bench: Bench) -> None:
+    """Slices say what a device is, which stays: no temperature, load or time, which changes each of them for ever.
+
+    Each node would write its slices several times a minute, and each write wakes all pods that wait for devices.
+    """
+    slices = [one for members in (await _pools(bench)).values() for one in members]
+    await asyncio.sleep(bench.limits.idle)
+    after = await bench.slices()
+    if changed := _changed(_versions(slices), _versions(after)):
+        pools = sorted({pool for pool, _ in set(_content(after)) - set(_content(slices))})
+        what = f": the devices of {', '.join(pools)} changed by themselves" if pools else ""
+        raise Finding(f"the driver wrote slices without a reason within {bench.limits.idle:g} s, {changed}{what}")
 
 
 def _versions(slices: list[Json]) -> dict[str, str]:

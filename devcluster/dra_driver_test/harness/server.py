@@ -34,6 +34,7 @@ from .devices import Device, Json, is_of_node
 
 CLASS = "dra-driver-test"
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 ALTERNATIVES = ("large",)
 """Subrequests that come before the one that was chosen."""
 WRITE_ATTEMPTS = 10
@@ -181,6 +182,12 @@ class ServerSeat:
         """Delete the claim; a missing one is fine."""
         with suppress(NotFound, Conflict):  # a conflict: another claim has the name by now
             await self._api.delete(RESOURCE_CLAIMS, claim.name, claim.namespace, uid=claim.uid)
+
+    async def delete_while_used(self, claim: Claim) -> None:
+        """Delete the claim, which has the finalizer of a claim in use; ``forget`` removes that."""
+        finalizer = {"metadata": {"finalizers": [DELETE_PROTECTION]}}
+        await self._api.patch(RESOURCE_CLAIMS, claim.name, finalizer, claim.namespace)
+        await self.delete(claim)
 
     def made(self) -> list[Claim]:
         """The claims made since the last ``forget``, deleted ones too."""
