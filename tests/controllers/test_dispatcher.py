@@ -20,6 +20,8 @@ from dra_operator.controllers.workers import (
 )
 from prometheus_client import CollectorRegistry
 
+pytestmark = pytest.mark.real_time
+
 TURNS = TimeSlices()
 Decide = Callable[[str], Awaitable[Decided | Postponed]]
 

@@ -290,7 +290,7 @@ async def rich_round(world: World, name: str, note: Callable[[], None]) -> None:
 
 async def bring(world: World, note: Callable[[], None]) -> None:
     world.bring_events()
-    await world.tick()
+    await asyncio.sleep(0.1)  # each note looks at everything, so that there are few of them
     note()
 
 

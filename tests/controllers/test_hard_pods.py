@@ -13,6 +13,8 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLIC
 from dra_operator.scheduling import Pause, Planning, plan
 from objects import Make
 
+pytestmark = pytest.mark.real_time
+
 HARD, EASY = 20, 12
 APART = [
     {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": f"k{rule}", "operator": "DoesNotExist"}]}}

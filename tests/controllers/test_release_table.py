@@ -347,6 +347,7 @@ async def stage(server: DevApiServer, tmp_path: Path) -> AsyncIterator[Stage]:
         yield Stage(api, f"row-{number}")
 
 
+@pytest.mark.real_time
 @pytest.mark.rule("CC-05", "CC-06", "SC-01")
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: f"{row.before}: {row.event}")
 async def test_a_row_of_the_table_is_what_happens(row: Row, stage: Stage) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -15,9 +14,14 @@ class NotObserved(AssertionError):
     """What a test waited for did not come; the message has the last thing that was seen instead."""
 
 
+def _now() -> float:
+    """The time of the loop, which may be a virtual one."""
+    return asyncio.get_running_loop().time()
+
+
 async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 60.0) -> T:
     """The first answer of ``look`` that is neither None nor False. Raises NotObserved."""
-    deadline = time.monotonic() + seconds
+    deadline = _now() + seconds
     last: T | AssertionError | None = None
     while True:
         try:
@@ -26,24 +30,24 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: flo
                 return seen
         except AssertionError as error:
             last = error
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {last!r}")
         await asyncio.sleep(0.05)
 
 
 async def becomes(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until a condition about the test's own process or files is true. Raises NotObserved."""
-    deadline = time.monotonic() + seconds
+    deadline = _now() + seconds
     while not condition():
-        if time.monotonic() > deadline:
+        if _now() > deadline:
             raise NotObserved(f"{inspect.getsource(condition).strip()}: not true within {seconds:.0f} s")
         await asyncio.sleep(0.01)
 
 
 async def stays(what: str, look: Callable[[], Awaitable[Any]], seconds: float) -> None:
     """``look`` answers something true all the time. Raises NotObserved at the first answer that is not."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    deadline = _now() + seconds
+    while _now() < deadline:
         seen = await look()
         if not seen:
             raise NotObserved(f"{what}: did not stay so, but {seen!r}")
