@@ -172,6 +172,7 @@ ELSEWHERE = {
         "ConflictCheck._former",
         "ConflictCheck._unlisted",
         "ParkedClaims._alone_since",
+        "ParkedClaims._asked_at",
         "ClusterState.contested",
         "ClusterState.unparking",
     ),

@@ -21,6 +21,7 @@ from dra_operator.controllers import BackoffSettings
 from dra_operator.controllers.claims import release
 from dra_operator.controllers.scheduling import binding
 from dra_operator.sources import audit
+from dra_operator.sources.audit import LastLook
 from fake_api import ERRORS, Call
 from fake_store import copied
 from objects import Make, Obj
@@ -536,6 +537,48 @@ async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, mak
         await world.quiet()
         assert world.node_of("ours") == "node-0"
         assert not lists_of_claims(world)
+
+
+async def test_a_contest_ends_although_each_list_takes_longer_than_its_moment(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list is as old as its request. One that takes seconds must not be too old when it comes."""
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    look = LastLook._look
+
+    async def slow(last_look: LastLook, now: float) -> None:
+        await look(last_look, now)
+        await asyncio.sleep(2 * release.PARKED_QUIET_SECONDS)
+
+    monkeypatch.setattr(LastLook, "_look", slow)
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_theirs(world, "dev-0")
+        await ours_follows_theirs(world)
+
+
+async def test_a_look_waits_for_a_watch_that_begins_rather_than_list_all_claims(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may have thousands of 1.4 MB: that list takes a minute, in which no pod with such devices is bound."""
+    whole: list[Resource] = []
+    monkeypatch.setattr(world.api, "pages_as", lambda resource, *_, **__: whole.append(resource))
+    world.furnish(devices=2)
+    add_theirs(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        world.sees_others = False
+        world.bring_events()
+        asyncio.get_running_loop().call_later(0.3, setattr, world, "sees_others", True)
+        await becomes(lambda: world.node_of("ours") == "node-0")
+    assert lists_of_claims(world)
+    assert not whole
 
 
 async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: World, make: type[Make]) -> None:

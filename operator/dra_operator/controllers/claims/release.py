@@ -345,6 +345,8 @@ class ParkedClaims:
         self._later, self._wake = context.add_after, context.wake
         self._alone_since: dict[str, tuple[str, float]] = {}
         """The UID of each parked claim, by key, and the time since which no other claim has its devices."""
+        self._asked_at: dict[str, float] = {}
+        """The time at which a list was first asked for since then, by key."""
 
     async def handle(self, claim: ResourceClaim) -> None:
         """Deallocate the claim if its contest is over. Raises KubeError, NotFound and ClaimChanged."""
@@ -355,8 +357,10 @@ class ParkedClaims:
             return
         # Never more often than news can come: a loop of looks would only cost time.
         if seconds := self._seconds_left(claim, allocation):
+            self._asked_at.pop(claim.key, None)
             self._later(Key("release", claim.key), max(seconds, self._grace * PARKED_NEWS_SECONDS))
-        elif self._is_listed(claim, self._clock() - PARKED_QUIET_SECONDS):
+        # Of a list counts when it was asked for: one that takes longer than a moment would always be too old at its end.
+        elif self._is_listed(claim, self._asked_at.setdefault(claim.key, self._clock()) - PARKED_QUIET_SECONDS):
             self.ended(claim.key)
             await self._give_back(claim, allocation, lost)
         else:
@@ -365,6 +369,7 @@ class ParkedClaims:
     def ended(self, key: str) -> None:
         """Note that the claim is not parked, or gone."""
         self._alone_since.pop(key, None)
+        self._asked_at.pop(key, None)
 
     def _seconds_left(self, claim: ResourceClaim, allocation: AllocationResult) -> float:
         """Return the seconds until the next look, or 0 if the claim may be deallocated."""
@@ -376,7 +381,10 @@ class ParkedClaims:
             return PARKED_LOOK_SECONDS
         # A successor of the name has a contest of its own.
         of, since = self._alone_since.get(claim.key, ("", now))
-        self._alone_since[claim.key] = uid, (since := since if of == uid else now)
+        if of != uid:
+            since = now
+            self._asked_at.pop(claim.key, None)
+        self._alone_since[claim.key] = uid, since
         alone = now - since
         # A scheduler that is about to decide could take the device in the moment in which it comes free.
         others = self._cluster.others_decide(frozenset(device.driver for device in _devices(allocation)))
