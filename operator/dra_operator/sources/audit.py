@@ -21,7 +21,8 @@ Only claims that another scheduler's pods use can be allocated by it, so a look 
 of each no more than the names and states of its claims: claims may have 1.4 MB each, and any tenant may make hundreds
 of them and a pod that names another scheduler. It reads a whole claim only if the server has it allocated and the cache
 has not, or if a pod without a node could have had it allocated anew. While the watch of pods is known to be broken,
-pods of another scheduler may come unseen: then all claims are listed.
+pods of another scheduler may come unseen: then all claims are listed. A tenant may have thousands of large ones, so a
+watch that begins, or breaks for a moment, is waited for instead.
 
 Looks take a fifth of the time at most: the next one waits ``REST_FACTOR`` times as long as the last one took, and at
 most ``LONGEST_REST_SECONDS``. What takes longer than ``LATE_LOOK_SECONDS`` is said by the pods that wait for it, by
@@ -188,6 +189,7 @@ LIST_PAUSE_SECONDS = 0.1  # seconds between two looks, at least; or after a fail
 REST_FACTOR = 4.0
 LONGEST_REST_SECONDS = 2.0
 LATE_LOOK_SECONDS = 5.0
+BLIND_SECONDS = 1.0  # a look waits so long for watches that are not open
 REMEMBERED_SECONDS = 60.0  # a namespace is looked at so long after the last pod of another scheduler was seen there
 _WARNING_GAP_SECONDS = 60.0
 _MOST_NAMED_NAMESPACES = 3
@@ -211,14 +213,15 @@ class LastLook:
         waiting_since = None
         while True:
             await wanted.wait()
-            wanted.clear()
-            began = time()
-            waiting_since = began if waiting_since is None else waiting_since
+            waiting_since = time() if waiting_since is None else waiting_since
             late = asyncio.get_running_loop().call_at(
-                max(began, waiting_since + LATE_LOOK_SECONDS), self._tell, waiting_since
+                max(time(), waiting_since + LATE_LOOK_SECONDS), self._tell, waiting_since
             )
             try:
-                await self._look(began)
+                is_blind = await self._is_blind()
+                wanted.clear()  # whoever asked meanwhile is served as well
+                began = time()
+                await (self._take_in_all() if is_blind else self._look(began))
             except KubeError as refused:
                 self._error = str(refused)
                 logger.debug("look at claims postponed: %s", refused)
@@ -253,9 +256,6 @@ class LastLook:
             )
 
     async def _look(self, now: float) -> None:
-        if not self._control.sees_others:
-            await self._take_in_all()
-            return
         self._namespaces |= dict.fromkeys(self._control.cluster.shared_drivers.namespaces(), now)
         for namespace, seen in list(self._namespaces.items()):
             if now - seen > REMEMBERED_SECONDS:
@@ -264,6 +264,14 @@ class LastLook:
             for name, state in await self._api.rows(RESOURCE_CLAIMS, namespace, _COLUMNS):
                 if "allocated" in state and self._may_be_news(f"{namespace}/{name}"):
                     await self._read(name, namespace)
+
+    async def _is_blind(self) -> bool:
+        """Whether pods of another scheduler may come unseen, not only for a moment."""
+        time = asyncio.get_running_loop().time
+        until = time() + BLIND_SECONDS
+        while not self._control.sees_others and time() < until:
+            await asyncio.sleep(LIST_PAUSE_SECONDS)
+        return not self._control.sees_others
 
     def _may_be_news(self, key: str) -> bool:
         """Whether an allocated claim may have other devices than the cache knows."""
