@@ -6,9 +6,10 @@ takes of a processor, in the server and in the page's main thread. *Key* is the 
 or of pods that wait, until the frame after it: the middle one of 40, and the page's work for one. *Refresh* is the size
 of an answer in which something has changed. Other programs on the machine change all of them.
 
-    KOPF_DRA_BROWSER=chromium .venv/bin/python benchmarks/page.py [--nodes 5,200,5000] [--pods 0]
+    KOPF_DRA_BROWSER=chromium .venv/bin/python benchmarks/page.py [--nodes 5,200,5000] [--pods 0] [--pictures docs]
 
-``--pods`` adds that number of pods, which wait for devices that no node has.
+``--pods`` adds that number of pods, which wait for devices that no node has. ``--pictures docs`` makes the pictures of
+docs/ui.md instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from aiohttp import ClientSession
 from browser import Page, browser
-from demo_cluster import claim, cluster, pod
+from demo_cluster import DRIVER, claim, cluster, pod
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.ui.server import running
 
@@ -97,12 +98,46 @@ async def measure(nodes: int, pods: int) -> str:
     )
 
 
+BY_ZONE: Final = (
+    "(() => { const it = document.getElementById('group'); it.value = 'zone';"
+    " it.dispatchEvent(new Event('change', {bubbles: true})); })()"
+)
+DEVICE: Final = f"location.hash = 'device=' + encodeURIComponent('{DRIVER}/gpu-003/gpu-7')"
+PICTURES: Final = (
+    ("ui-5000.webp", 5000, 800, "", "document.querySelector('.tile') && true"),
+    ("ui-200.webp", 200, 800, BY_ZONE, "document.querySelectorAll('#groups li').length === 3"),
+    ("ui-5.webp", 5, 640, DEVICE, "document.querySelector('#details dl') && true"),
+)
+"""File, nodes, height, what is done on the page, and until when; the smallest one is dark."""
+
+
+async def draw(folder: Path) -> None:
+    """Make the pictures."""
+    for name, nodes, height, script, until in PICTURES:
+        with TemporaryDirectory() as temporary:
+            source = Path(temporary, "cluster.json")
+            await asyncio.to_thread(source.write_text, json.dumps(cluster(nodes)))
+            async with running(parser(["ui"]).parse_args(["ui", "--from", str(source)])) as address, browser() as page:
+                await page.shape(1280, height, dark=nodes == 5)
+                await page.goto(address)
+                await page.until("document.querySelector('.tile') && true", 300)
+                if script:
+                    await page.value(script)
+                await page.until(until)
+                await asyncio.sleep(1)  # what has changed glows for a moment
+                await page.picture(folder / name)
+
+
 async def main() -> None:
     """Print the table."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--nodes", default="5,200,5000", help="numbers of nodes, with commas (%(default)s)")
     words.add_argument("--pods", type=int, default=0, help="pods more that wait (%(default)s)")
+    words.add_argument("--pictures", type=Path, metavar="FOLDER", help="make the pictures of docs/ui.md in there")
     given = words.parse_args()
+    if given.pictures is not None:
+        await draw(given.pictures)
+        return
     print(f"| {' | '.join(TITLES)} |\n|{'---|' * len(TITLES)}")
     for number in given.nodes.split(","):
         print(await measure(int(number), given.pods), flush=True)
