@@ -30,6 +30,7 @@ def finish(command: Callable[[], int]) -> int:
 
     Text that the output cannot show, such as half of a surrogate pair in a name, is printed escaped.
     """
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -74,6 +75,16 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _open_closed_streams() -> None:
+    """Read from and write to nowhere where the caller has closed a stream, as in ``command >&-``.
+
+    Otherwise Python has None in its place, and the next file that is opened gets its number, and the answer.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _leave_unwritten() -> None:

@@ -288,6 +288,44 @@ def test_headers_order_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("zone=" in line for line in labelled[1:])
 
 
+def test_an_order_by_a_field_that_no_item_has_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--sort-by", ".nope", *FROM]) == 2
+    said = capsys.readouterr()
+    assert said.err == "kubectl dra: --sort-by: no item has the field .nope; -o json shows the fields\n"
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["devices", "-o", "jsonpath="], "jsonpath needs a template, as in jsonpath={.items[*].name}"),
+        (["devices", "-o", "custom-columns="], "custom-columns needs columns"),
+        (["fit", "--class", "gpu"], "unknown option --class; see"),
+        (["taint", "--driver", "gpu.example.com", "gpu.example.com"], "unknown option --driver; see"),
+        (["top", "nonsense"], "namespaces); see"),
+    ],
+)
+def test_a_wrong_word_is_not_answered_by_one_that_is_not_alike(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, *FROM])
+    said = capsys.readouterr().err
+    assert says in said
+    assert "did you mean" not in said
+
+
+@pytest.mark.parametrize("text", ["", "---\n", "null", "apiVersion: v1\nkind: List\nitems: []\n"])
+@pytest.mark.parametrize("command", [["doctor"], ["free"], ["why", "-A"]])
+def test_a_file_without_any_object_is_no_cluster(
+    command: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    assert main([*command, "--from", str(file)]) == 2
+    assert capsys.readouterr().err == f"kubectl dra: {file} holds no object: was it written to its end?\n"
+
+
 @pytest.mark.parametrize("form", ["jsonpath={.items", "custom-columns=A", "custom-columns=A:[", "jsonpath="])
 def test_a_template_that_cannot_be_read_is_wrong_usage(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):

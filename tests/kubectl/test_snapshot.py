@@ -106,7 +106,6 @@ HEADER: Final = '{"kind": "List", "snapshot": {"namespace": "team"}, "items": []
         ("begins-with-a-comment.yaml", f"# a comment\n---\n---\n{HEADER}\n---\n{NODE}", 1, "team"),
         ("list.yaml", f"- {NODE}", 1, "default"),
         ("list.json", f"[{NODE}]", 1, "default"),
-        ("null.json", "null", 0, "default"),
     ],
 )
 def test_a_file_may_begin_with_an_empty_document_or_be_a_list(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from dra_api.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
@@ -55,3 +56,16 @@ def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:
     printing = "from dra_api.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
     done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\\ud800b\n", "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_no_error(closed: str) -> None:
+    reading = (
+        "import sys; from dra_api.console import finish; "
+        "raise SystemExit(finish(lambda: print(len(sys.stdin.read())) or print('note', file=sys.stderr) or 0))"
+    )
+    words = ["bash", "-c", f'exec "$@" {closed}', "-", sys.executable, "-c", reading]
+    done = subprocess.run(words, input="", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("" if ">&-" in closed.split() else "0\n")
+    assert done.stderr == ("" if "2>&-" in closed else "note\n")

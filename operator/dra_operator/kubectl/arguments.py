@@ -169,15 +169,23 @@ def origin(text: str) -> str:
     return text.removesuffix(":443" if text.startswith("https") else ":80")
 
 
+TEMPLATES: Final = {
+    "jsonpath": "a template, as in jsonpath={.items[*].name}",
+    "custom-columns": "columns, as in custom-columns=NODE:.node,DEVICE:.name",
+}
+
+
 def output_format(text: str) -> str:
     """Return the value of ``-o``, whose template or columns can be read. Raises ArgumentTypeError."""
     head, _, rest = text.partition("=")
-    if head == "custom-columns" and rest:
+    if head in TEMPLATES and not rest:
+        raise argparse.ArgumentTypeError(f"{head} needs {TEMPLATES[head]}")
+    if head == "custom-columns":
         for part in rest.split(","):
             if not all(part.partition(":")):
                 raise argparse.ArgumentTypeError(f"{part!r} is not a column as TITLE:PATH, such as NODE:.node")
             json_path(part.partition(":")[2])
-    elif head == "jsonpath" and rest:
+    elif head == "jsonpath":
         from .jsonpath import Template, TemplateError
 
         try:

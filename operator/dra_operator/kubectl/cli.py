@@ -106,8 +106,11 @@ class _Parser(argparse.ArgumentParser):
 def _similar(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    found = get_close_matches(word, list(known), 1, 0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+    dashes = "-" * (len(word) - len(word.lstrip("-")))  # they make every option similar to every other
+    bare, names = word[len(dashes) :], [it.lstrip("-") for it in known]
+    begins = [it for it in names if it[:1] == bare[:1]]  # few people mistype the first letter
+    found = get_close_matches(bare, begins, 1, 0.65) or get_close_matches(bare, names, 1, 0.75)
+    return f"; did you mean {dashes}{found[0]}?" if found else ""
 
 
 if __name__ == "__main__":

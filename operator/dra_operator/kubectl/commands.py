@@ -71,11 +71,11 @@ def answered(options: argparse.Namespace, answers: Answers) -> int:
             _follow(options, answers)
             return int(ExitCode.CLEAR)
         answer = _answer(options, answers)
+        from .printer import Style, show
+
+        show(answer, Style.of(options))
     except Problem as problem:
         return _refused(problem)
-    from .printer import Style, show
-
-    show(answer, Style.of(options))
     return int(answer.code)
 
 

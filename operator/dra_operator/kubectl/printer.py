@@ -22,16 +22,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 from dra_api.codec import to_dict
 from dra_api.console import printable
 
-from dra_operator.kubectl.answer import Answer, Column, Problem, Table
-
-if TYPE_CHECKING:  # templates are seldom asked for, and their patterns take long to compile
-    from dra_operator.kubectl.jsonpath import Path
+from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 
 
 def svg_document(width: int, height: int, label: str, letter_pixels: int, drawn: Iterable[str]) -> Iterator[str]:
@@ -94,24 +91,20 @@ class Style:
     """Letters of a line, beyond which cells are shortened; None: they never are."""
     has_headers: bool = True
     shows_labels: bool = False
-    sort_by: Path | None = None
+    sort_by: str = ""
+    """The path of ``--sort-by``, or empty."""
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Style:
         """Return the style by the options, and by the terminal if standard output is one."""
         output, is_terminal = getattr(options, "output", None), sys.stdout.isatty()
-        path = None
-        if text := getattr(options, "sort_by", None):
-            from dra_operator.kubectl.jsonpath import Path
-
-            path = Path.of_text(text)
         return cls(
             output,
             coloured=is_terminal and not os.environ.get("NO_COLOR"),
             width=shutil.get_terminal_size().columns if is_terminal and output is None else None,
             has_headers=not getattr(options, "no_headers", False),
             shows_labels=getattr(options, "show_labels", False),
-            sort_by=path,
+            sort_by=getattr(options, "sort_by", None) or "",
         )
 
     @property
@@ -132,7 +125,7 @@ def show(answer: Answer, style: Style) -> None:
 
 def rendered(answer: Answer, style: Style) -> Iterator[str]:
     """Yield the lines of the answer."""
-    if answer.table is not None and style.sort_by is not None:
+    if answer.table is not None and style.sort_by:
         answer = replace(answer, table=_sorted(answer.table, style.sort_by))
     output, _, rest = (style.output or "").partition("=")
     if output == "json":
@@ -211,9 +204,11 @@ def _labels(labels_of: Callable[[Any], Mapping[str, str] | None], item: Any) -> 
     return ",".join(f"{name}={value}" for name, value in sorted((labels_of(item) or {}).items())) or "<none>"
 
 
-def _sorted(table: Table[Any], path: Path) -> Table[Any]:
-    """Items without a value come first, as in kubectl; numbers in names count as numbers."""
-    from dra_operator.kubectl.jsonpath import text_of
+def _sorted(table: Table[Any], text: str) -> Table[Any]:
+    """Items without a value come first, as in kubectl; numbers in names count as numbers. Raises Problem."""
+    from dra_operator.kubectl.jsonpath import Path, text_of
+
+    path = Path.of_text(text)
 
     def key(item: Any) -> tuple[Any, ...]:
         value = next(iter(path.of(to_dict(item))), None)
@@ -224,7 +219,10 @@ def _sorted(table: Table[Any], path: Path) -> Table[Any]:
         parts = _DIGITS.split(text_of(value))
         return 2, [(int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts)]
 
-    return replace(table, items=sorted(table.items, key=key))
+    keys = {id(item): key(item) for item in table.items}
+    if keys and all(found == (0,) for found in keys.values()):
+        raise Problem(f"--sort-by: no item has the field {text}; -o json shows the fields", ExitCode.USAGE)
+    return replace(table, items=sorted(table.items, key=lambda item: keys[id(item)]))
 
 
 def _custom(text: str) -> Column[Any]:

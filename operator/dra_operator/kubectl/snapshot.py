@@ -75,6 +75,8 @@ def load(path: str) -> Observed:
         header = _header(path)
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
+    if not objects and header == Header():
+        raise Problem(f"{path} holds no object: was it written to its end?", ExitCode.USAGE)
     taken = parse_time(header.taken) or datetime.now(UTC)
     if not header.taken:
         header.unseen = {**_absent(objects, path), **header.unseen}
