@@ -6,7 +6,7 @@ import pytest
 from fix_campaign import cluster_of, failures, fits, fixes_of
 
 
-@pytest.mark.parametrize("seed", [9, 12, 13, 19, 21, 24, 36, 41, 55, 59])
+@pytest.mark.parametrize("seed", [12, 13, 19, 21, 24, 36, 41, 55, 59, 63])
 def test_in_a_random_cluster_each_fix_makes_the_pod_fit_and_the_view_is_as_before(seed: int) -> None:
     seen = cluster_of(seed)
     assert fits(seen) is False
