@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ def execute(options: argparse.Namespace) -> int:
     except BenchError as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
         return USAGE_CODE
+    began = time.monotonic()
     try:
         driver, results = asyncio.run(_run(target, checks, options))
         _write(options, driver, results)
@@ -51,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     except (BenchError, OSError) as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
         return NO_BENCH_CODE
-    print(summary(results))
+    print(summary(results, time.monotonic() - began))
     verdicts = {one.verdict for one in results}
     if Verdict.FAILED in verdicts:
         return FAILED_CODE

@@ -28,10 +28,9 @@ def line(result: Result) -> str:
     return f"{text}\n{_MARGIN}rule: {result.check.summary} ({', '.join(result.check.references)})"
 
 
-def summary(results: Sequence[Result]) -> str:
-    """The last line: how many checks ended how."""
+def summary(results: Sequence[Result], seconds: float) -> str:
+    """The last line: how many checks ended how, and how long all took; several may have run at the same time."""
     counts = Counter(result.verdict for result in results)
-    seconds = sum(result.seconds for result in results)
     return f"{', '.join(f'{counts[verdict]} {verdict}' for verdict in Verdict)} in {seconds:.1f} s"
 
 
