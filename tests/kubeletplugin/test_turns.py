@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -341,9 +342,10 @@ async def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> 
     async def work() -> None:
         raise AssertionError("must not start")
 
-    turns = Turns(serialize=True, folder=tmp_path / "missing")
+    (tmp_path / "file").touch()
+    turns = Turns(serialize=True, folder=tmp_path / "file")
     for _ in range(2):
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(NotADirectoryError):
             await turns.run("work", (), work)
 
 
@@ -414,3 +416,65 @@ async def test_a_task_that_work_has_started_gets_its_turn_afterwards(tmp_path: P
     await asyncio.wait_for(tasks[0], 30)
     await asyncio.wait_for(turns.run("update", ["a"], update), 30)
     assert order == ["prepare", "update", "update"]
+
+
+@pytest.mark.parametrize("serialize", [True, False])
+async def test_a_removed_folder_of_lock_files_is_made_again(
+    tmp_path: Path, serialize: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each call failed until the plugin was restarted."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    first, second = (Turns(serialize=serialize, folder=folder) for _ in range(2))
+
+    async def quick() -> str:
+        async with first.deciding():
+            return "done"
+
+    assert await first.run("prepare", ["a"], quick) == "done"
+    shutil.rmtree(folder)
+    assert await first.run("prepare", ["a"], quick) == "done"
+    assert "the folder" in caplog.text
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await end.wait()
+
+    shutil.rmtree(folder)
+    working = asyncio.create_task(first.run("prepare", ["a"], slow))
+    await begun.wait()
+    with pytest.raises(ClaimError, match="another instance of the driver"):
+        await second.run("prepare", ["a"], quick, until=soon(0.1))
+    end.set()
+    await working
+    assert await second.run("prepare", ["a"], quick) == "done"
+
+
+async def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    first, second, third = (Turns(serialize=True, folder=folder) for _ in range(3))
+    ends = [asyncio.Event() for _ in range(3)]
+    running: set[int] = set()
+
+    async def work(number: int) -> None:
+        running.add(number)
+        await ends[number].wait()
+        running.remove(number)
+
+    one = asyncio.create_task(first.run("1", ["a"], partial(work, 0)))
+    await becomes(lambda: running == {0})
+    two = asyncio.create_task(second.run("2", ["a"], partial(work, 1)))
+    await asyncio.sleep(0.05)  # it waits for the file
+    shutil.rmtree(folder)
+    three = asyncio.create_task(third.run("3", ["a"], partial(work, 2)))
+    await becomes(lambda: 2 in running)
+    ends[0].set()
+    await one
+    await asyncio.sleep(0.05)
+    assert running == {2}, "the second one has the lock of a file that nobody sees any more"
+    ends[2].set()
+    await becomes(lambda: running == {1})
+    ends[1].set()
+    await asyncio.gather(two, three)

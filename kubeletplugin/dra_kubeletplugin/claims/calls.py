@@ -232,9 +232,12 @@ def _tell_end(what: str, task: asyncio.Task[Result], seconds: float) -> None:
 
 
 async def _fair_lock(stack: AsyncExitStack, path: Path, kind: int) -> None:
-    async with AsyncExitStack() as queue:
-        await _lock(queue, path.with_name(f"{path.name}.queue"))
-        await _lock(stack, path, kind)
+    while True:
+        async with AsyncExitStack() as queue, AsyncExitStack() as own:
+            await _lock(queue, path.with_name(f"{path.name}.queue"))
+            if _is_at(await _lock(own, path, kind), path):  # otherwise the folder was removed, and is another one now
+                stack.push_async_callback(own.pop_all().aclose)
+                return
 
 
 async def _claim_lock(stack: AsyncExitStack, folder: Path, uid: str) -> bool:
@@ -269,8 +272,15 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _opened(path: Path) -> int:
-    """Open a file to lock it, and make it if it is missing. On a disk that has become read-only it can be locked."""
+    """Open a file to lock it, and make it if it is missing. On a disk that has become read-only it can be locked.
+
+    A folder that was removed is made again: all calls would fail until the plugin is restarted.
+    """
     try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        log.error("the folder %s of the lock files was removed; it is made again", path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno != errno.EROFS or not path.exists():
