@@ -18,9 +18,9 @@ import signal
 import socket
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from dra_api.codec import DecodeError, convert
 from dra_api.resource import AllocationResult, ResourceClaim
@@ -36,8 +36,8 @@ from dra_kube import (
 )
 
 from .claims.device_status import DeviceStatus, report_devices
-from .driver import ClaimRef, answer_of, results_for
-from .errors import Fatal, PluginError, Recoverable
+from .driver import ClaimRef, answer_of, check_awaitable, results_for
+from .errors import ClaimError, Fatal, PluginError, Recoverable, with_remedy
 from .slices import Resources, SlicePublisher
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,14 @@ class Controller(ABC):
     async def started(self, claims: Sequence[ResourceClaim]) -> None:  # noqa: B027  # optional
         """Learn which claims are allocated devices of the driver, when this process has begun to lead.
 
-        Attachments for other claims were left while no controller ran, and can be undone here.
+        Attachments for other claims were left while no controller ran, and can be undone here. What this raises ends
+        the process.
         """
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        """Raise TypeError for methods that cannot be waited for."""
+        super().__init_subclass__(**others)
+        check_awaitable(cls, "attach", "detach", "started")
 
 
 class LeadershipLost(Fatal):
@@ -126,7 +132,7 @@ class _Claims:
             self._receive,
             listed=self._listed,
             knows=lambda: (change.version for change in self._seen.values()),
-            failed=lambda error: log.warning("cannot watch ResourceClaims: %s", error),
+            failed=lambda error: log.warning("cannot watch ResourceClaims: %s", _in_words(error)),
         )
         try:
             await reflector.run()
@@ -177,7 +183,8 @@ class _Claims:
                     pause = _FIRST_ATTACH_PAUSE_SECONDS
                 except Exception as error:
                     expected = isinstance(error, PluginError | KubeError)
-                    log.warning("claim with the uid %s: %s", uid, error, exc_info=None if expected else error)
+                    ref = self._attached.get(uid, f"with the uid {uid}")
+                    log.warning("claim %s: %s", ref, _in_words(error), exc_info=None if expected else error)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await changed.wait()
@@ -200,9 +207,24 @@ class _Claims:
         self._attached[uid] = ref  # before: what fails half way has to be undone
         allocation, statuses = self._told.get(uid, (None, ()))
         if allocation != claim.status.allocation:  # otherwise only the status was written, perhaps by this controller
-            statuses = tuple(await answer_of(self._controller.attach(claim)))
+            statuses = _statuses(await answer_of(self._controller.attach(claim)))
             self._told[uid] = claim.status.allocation, statuses
         await report_devices(self._api, self._driver, ref, statuses, part=self._part)
+
+
+def _statuses(answer: Any) -> tuple[DeviceStatus, ...]:
+    """What ``attach`` returned. Raises ClaimError."""
+    if not isinstance(answer, Iterable) or isinstance(answer, str | Mapping):
+        raise ClaimError(f"attach returned {answer!r}: return a list of DeviceStatus, empty for nothing to say")
+    statuses = tuple(answer)
+    for status in statuses:
+        if not isinstance(status, DeviceStatus):
+            raise ClaimError(f"attach returned {status!r} as a status: use DeviceStatus.of(result, ...)")
+    return statuses
+
+
+def _in_words(error: BaseException) -> str:
+    return with_remedy(error, of_a_controller=True) if isinstance(error, Exception) else str(error)
 
 
 async def lead(
@@ -250,7 +272,7 @@ async def _attempt(lock: LeaseLock) -> bool:
     try:
         return await lock.attempt()
     except KubeError as error:
-        log.warning("cannot get the Lease: %s", error)
+        log.warning("cannot get the Lease: %s", _in_words(error))
         return False
 
 

@@ -249,12 +249,17 @@ class Driver(ABC):
             raise TypeError(f"{cls.__name__}.health must yield reports: write 'yield [...]' in it instead of 'return'")
         if inspect.iscoroutinefunction(cls.__dict__.get("handle_error")):
             raise TypeError(f"{cls.__name__}.handle_error is not waited for: write 'def handle_error'")
-        for name in ("prepare", "prepare_all", "started", "unprepare"):
-            method = cls.__dict__.get(name)
-            if inspect.isasyncgenfunction(method):
-                raise TypeError(f"{cls.__name__}.{name} must return: write 'return' in it instead of 'yield'")
-            if isinstance(method, FunctionType) and not _is_asynchronous(method):
-                raise TypeError(f"{cls.__name__}.{name} must be asynchronous: write 'async def {name}'")
+        check_awaitable(cls, "prepare", "prepare_all", "started", "unprepare")
+
+
+def check_awaitable(cls: type, *names: str) -> None:
+    """Raise TypeError for methods of a driver's class that cannot be waited for."""
+    for name in names:
+        method = cls.__dict__.get(name)
+        if inspect.isasyncgenfunction(method):
+            raise TypeError(f"{cls.__name__}.{name} must return: write 'return' in it instead of 'yield'")
+        if isinstance(method, FunctionType) and not _is_asynchronous(method):
+            raise TypeError(f"{cls.__name__}.{name} must be asynchronous: write 'async def {name}'")
 
 
 def results_for(driver: str, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:

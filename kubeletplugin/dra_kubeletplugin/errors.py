@@ -49,7 +49,11 @@ _RIGHTS = (
     "resourceslices, get of nodes and resourceclaims (dra-kubelet-plugin new writes one)"
 )
 
-
+_CONTROLLER_RIGHTS = (
+    "the controller's ServiceAccount needs roles that allow it: list, watch, create, update and delete of "
+    "resourceslices, list and watch of resourceclaims, patch of resourceclaims/status, and its Lease "
+    "(dra-kubelet-plugin new --network-attached writes them)"
+)
 _SHOWN_HOLDERS: Final = 3
 
 
@@ -65,10 +69,10 @@ class PluginError(Exception):
     """Root of all errors of this package."""
 
 
-def with_remedy(error: Exception) -> str:
+def with_remedy(error: Exception, *, of_a_controller: bool = False) -> str:
     """Return an error of the API server in words, with what its owner can do about it."""
     if isinstance(error, Forbidden):
-        return f"{error}; {_RIGHTS}"
+        return f"{error}; {_CONTROLLER_RIGHTS if of_a_controller else _RIGHTS}"
     if isinstance(error, Unauthorized):
         return f"{error}; the API server does not know the kubeconfig's token or certificate, or the pod's account"
     if isinstance(error, NotFound) and error.details.get("kind") == "nodes":

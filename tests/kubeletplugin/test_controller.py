@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_client import client_of
 from dra_api.meta import Condition
 from dra_api.resource import ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
@@ -28,7 +31,8 @@ from dra_kubeletplugin import (
     report_devices,
     results_for,
 )
-from waiting import becomes
+from rbac_server import ACCOUNTS, token_of
+from waiting import becomes, until
 
 NAME = "net.example.com"
 NETWORK = Path(__file__).resolve().parents[2] / "examples" / "simulated-network.yaml"
@@ -103,6 +107,45 @@ async def running(switch: Switch, api: Api) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "attach returned None: return a list of DeviceStatus, empty for nothing to say"),
+        ({"port-0": "up"}, "attach returned {'port-0': 'up'}: return a list"),
+        (["up"], r"attach returned 'up' as a status: use DeviceStatus.of\(result, ...\)"),
+    ],
+)
+async def test_an_answer_of_the_wrong_type_names_the_claim_and_what_would_be_right(
+    api: Api, caplog: pytest.LogCaptureFixture, answer: Any, text: str
+) -> None:
+    class Wrong(Switch):
+        async def attach(self, claim: ResourceClaim) -> Iterable[DeviceStatus]:
+            return answer  # type: ignore[no-any-return]  # the mistake
+
+    await make(api, "first", "port-0")
+    async with running(Wrong(), api):
+        await becomes(lambda: re.search(f"claim default/first: {text}", caplog.text) is not None)
+
+
+def test_a_method_that_cannot_be_waited_for_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"X\.attach must be asynchronous"):
+        type("X", (Switch,), {"attach": lambda self, claim: []})
+
+
+async def test_a_controller_without_rights_is_told_which_it_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told to have those of a plugin, or nothing."""
+    async with DevApiServer(authorization="rbac") as server, client_of(server) as client:
+        await until("its account", partial(client.get, ACCOUNTS + "/default"))
+        token = await token_of(client, "default")
+        async with Api(connection(server.write_kubeconfig(tmp_path / "kubeconfig", token))) as api:
+            async with running(Switch(), api):
+                rights = "list and watch of resourceclaims, .* and its Lease .dra-kubelet-plugin new --network-attached"
+                for what in ("cannot watch ResourceClaims", "cannot watch the ResourceSlices"):
+                    await becomes(lambda what=what: re.search(f"{what}.*{rights}", caplog.text) is not None)  # type: ignore[misc]
 
 
 async def test_claims_are_attached_and_detached_and_say_so(api: Api) -> None:

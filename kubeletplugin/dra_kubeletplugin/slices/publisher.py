@@ -126,6 +126,7 @@ class SlicePublisher:
             on_list=self._relisted,
             on_event=self._changed,
             on_error=self._watch_failed,
+            of_a_controller=not self._node,
         )
         self._tasks = [asyncio.create_task(follow), asyncio.create_task(self._work())]
         return self
@@ -329,7 +330,7 @@ class SlicePublisher:
     def _failed(self, name: str, error: Exception) -> None:
         if not isinstance(error, KubeError):
             log.exception("synchronising pool %s", name)  # a bug of ours must not end the publishing of others
-        failure = SyncFailed(f'pool "{name}": {with_remedy(error)}')
+        failure = SyncFailed(f'pool "{name}": {with_remedy(error, of_a_controller=not self._node)}')
         failure.__cause__ = error
         rest = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
         self._rate_limit.rest(self._now(), rest)

@@ -54,6 +54,7 @@ async def follow_slices(
     on_list: Callable[[list[Object], str], Awaitable[None]],
     on_event: Callable[[str, Object], None],
     on_error: Callable[[WatchFailed], None],
+    of_a_controller: bool = False,
 ) -> None:
     """Report the slices that the selector matches, first as a list with its version, then change by change.
 
@@ -75,7 +76,9 @@ async def follow_slices(
     def failed(error: Exception) -> None:
         found.clear()  # of a list that was not completed
         if not isinstance(error, Gone):
-            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {with_remedy(error)}")
+            failure = WatchFailed(
+                f"cannot watch the ResourceSlices with {field_selector}: {with_remedy(error, of_a_controller=of_a_controller)}"
+            )
             failure.__cause__ = error
             on_error(failure)
 
