@@ -267,9 +267,9 @@ class LastLook:
 
     async def _is_blind(self) -> bool:
         """Whether pods of another scheduler may come unseen, not only for a moment."""
-        time = asyncio.get_running_loop().time
-        until = time() + BLIND_SECONDS
-        while not self._control.sees_others and time() < until:
+        for _ in range(round(BLIND_SECONDS / LIST_PAUSE_SECONDS)):
+            if self._control.sees_others:
+                return False
             await asyncio.sleep(LIST_PAUSE_SECONDS)
         return not self._control.sees_others
 

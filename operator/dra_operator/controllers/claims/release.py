@@ -359,7 +359,7 @@ class ParkedClaims:
         if seconds := self._seconds_left(claim, allocation):
             self._asked_at.pop(claim.key, None)
             self._later(Key("release", claim.key), max(seconds, self._grace * PARKED_NEWS_SECONDS))
-        # Of a list counts when it was asked for: one that takes longer than a moment would always be too old at its end.
+        # A list counts from its request: one that takes longer than a moment would always be too old when it comes.
         elif self._is_listed(claim, self._asked_at.setdefault(claim.key, self._clock()) - PARKED_QUIET_SECONDS):
             self.ended(claim.key)
             await self._give_back(claim, allocation, lost)
