@@ -76,9 +76,8 @@ async def follow_slices(
     def failed(error: Exception) -> None:
         found.clear()  # of a list that was not completed
         if not isinstance(error, Gone):
-            failure = WatchFailed(
-                f"cannot watch the ResourceSlices with {field_selector}: {with_remedy(error, of_a_controller=of_a_controller)}"
-            )
+            text = with_remedy(error, of_a_controller=of_a_controller)
+            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {text}")
             failure.__cause__ = error
             on_error(failure)
 
