@@ -7,6 +7,7 @@ has sockets of its own, named after the uid of its pod.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ LONGEST_SOCKET_PATH_BYTES = 107  # bytes; sockaddr_un has 108 including the fina
 
 _POD_UID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NUL = "\0"
+_FILE_PART = re.compile(r"[\w.-]*", re.ASCII)
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -87,6 +89,7 @@ class PluginSettings:
             raise SettingsError(
                 "rolling_update_uid determines the socket names: do not set registrar_socket or plugin_socket"
             )
+        self._check_places()
         try:
             versions_to_write(self.device_metadata)
         except ValueError as error:
@@ -103,6 +106,17 @@ class PluginSettings:
                 raise SettingsError(
                     f"the socket path {path} has more than {LONGEST_SOCKET_PATH_BYTES} bytes: use shorter directories"
                 )
+
+    def _check_places(self) -> None:
+        """Raise SettingsError for a part of a socket's name that leaves its folder, and a folder without a name."""
+        for name in ("rolling_update_uid", "registrar_socket", "plugin_socket"):
+            if not _FILE_PART.fullmatch(text := getattr(self, name)):
+                raise SettingsError(
+                    f"{name} is {text!r}, which cannot be a part of a socket's name: use letters, digits, '-', '_', '.'"
+                )
+        for name in ("registry_dir", "cdi_dir"):
+            if not os.fspath(getattr(self, name)):
+                raise SettingsError(f"{name} is empty: name a directory, or leave it out")
 
     @property
     def folder(self) -> Path:

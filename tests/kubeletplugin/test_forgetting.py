@@ -19,6 +19,7 @@ BOUNDED = {
     "ClaimRecords._unwritten": "records that a full disk kept from being written, until their claim is unprepared",
     "NextPublish._moments": "one for each of a pool's reasons to look at it again, a minute at most after the pool",
     "PreparedClaims._unanswered": "claims whose call was given up, until they are answered or unprepared",
+    "SlicePublisher._changes": "pools that were published again with other devices, until they are withdrawn",
     "SlicePublisher._contested": "pools that another writer changes, until they are withdrawn",
     "SlicePublisher._ever_wanted": "names of pools, by which a device of a withdrawn pool is refused",
     "SlicePublisher._tasks": "two",

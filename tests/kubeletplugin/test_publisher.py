@@ -274,6 +274,27 @@ async def test_two_publishers_of_one_pool_are_told_and_a_deletion_is_no_contest(
             await becomes(lambda: any(isinstance(error, ContestedPool) for error in errors))
 
 
+async def test_a_driver_that_publishes_measurements_is_told(
+    api: PluginApi, errors: Errors, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its slices were written fifty times a second, without a word."""
+
+    def measured(number: int) -> Pool:
+        return Pool.of([device("a", attributes={"load": number})])
+
+    async with publishing(api, errors) as publisher:
+        for _ in range(100):
+            publisher.publish({"p": measured(0)})
+        for number in range(59):
+            publisher.publish({"p": measured(number + 1), f"other-{number}": Pool.of()})
+        assert "within a minute" not in caplog.text
+        for number in range(100):
+            publisher.publish({"p": measured(-number)})
+        await settled(publisher)
+    assert caplog.text.count('pool "p" was published with other devices 60 times within a minute') == 1
+    assert errors == []
+
+
 OWN_POD = {
     "username": "system:serviceaccount:drivers:gpu",
     "extra": {"authentication.kubernetes.io/pod-name": ["gpu-x"], "authentication.kubernetes.io/pod-uid": ["u"]},

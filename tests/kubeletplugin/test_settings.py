@@ -29,6 +29,24 @@ def test_a_rolling_update_has_sockets_per_pod_and_common_locks() -> None:
     assert replace(settings, lock_dir="/run/gpu").lock_folder == Path("/run/gpu")
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"rolling_update_uid": "../x"}, "rolling_update_uid is '../x', which cannot be a part of a socket's name"),
+        ({"plugin_socket": "a/b.sock"}, "plugin_socket is 'a/b.sock', which cannot be"),
+        ({"registrar_socket": "a\0"}, "registrar_socket is 'a.x00', which cannot be"),
+        ({"cdi_dir": ""}, "cdi_dir is empty: name a directory, or leave it out"),
+        ({"registry_dir": ""}, "registry_dir is empty"),
+    ],
+)
+def test_a_name_that_leaves_its_folder_and_a_folder_without_a_name_are_refused(
+    fields: dict[str, str], text: str
+) -> None:
+    """CDI files were written into the working directory; a socket was missed in a folder that nobody had named."""
+    with pytest.raises(SettingsError, match=text):
+        PluginSettings(driver_name="gpu.example.com", **fields)  # type: ignore[arg-type]  # texts only
+
+
 @pytest.mark.rule("K37-META-02")
 @pytest.mark.parametrize(
     ("asked", "written"),

@@ -51,6 +51,8 @@ _RESTORE_SOON_SECONDS = 60.0
 _PERMISSION_LOOK_SECONDS = 1.0
 _CONTEST_SECONDS = 600.0  # between two reports of the same contest
 _EVENT_SECONDS = 5.0
+_MINUTE_SECONDS = 60.0
+_MANY_CHANGES = 60  # within a minute; hardware that comes and goes is looked at once a second at most
 _SELF_REVIEWS = Resource("authentication.k8s.io", ("v1",), "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 MOST_EVENT_LETTERS = 1024
 """The API server takes no longer message of an event."""
@@ -101,6 +103,8 @@ class SlicePublisher:
         self._problems: dict[str, Recoverable] = {}
         self._stored: dict[str, DesiredPool] = {}
         """The API server's version of each pool at its last synchronisation; empty while another plugin may publish."""
+        self._changes: dict[str, tuple[float, int]] = {}
+        """By pool, how often it was published with other content since a time, for a minute."""
         self._contested: dict[str, float] = {}
         """Time of the last report of a contest, by pool."""
         self._view = SliceView(overlay_seconds)
@@ -157,9 +161,28 @@ class SlicePublisher:
                 self._desired[name] = before[name]
             else:
                 affected.add(name)
+                if name in before:
+                    self._count_change(name)
+        for name in self._changes.keys() - resources.keys():
+            del self._changes[name]
         self._unsettled |= affected
         self._schedule(affected, Reason.DESIRED, 0.0)
         self._wished.set()
+
+    def _count_change(self, name: str) -> None:
+        """Warn of a driver that publishes something else all the time: each write wakes the pods that wait."""
+        now = self._now()
+        began, count = self._changes.get(name, (now, 0))
+        if now - began > _MINUTE_SECONDS:
+            began, count = now, 0
+        self._changes[name] = began, count + 1
+        if count + 1 == _MANY_CHANGES:
+            log.warning(
+                'pool "%s" was published with other devices %d times within a minute, each with writes: '
+                "publish what a device is, and use metrics for a load or a temperature",
+                name,
+                _MANY_CHANGES,
+            )
 
     def restore_soon(self) -> None:
         """For a minute undo foreign changes within a second: a kubelet that starts removes all slices of its node, and
