@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
+from dra_api import conversion
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim
+from dra_devcluster.apiserver.served.registry import exists_in
 from dra_operator.cli import main as operator
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.lint.answer import findings
-from dra_operator.kubectl.lint.manifest import Manifest
+from dra_operator.kubectl.lint.documents import faults_of
+from dra_operator.kubectl.lint.manifest import Manifest, Severity
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 
@@ -505,3 +509,25 @@ def test_what_the_viewer_may_not_read_is_not_said_to_be_absent() -> None:
             unseen,
             found,
         )
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize(
+    ("kind", "plural"), [("ResourceClaim", "resourceclaims"), ("DeviceTaintRule", "devicetaintrules")]
+)
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1", "v1alpha3"])
+def test_a_version_is_right_for_the_release_that_serves_it(
+    version: str, kind: str, plural: str, release: Release
+) -> None:
+    """Of the versions that a server knows the newest is right, apart from new ones; others are refused there."""
+    if version not in conversion.VERSIONS[kind]:
+        return
+    item = claim() if kind == "ResourceClaim" else rule(driver=GPU)
+    found = list(faults_of({**item, "apiVersion": f"resource.k8s.io/{version}"}, release))
+    errors = [text for severity, _, text in found if severity is Severity.ERROR and "does not serve" in text]
+    assert bool(errors) == (not exists_in(release, "resource.k8s.io", version, plural))
+    served = [it for it in conversion.VERSIONS[kind] if exists_in(release, "resource.k8s.io", it, plural)]
+    if errors and served:
+        assert errors[0].endswith(f": write resource.k8s.io/{served[0]}")
+    if served and version == served[0]:
+        assert not [text for _, path, text in found if path == "apiVersion"]

@@ -66,9 +66,10 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """What is wrong, file by file. Raises Problem."""
     if not options.file:
         raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)
-    manifests, faults, others = read_manifests(options.file, seen.namespace)
-    has_cluster = options.live or options.source is not None
-    found = [*faults, *findings(seen, manifests, Settings.of(options), has_cluster=has_cluster)]
+    has_cluster, settings = options.live or options.source is not None, Settings.of(options)
+    release = settings.release or (seen.release if has_cluster and seen.is_whole else None)
+    manifests, faults, others = read_manifests(options.file, seen.namespace, release)
+    found = [*faults, *findings(seen, manifests, settings, has_cluster=has_cluster)]
     found.sort(key=_place)
     counts = Counter(one.severity for one in found)
     value = {"findings": found, "errors": counts[Severity.ERROR], "warnings": counts[Severity.WARNING]}

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from dra_api import conversion
 from dra_api.core import ContainerClaim, PodResourceClaim
+from dra_api.releases.release import Release
 
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Problem
@@ -56,8 +57,13 @@ _OPEN: Final = frozenset({"metadata", "status", "parameters", "data"})
 """Fields in which anything may stand, or of which nothing decides here."""
 
 
-def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
-    """Yield the faults of an object as it is written: severity, path, reason."""
+SINCE: Final = {"v1": Release.V1_34, "v1beta2": Release.V1_33, "v1beta1": Release.V1_32}
+RULES_SINCE: Final = {"v1": Release.V1_37, "v1beta2": Release.V1_36, "v1alpha3": Release.V1_33}
+"""The first releases with the versions of DeviceTaintRules."""
+
+
+def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
+    """Yield the faults of an object as it is written: severity, path, reason. ``release`` is None if unknown."""
     kind, version = item["kind"], item.get("apiVersion")
     group = version.rpartition("/")[0] if isinstance(version, str) else None
     if group == GROUP and kind not in KINDS and not kind.endswith("List"):
@@ -82,7 +88,7 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
     if short not in (newest, *others):
         yield Severity.ERROR, "apiVersion", f"a {kind} has no version {short}{_similar(short, (newest, *others))}"
         return
-    yield from _deprecation(kind, str(version))
+    yield from _of_version(kind, short, release)
     try:
         shaped = conversion.convert(item, f"{GROUP}/{newest}")
     except (conversion.ConversionError, TypeError, AttributeError):
@@ -94,15 +100,26 @@ def faults_of(item: JSON) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
 
 
-def _deprecation(kind: str, version: str) -> Iterator[tuple[Severity, str, str]]:
-    newest, *others = conversion.VERSIONS[kind]
-    short, since = version.rpartition("/")[2], "1.34"
-    if kind == "DeviceTaintRule":  # whose v1 is of 1.37 alone
-        newest, *others = others
-        since = "1.36"
-    if short in others:
-        text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{newest} (from {since} on)"
+def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
+    """Yield that the server does not serve the version, or that it is deprecated. ``release`` is None if unknown."""
+    served = [it for it in conversion.VERSIONS[kind] if release is None or release >= first_release(kind, it)]
+    version = f"{GROUP}/{short}"
+    if short not in served:
+        since = f"{GROUP} has {short} of a {kind} from Kubernetes {first_release(kind, short)} on"
+        remedy = f"write {GROUP}/{served[0]}" if served else f"this one has no {kind}"
+        yield Severity.ERROR, "apiVersion", f"Kubernetes {release} does not serve {version} ({since}): {remedy}"
+        return
+    if kind == "DeviceTaintRule":
+        served = [it for it in served if it != "v1"]  # which is new: v1beta2 stays
+    if short in served[1:]:
+        since = f"(from {first_release(kind, served[0])} on)"
+        text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{served[0]} {since}"
         yield Severity.WARNING, "apiVersion", text
+
+
+def first_release(kind: str, version: str) -> Release:
+    """Return the release that serves a version of a kind first."""
+    return (RULES_SINCE if kind == "DeviceTaintRule" else SINCE)[version]
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
@@ -125,8 +142,12 @@ def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
 
 
-def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest], list[Finding], Counter[str]]:
+def read_manifests(
+    paths: Sequence[str], namespace: str, release: Release | None = None
+) -> tuple[list[Manifest], list[Finding], Counter[str]]:
     """Return the objects that matter here, the faults of their text, and the kinds that were not looked at.
+
+    ``release``: that of the cluster, or None if there is none.
 
     An object that cannot be decoded is a finding, not the end: the others are checked all the same. Raises Problem.
     """
@@ -150,7 +171,7 @@ def read_manifests(paths: Sequence[str], namespace: str) -> tuple[list[Manifest]
             (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
         ]
         is_read, before = False, len(faults)
-        for prefix, (severity, path, text) in _wrong(item, pods):
+        for prefix, (severity, path, text) in _wrong(item, pods, release):
             faults.append(Finding(severity=severity, where=where, object=title, field=prefix + path, message=text))
         for prefix, each in [("", {**item, "metadata": meta}), *templates]:
             try:
@@ -175,8 +196,10 @@ def _kind(item: JSON) -> str:
     return f"{item['kind']} of {group}" if item["kind"] in KINDS and group else str(item["kind"])
 
 
-def _wrong(item: JSON, pods: Sequence[tuple[str, JSON]]) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
-    for fault in faults_of(item):
+def _wrong(
+    item: JSON, pods: Sequence[tuple[str, JSON]], release: Release | None
+) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
+    for fault in faults_of(item, release):
         yield "", fault
     spec = item.get("spec")
     if item["kind"] == "Pod" and isinstance(spec, dict):
