@@ -302,3 +302,40 @@ def test_large_annotations_of_a_template_do_not_make_its_pods_large() -> None:
     kept = workload_without_bulk(large)
     assert (kept.spec.pod_sets or ())[0].template.metadata.annotations == {"dra.kopf.dev/gang": "2"}
     assert len(planned_sets(large, {})) == 1
+
+
+async def test_a_set_of_pods_in_several_domains_gets_a_place_for_each_pod(world: AdmissionWorld) -> None:
+    """Kueue's topology-aware scheduling gives each domain a number of pods of the set."""
+    values = [{"individual": {"roots": ["node-0", "node-1"]}}]
+    domains = {"domainCount": 2, "valuesPerLevel": values, "podCounts": {"individual": [1, 2]}}
+    topology = {"levels": ["kubernetes.io/hostname"], "slices": [domains]}
+    assigned = {"name": "main", "topologyAssignment": topology}
+    job = with_status(made("job", 3), admission={"clusterQueue": "q", "podSetAssignments": [assigned]})
+    answering = planner(world)
+    for asked in (question(world, candidates=[job]), question(world, promised=[job])):
+        answers = answering.answer(asked)
+        found = (answers.candidates or answers.promised)["job"]
+        assert sorted(seat.node for seat in found.seats) == ["node-0", "node-1", "node-1"], found.reason
+        assert len({seat.pod.metadata.uid for seat in found.seats}) == 3
+        assert len({result for seat in found.seats for it in seat.allocations for result in it.results}) == 3
+
+
+async def test_sets_whose_pods_would_have_one_name_keep_their_places_when_priorities_change(
+    world: AdmissionWorld,
+) -> None:
+    """Set b-c of job a and set c of job a-b: the second took the place of the first one, and lost it with that."""
+    world.kueue.makes_pods = False
+    for name, part in (("a", "b-c"), ("a-b", "c")):
+        job = workload(name, 2)
+        job["spec"]["podSets"][0]["name"] = part
+        world.api.add(WORKLOADS, job)
+    world.start()
+    async with world.running():
+        await world.until("both are admitted", lambda: world.is_admitted("a", "a-b"))
+        world.api.change(WORKLOADS, "ns/a-b", lambda it: it["spec"].update(priority=9))
+        await world.rests(0.5)
+        world.api.change(WORKLOADS, "ns/a", lambda it: it["spec"].update(priority=99))
+        await world.rests(0.5)
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert world.bound() == []

@@ -498,9 +498,10 @@ class Planner:
         """Return the pods that are still to be made, each with a name that no pod has."""
         made: list[Pod] = []
         priority = workload.pod_priority
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)  # a set with a topology comes in several parts
         for pod, number in sets:
             meta, spec = pod.metadata, pod.spec
-            names = (f"{meta.name}-{at}" for at in count())
+            names = (f"{meta.name}-{at}" for at in numbers[meta.name])
             free = (name for name in names if f"{meta.namespace}/{name}" not in cluster.pods)
             if spec.priority is None and priority is not None:
                 spec = replace(spec, priority=priority)
@@ -587,7 +588,8 @@ def _healthy(node: Node) -> Node:
 def _seat(workload: Workload, placed: Placed) -> Nomination:
     """Return what one pod is promised, under a UID of its own: the pod may be nominated as well."""
     pod, meta = placed.pod, placed.pod.metadata
-    pod = replace(pod, metadata=replace(meta, uid=f"promised {meta.namespace}/{meta.name}"))
+    # With the UID of the Workload: set b-c of job a and set c of job a-b have pods of the same name.
+    pod = replace(pod, metadata=replace(meta, uid=f"promised {workload.metadata.uid}/{meta.name}"))
     allocations = tuple(placed.plan.allocations.values())
     return Nomination(pod, placed.node, allocations, placed.plan.requests_of(placed.pod), workload=workload)
 
