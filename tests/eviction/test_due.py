@@ -10,8 +10,9 @@ import pytest
 from dra_api.core import Pod
 from dra_api.references import claims_of_pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_ledger.taints import rule_selects as selects
 from dra_operator.allocator import DeviceId
-from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction, selects
+from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction
 from eviction_lab import DRIVER, POOL, claim, owned_by, pod, result, rule, slice_of, taint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

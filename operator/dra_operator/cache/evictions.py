@@ -14,13 +14,14 @@ from typing import Final, TypeVar
 from dra_api.core import Pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger.pools import newest_slices
+from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.key import NOTHING, Key, Keys
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
-from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
+from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction
 
 T = TypeVar("T")
 OBJECTS_IN_A_ROW: Final = 100

@@ -31,11 +31,12 @@ from dra_api.resource import (
 from dra_api.validation import summary, validate_device_taint_rule
 from dra_api.values import format_time
 from dra_ledger.entries import taint_text
+from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
 from dra_operator.commands.simulated.placing import NotPlaced, Placed
-from dra_operator.eviction import DeviceTaints, claim_eviction, selects
+from dra_operator.eviction import DeviceTaints, claim_eviction
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem
 from dra_operator.kubectl.facts import DeviceFact, every_device_of, id_of, pods_of
 from dra_operator.kubectl.observed import Observed, notes_on, require

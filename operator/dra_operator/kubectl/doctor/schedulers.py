@@ -14,10 +14,10 @@ from dra_api.leases import Lease
 from dra_api.references import every_toleration, pod_is_done
 from dra_api.resource import SCHEDULER_KEY, DeviceTaint, ResourceClaim
 from dra_api.values import parse_time
+from dra_ledger.taints import rule_selects as selects
 
 from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.cache import SCHEDULER_NAME
-from dra_operator.eviction import selects
 from dra_operator.kubectl.facts import Marks, age, marking_rules, marks_of, pods_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import is_at_gate

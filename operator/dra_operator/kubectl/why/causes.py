@@ -18,10 +18,10 @@ from dra_api.storage import PersistentVolumeClaim, StorageClass
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
 from dra_ledger.pools import Status
+from dra_ledger.taints import rule_selects as selects
 
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster, newest_slices
-from dra_operator.eviction import selects
 from dra_operator.kubectl.facts import age, driver_pods
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.why.changes import amount_of

@@ -29,11 +29,11 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_ledger.taints import rule_selects as selects
 from msgspec.structs import replace
 
 from dra_operator.allocator import NodeView, Refusal, Rule, Usage, blocking, scheduler_of
 from dra_operator.cache import Cluster
-from dra_operator.eviction import selects
 from dra_operator.kubectl.why.changes import Change, Effort, Patch, amount_of, containers_of, less_in, pod_change
 from dra_operator.kubectl.why.published import likely_meant
 from dra_operator.scheduling import CycleState, PodFilter

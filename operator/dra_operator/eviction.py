@@ -1,4 +1,6 @@
-"""Computes from taints and tolerations when the pods of a claim are due for eviction, and why (TE-01 to TE-04).
+"""Decides which pods have to leave their tainted devices, why, and when (scheduling.md section 10, TE-01 to TE-04).
+
+Sections without a page are sections of scheduling.md.
 
 A taint evicts from the moment it was added, later by the seconds that the claim tolerates it, and never if the claim
 tolerates it without a limit. The tolerations that count are those that the allocator copied into the allocation result.
