@@ -61,7 +61,7 @@ from .errors import (
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
 from .http.watch import Change, WatchEvent
-from .leases.lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
+from .lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
 from .reflector import Pauses, Reflector, Stream
 
 __all__ = [

@@ -9,7 +9,7 @@
     │   └── NoAnswerInTime        the limit for the request was over before the answer was complete
     ├── NotServed                 the server does not serve the kind in any version we speak
     ├── NotSent                   a write that was held back, so that it certainly has no effect
-    │   └── NotLeading            by leader election, see ``dra_kube.leases.lease``
+    │   └── NotLeading            by leader election, see ``dra_kube.lease``
     ├── LeaseLost                 another process leads
     └── ApiError                  the server answered with a Status that is no success
         ├── BadRequest            400

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 from dra_kube import AlreadyExists, Conflict, Forbidden, NotFound, Resource, Unreachable
-from dra_kube.leases.lease import DROP_EARLY_SECONDS, Election, LeaseLock, LeaseLost, NotLeading, Timing
+from dra_kube.lease import DROP_EARLY_SECONDS, Election, LeaseLock, LeaseLost, NotLeading, Timing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer

@@ -19,7 +19,7 @@ from authority import Authority
 from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable
 from dra_kube.access.tls import client_tls
 from dra_kube.http import sending
-from dra_kube.http.retry_after import seconds_of
+from dra_kube.http.transport import seconds_to_wait
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}
 
@@ -355,9 +355,9 @@ async def test_the_header_that_asks_for_patience_reaches_the_caller(server: Serv
     ],
 )
 def test_what_the_header_may_say(header: str | None, seconds: float | None) -> None:
-    assert seconds_of(header) == seconds
+    assert seconds_to_wait(header) == seconds
 
 
 def test_a_date_is_counted_from_now() -> None:
-    found = seconds_of(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
+    found = seconds_to_wait(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert found == pytest.approx(100, abs=5)

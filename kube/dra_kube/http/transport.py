@@ -6,9 +6,12 @@ that no caller has to know about them.
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -21,7 +24,6 @@ from dra_kube.errors import AnswerTooLarge, ApiError, KubeError, NoAnswerInTime,
 
 from .connecting import Sockets
 from .exchange import LARGEST_OBJECT_BYTES, TooLarge
-from .retry_after import seconds_of
 from .sending import CONNECT_SECONDS, Guard, Sending
 from .watch import WatchLine, no_event, watch_lines
 
@@ -158,7 +160,7 @@ class Transport:
         if status < 300:
             return answer.content
         self._tell_if_refused(status, sent)
-        raise _refusal(status, answer.content, seconds_of(answer.retry_after))
+        raise _refusal(status, answer.content, seconds_to_wait(answer.retry_after))
 
     async def _read(
         self, path: str, query: Query, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
@@ -188,7 +190,7 @@ class Transport:
         if response.status < 300:
             return response
         self._tell_if_refused(status, sent)
-        retry_after = seconds_of(response.headers.get("Retry-After"))
+        retry_after = seconds_to_wait(response.headers.get("Retry-After"))
         raise _refusal(response.status, await _content(response, what, timeout), retry_after)
 
     def _headers(self) -> dict[str, str]:
@@ -283,3 +285,27 @@ def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
     if 300 <= code < 400:
         text = f"HTTP {code}, a redirect, which is not followed; set the cluster's server to the API server itself"
     return error_of(code, {}, text, retry_after)
+
+
+def seconds_to_wait(header: str | None) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for, a number or a date; None if it says nothing usable.
+
+    RFC 9110, 10.2.3.
+    """
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        return _until(header)
+    return seconds if 0 <= seconds < math.inf else None
+
+
+def _until(date: str) -> float | None:
+    try:
+        then = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):  # the latter for a number of many digits
+        return None
+    if then.tzinfo is None:  # the zone "-0000" means UTC, origin unknown
+        then = then.replace(tzinfo=UTC)
+    return max(0.0, (then - datetime.now(UTC)).total_seconds())

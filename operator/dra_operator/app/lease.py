@@ -1,7 +1,7 @@
 """Leader election around the operator: one works, the others stand by.
 
 All operators that place the pods of one scheduler name share one Lease (the rules are in
-``dra_kube.leases.lease``). A ``Leader`` first waits until the lease is its own; the operator starts then, so that
+``dra_kube.lease``). A ``Leader`` first waits until the lease is its own; the operator starts then, so that
 it lists the cluster as the last leader left it. From then on a task renews the lease, and ``allowance`` guards each
 write of the operator.
 

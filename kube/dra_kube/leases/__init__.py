@@ -1,1 +1,0 @@
-"""Leader election over Lease objects: the decision, and the writes."""
