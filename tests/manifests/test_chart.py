@@ -20,7 +20,7 @@ import yaml
 from dra_api.version import VERSION
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.lease import lease_name
-from dra_operator.app.settings.chart_schema import schema
+from dra_operator.app.settings.generated import schema
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.controllers.scheduling.mix import read_mix
 from kubectl import ROOT
