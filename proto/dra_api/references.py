@@ -298,11 +298,6 @@ def _unsupported(owner: Pod | PodGroup, entry: PodResourceClaim) -> UnsupportedC
     )
 
 
-def _group_name(pod: Pod) -> str | None:
-    group = pod.spec.scheduling_group
-    return group.pod_group_name or None if group is not None else None
-
-
 def _is_group(owner: OwnerReference, name: str) -> bool:
     return (owner.kind, owner.name, owner.api_version.partition("/")[0]) == ("PodGroup", name, SCHEDULING_GROUP)
 

@@ -79,4 +79,4 @@ async def test_a_pod_waits_for_the_second_look_after_the_others_are_gone(world: 
         world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
         await world.quiet()
         assert world.node_of("ours") == "node-0"
-        assert world.control._conflict_check._as_of > 0, "the claims were listed before the pod was bound"
+        assert world.control.conflict_check._as_of > 0, "the claims were listed before the pod was bound"

@@ -127,7 +127,7 @@ def nothing_is_remembered(world: World) -> None:
     assert not world.cluster.contested
     assert not world.cluster.unparking
     assert not world.control.releaser._parked._alone_since
-    assert not world.control._conflict_check._former
+    assert not world.control.conflict_check._former
 
 
 async def idle(world: World) -> None:
@@ -204,26 +204,6 @@ async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_con
     await world.settle()
     assert world.node_of("ours") == "node-0"
     assert world.messages("BindingConditionsPending") == []
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-async def test_the_moment_of_our_own_event_counts_where_another_scheduler_allocates(
-    is_shared: bool, world: World, make: type[Make]
-) -> None:
-    """Then Kopf must not be spared it, since it has to come behind the events before it."""
-    world.furnish(devices=2)
-    if is_shared:
-        add_theirs(world, make)
-    add_ours(world, make)
-    world.start()
-    async with world.running():
-        await until_allocated(world)
-        await idle(world)
-        ours = world.cluster.claims.get("ns/ours")
-        assert ours is not None
-        assert world.control.awaits(ours) is is_shared
-        await world.quiet()
-        assert not world.control.awaits(ours)
 
 
 async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too(
@@ -481,10 +461,10 @@ async def test_a_look_at_the_claims_that_does_not_come_is_said_by_the_pods_that_
         assert not world.node_of("ours")
         said = [it for it in caplog.records if "wait" in it.message and "etcd is on fire" in it.message]
         assert [it.levelname for it in said] == ["WARNING"]
-        assert "etcd is on fire" in world.control.late_list
+        assert "etcd is on fire" in world.control.conflict_check.obstacle
         is_away = False
         await becomes(lambda: world.node_of("ours") == "node-0")
-        assert not world.control.late_list
+        assert not world.control.conflict_check.obstacle
 
 
 async def test_a_look_reads_the_names_of_claims_in_the_namespaces_of_other_schedulers_pods_only(

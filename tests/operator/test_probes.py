@@ -82,7 +82,7 @@ async def test_a_late_look_at_the_claims_is_told_by_the_operator(
         await site.ready()
         control = site.supervisor.operator._running.control
         for why in ("the API server does not say which claims are allocated", ""):
-            control.list_is_late(why)
+            control.conflict_check.obstacle = why
             (check,) = (it for it in site.supervisor.health.readiness() if it.name == "last-look")
             assert (check.warning, check.obstacles) == (why, [])
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election, Stream
+from dra_operator import eviction
 from dra_operator.allocator.problem.ledgers import CapacityShares, Counters
 from dra_operator.cache import AllocatedDevices
 from dra_operator.controllers import Control
@@ -24,7 +25,6 @@ from dra_operator.controllers.scheduling import binding
 from dra_operator.controllers.scheduling.binding import Permit
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.settings import PreemptionSettings
-from dra_operator.eviction import due
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories import incarnation
@@ -118,7 +118,7 @@ def test_an_operator_that_gives_a_card_and_its_halves_away_is_found_out() -> Non
 
 
 def test_an_operator_that_ends_no_pod_for_a_rule_is_found_out() -> None:
-    with mock.patch.object(due, "evicts", return_value=False):
+    with mock.patch.object(eviction, "evicts", return_value=False):
         assert any("tainted" in finding for seed in range(0, 1100, TAINT_RULES) for finding in play(seed).findings)
 
 

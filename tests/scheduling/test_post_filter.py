@@ -35,9 +35,13 @@ from objects import user
 from placement_lab import allocator, case, claim, node, pod, wants
 
 
+def resolvable(failed: Unschedulable) -> Iterator[LoadedNode]:
+    return filter(failed.is_resolvable, failed.cycle_state.nodes)
+
+
 def first_victim(failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
     """The first node, and the first pod on it, whose end lets the pod in."""
-    for state in failed.resolvable():
+    for state in resolvable(failed):
         for victim in _on(state, failed):
             usage = failed.cycle_state.usage.snapshot()
             for use in claims_of_pod(victim):
@@ -113,7 +117,8 @@ def test_a_post_filter_nominates_a_node_its_victims_and_the_devices_that_come_fr
     assert answer.nominated is not None
     assert answer.nominated.nominated_node == "b"
     assert [victim.key for victim in answer.nominated.victims] == ["ns/low"]
-    assert answer.nominated.nominated_devices == {DeviceId("gpu.example.com", "b", "dev-0")}
+    (allocation,) = answer.nominated.plan.allocations.values()
+    assert [DeviceId.of(it) for it in allocation.results] == [DeviceId("gpu.example.com", "b", "dev-0")]
     assert answer.message.startswith("0/2 nodes are available: 2 ")
 
 
@@ -186,7 +191,7 @@ def test_a_node_is_resolvable_if_its_obstacle_may_pass_with_other_pods(name: str
     nodes = with_pods([state, cordoned], *web)
     decided(plan(case(wanting, [], nodes, allocator()), post_filter=listening))
     (failed,) = listening.failed
-    assert [it.name for it in failed.resolvable()] == (["n"] if expected else [])
+    assert [it.name for it in resolvable(failed)] == (["n"] if expected else [])
 
 
 def test_a_node_without_free_devices_is_resolvable_whether_it_was_asked_or_not() -> None:
@@ -199,7 +204,7 @@ def test_a_node_without_free_devices_is_resolvable_whether_it_was_asked_or_not()
     decided(plan(case(pod(), [claim("c", wants())], states, devices, usage=usage), post_filter=listening))
     (failed,) = listening.failed
     assert len(failed.statuses) < len(names)
-    assert [it.name for it in failed.resolvable()] == names[:-1]
+    assert [it.name for it in resolvable(failed)] == names[:-1]
 
 
 def test_nodes_that_a_shared_claim_does_not_reach_are_not_resolvable() -> None:
@@ -213,4 +218,4 @@ def test_nodes_that_a_shared_claim_does_not_reach_are_not_resolvable() -> None:
     nodes = [node("a", used={"cpu": "4"}), node("b", used={"cpu": "4"})]
     decided(plan(case(pod(), [shared], nodes, allocator()), post_filter=listening))
     (failed,) = listening.failed
-    assert [it.name for it in failed.resolvable()] == ["a"]
+    assert [it.name for it in resolvable(failed)] == ["a"]

@@ -313,7 +313,7 @@ class Operator:
     @property
     def late_look(self) -> str:
         """Why the look at the claims is late that pods wait for before they are bound; empty if it is not."""
-        return self._running.control.late_list
+        return self._running.control.conflict_check.obstacle
 
     def lacks_rights(self) -> list[str]:
         """Return a line that names the rights which the operator needs and does not have, or nothing."""

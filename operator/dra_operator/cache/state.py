@@ -65,21 +65,7 @@ _MOST_LATE_CHANGES: Final = 1000
 """Batches of changes that may wait to be noted."""
 
 
-class Stores:
-    """The objects of the cluster, a store for each kind."""
-
-    def __init__(self) -> None:
-        self.pods: Store[Pod] = Store()
-        self.nodes: Store[Node] = Store()
-        self.namespaces: Store[Namespace] = Store()
-        self.claims: Store[ResourceClaim] = Store()
-        self.templates: Store[ClaimTemplate] = Store()
-        self.classes: Store[DeviceClass] = Store()
-        self.slices: Store[ResourceSlice] = Store()
-        self.rules: Store[DeviceTaintRule] = Store()
-
-
-class ClusterState(Stores):
+class ClusterState:
     """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
 
     ``scoring_strategy``: see ``Nodes``.
@@ -88,7 +74,14 @@ class ClusterState(Stores):
     def __init__(
         self, inventory: Inventory, scheduler_name: str, scoring_strategy: str, clock: Callable[[], float]
     ) -> None:
-        super().__init__()
+        self.pods: Store[Pod] = Store()
+        self.nodes: Store[Node] = Store()
+        self.namespaces: Store[Namespace] = Store()
+        self.claims: Store[ResourceClaim] = Store()
+        self.templates: Store[ClaimTemplate] = Store()
+        self.classes: Store[DeviceClass] = Store()
+        self.slices: Store[ResourceSlice] = Store()
+        self.rules: Store[DeviceTaintRule] = Store()
         self.scheduler_name = scheduler_name
         inventory.territory.scheduler = scheduler_name  # before it has any slice: which taints are our own
         self.features = inventory.features

@@ -14,14 +14,14 @@ once; from then on each pause is twice the one before, until ``CALM_SECONDS`` pa
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from dra_api.cache import Cache
 
-from dra_operator.cache import Cluster, Hint, Key
+from dra_operator.cache import Cluster, Key
 from dra_operator.controllers.queue import WorkQueues
 from dra_operator.controllers.settings import BackoffSettings, OwnControllers, TimeSettings
 from dra_operator.kube import ClaimWriter, EventRecorder, PodGroupWriter, PodWriter
@@ -145,11 +145,3 @@ class ControllerContext:
     pauses: GrowingPauses
     clock: Callable[[], float]
     now: Callable[[], datetime]
-
-    def wake(self, hints: Iterable[Hint]) -> None:
-        """Have the keys looked at, each as urgently as its hint says."""
-        self.queues.add(hints)
-
-    def add_after(self, key: Key, seconds: float) -> None:
-        """Queue the key after at most this many seconds."""
-        self.queues.add_after(key, seconds)

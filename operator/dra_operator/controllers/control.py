@@ -184,11 +184,11 @@ class Control:
         # The names go first if devices are scarce: a pod without devices gets a write to the same status.
         names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
-        self._conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
+        self.conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
         self.generator = ClaimGenerator(context, maker, names, legacy_names=options.legacy_claim_names)
         self.group_generator = GroupClaimGenerator(context, maker)
         self.group_conditions = GroupConditions(context)
-        self.releaser = ClaimReleaser(context, delayed_deletion, self._conflict_check.is_listed)
+        self.releaser = ClaimReleaser(context, delayed_deletion, self.conflict_check.is_listed)
 
         # Pods to be placed.
         scheduling = SchedulingContext(
@@ -199,7 +199,7 @@ class Control:
             names_being_written=names,
             delayed_deletion=delayed_deletion,
             deference=Deference(cluster, clock, times.grace, sees_others, self._drivers.knows),
-            conflict_check=self._conflict_check,
+            conflict_check=self.conflict_check,
             group_waits=self.group_conditions.waits,
             claim_failure=self.generator.failure,
         )
@@ -304,7 +304,7 @@ class Control:
             source is not Source.ANSWER
             and isinstance(obj, ResourceClaim)
             and obj.metadata.uid not in self.cluster.claims.deleted
-            and self._conflict_check.seen(obj)
+            and self.conflict_check.seen(obj)
         ):
             self._look_at_users([obj.key], after=self._grace)
         if raw is not None and isinstance(obj, Pod):
@@ -331,7 +331,7 @@ class Control:
 
     def _note_allocation(self, before: Object | None, now: ResourceClaim) -> None:
         """Take in a claim. If it got devices, or lost some, another scheduler may have given them."""
-        self.cluster.note_contests(now, self._conflict_check.is_unbound)
+        self.cluster.note_contests(now, self.conflict_check.is_unbound)
         was = before if isinstance(before, ResourceClaim) else None
         if was is not None and (was.status.allocation is None) == (now.status.allocation is None):
             return
@@ -351,25 +351,6 @@ class Control:
         """Return whether the claim of this name is being recorded in the pod from here, or may have been."""
         return self._pods.records(pod, claim)
 
-    def awaits(self, obj: Object) -> bool:
-        """Return whether something depends on the moment at which the watch shows this version, which is known
-        already."""
-        return isinstance(obj, ResourceClaim) and self._conflict_check.is_unseen(obj)
-
-    @property
-    def wants_list(self) -> asyncio.Event:
-        """Set when pods have to wait until the cache has all claims as of now (``listed``)."""
-        return self._conflict_check.asked
-
-    def list_is_late(self, why: str) -> None:
-        """Pods that wait for that say so from now on; empty: they do not."""
-        self._conflict_check.obstacle = why
-
-    @property
-    def late_list(self) -> str:
-        """Why the list is late that pods wait for, in words for people; empty if it is not."""
-        return self._conflict_check.obstacle
-
     @property
     def sees_others(self) -> bool:
         """Return whether all pods of other schedulers are in the cache, as far as is known."""
@@ -377,7 +358,7 @@ class Control:
 
     def listed(self, as_of: float) -> None:
         """Note that the cache has all claims as they were on the server at this time of the loop, or later."""
-        claims = self._conflict_check.listed(as_of)
+        claims = self.conflict_check.listed(as_of)
         self._look_at_users(claims, after=0.0)
         known = (claim for key in claims if (claim := self.cluster.claims.get(key)) is not None)
         self.queues.add(Key("release", claim.key) for claim in known if is_parked(claim))
@@ -413,7 +394,7 @@ class Control:
         """An object is gone. Its successor of the same name, which the cache may have already, stays."""
         # By UID, even if the cache has a successor of the name: what was known of the claim ends with it.
         if uid and kind is ResourceClaim:
-            self._conflict_check.gone(uid)
+            self.conflict_check.gone(uid)
             self.cluster.contested.pop(uid, None)
         store = self.cluster.store_of(kind)
         before = store.get(key)
@@ -492,7 +473,7 @@ class Control:
     async def run(self) -> None:
         """Work until cancelled; then write the last events and stop."""
         # Before the first decision: what a former process allocated may be contested without our knowing.
-        self._conflict_check.begins(self.cluster.waits_with_ours())
+        self.conflict_check.begins(self.cluster.waits_with_ours())
         try:
             async with asyncio.TaskGroup() as group:
                 events = group.create_task(self.events.run(), name="events")

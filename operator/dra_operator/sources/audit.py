@@ -209,7 +209,7 @@ class LastLook:
 
     async def run(self) -> None:
         """Look when a pod waits for it."""
-        time, wanted = asyncio.get_running_loop().time, self._control.wants_list
+        time, wanted = asyncio.get_running_loop().time, self._control.conflict_check.asked
         waiting_since = None
         while True:
             await wanted.wait()
@@ -230,7 +230,7 @@ class LastLook:
             else:
                 late.cancel()  # or it would be told in the pause below, and stand until the next look
                 waiting_since, self._error = None, ""
-                self._control.list_is_late("")
+                self._control.conflict_check.obstacle = ""
                 self._control.listed(began)
                 await asyncio.sleep(min(max(LIST_PAUSE_SECONDS, REST_FACTOR * (time() - began)), LONGEST_REST_SECONDS))
             finally:
@@ -244,7 +244,7 @@ class LastLook:
         where = f" in namespace {', '.join(named)}{f' and {more} more' if more else ''}" if named else ""
         why = f"the API server does not say in time which claims{where} another scheduler has allocated"
         remedy = "see whether very large or very many claims are stored there, and whether the API server is overloaded"
-        self._control.list_is_late(f"{why}{f' ({error})' if error else ''}; {remedy}; retrying")
+        self._control.conflict_check.obstacle = f"{why}{f' ({error})' if error else ''}; {remedy}; retrying"
         if now - self._warned_at >= _WARNING_GAP_SECONDS:
             self._warned_at = now
             logger.warning(

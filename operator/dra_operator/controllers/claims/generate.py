@@ -447,7 +447,7 @@ class ClaimGenerator:
             pod = self._cluster.pods.get(key)
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
                 # Tried all the same after a while: then the pod says why it waits.
-                self._context.add_after(Key("placement", key), self._context.times.faulty_templates)
+                self._context.queues.add_after(Key("placement", key), self._context.times.faulty_templates)
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}

@@ -181,7 +181,7 @@ class GroupConditions:
         self._said[group.key] = Shown("False", reason, message)
         if not self._context.pauses.puts_off(group.metadata.uid, key):
             self._context.pauses.did(group.metadata.uid)
-            self._context.wake((key,))
+            self._context.queues.add((key,))
 
     async def handle(self, key: str) -> None:
         """Write the condition of one group, if it does not show it."""

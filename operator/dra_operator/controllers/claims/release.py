@@ -130,7 +130,7 @@ class ClaimReleaser:
         finalizers = claim.metadata.finalizers or ()
         if is_immediate(claim):
             if claim.status.allocation is None:
-                self._context.wake([Key("placement", placeholder_key(claim))])
+                self._context.queues.add([Key("placement", placeholder_key(claim))])
             elif FINALIZER in finalizers or HOLD not in finalizers:
                 # The built-in finalizer came with a scheduler's allocation; kube-controller-manager would take it off
                 # with the last consumer, devices and all.
@@ -215,7 +215,7 @@ class ClaimReleaser:
         gone = [uid for uid in gone if uid not in late]
         if not gone:
             return claim
-        with releasing(self._cluster, claim, self._context.wake) if groups else nullcontext():
+        with releasing(self._cluster, claim, self._context.queues.add) if groups else nullcontext():
             return self._released(claim, await self._claims.unreserve(claim, gone, are_gone=True))
 
     async def _end(self, claim: ResourceClaim, gone: list[str]) -> None:
@@ -342,7 +342,7 @@ class ParkedClaims:
     def __init__(self, context: ControllerContext, is_listed: Callable[[ResourceClaim, float], bool]) -> None:
         self._cluster, self._claims, self._is_listed = context.cluster, context.claims, is_listed
         self._clock, self._grace = context.clock, context.times.grace
-        self._later, self._wake = context.add_after, context.wake
+        self._later, self._wake = context.queues.add_after, context.queues.add
         self._alone_since: dict[str, tuple[str, float]] = {}
         """The UID of each parked claim, by key, and the time since which no other claim has its devices."""
         self._asked_at: dict[str, float] = {}

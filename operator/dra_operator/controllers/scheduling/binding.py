@@ -116,7 +116,7 @@ class BindingCycle:
             raise
         if not is_placeholder(pod):
             # The room as well: a placeholder pod takes none, since no pod runs.
-            self._context.wake(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
+            self._context.queues.add(self._cluster.assume_placed(pod, plan.node, plan.served, plan.node_use.amounts))
         # So that the next plan does not choose the same volume, and run into a conflict.
         self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
@@ -169,7 +169,7 @@ class BindingCycle:
     def unreserve(self) -> None:
         """Reverse ``reserve``; what was written stays."""
         self._unreserve_devices()
-        self._context.wake(self._cluster.forget_placed(self._pod))
+        self._context.queues.add(self._cluster.forget_placed(self._pod))
 
     async def take_back(self) -> None:
         """Reverse ``reserve`` and all writes that succeeded."""
@@ -250,7 +250,7 @@ class BindingCycle:
         else:
             tell(logger, logging.DEBUG, "claim reserved", **fields)
         # From now on the claim itself says what it has; pods that share it may be tried again.
-        self._context.wake(self._cluster.confirm(claim.metadata.uid))
+        self._context.queues.add(self._cluster.confirm(claim.metadata.uid))
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
@@ -364,7 +364,7 @@ class BindingCycle:
             # As it was when the plan was made: then the group's reservation is ours to take off, and the devices are
             # not.
             had_devices = planned.status.allocation is not None and not planned.status.reserved_for
-            with releasing(self._cluster, claim, self._context.wake):
+            with releasing(self._cluster, claim, self._context.queues.add):
                 undoing = self._claims.unreserve(claim, {group.uid}, deallocate=not had_devices)
                 await self._try_to_undo(claim, undoing)
             self._conflict_check.given_up([claim])
@@ -382,7 +382,7 @@ class BindingCycle:
         for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
             # The write may still land. Given away now, the device would be held twice.
             if entry.claim.metadata.uid not in self._unknown:
-                self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
+                self._context.queues.add(self._cluster.confirm(entry.claim.metadata.uid))
 
 
 def is_over(error: BaseException) -> bool:

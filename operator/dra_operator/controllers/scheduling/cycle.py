@@ -378,7 +378,7 @@ class SchedulingCycle:
             self._wait_for_changes(attempt, decision)
             # Devices of deleted pods come free in a moment: the pod would be told that there are none, and be wrong.
             if seconds := self._silent_seconds(attempt, decision):
-                self._context.wake(cluster.forget_placed(pod))
+                self._context.queues.add(cluster.forget_placed(pod))
                 self._context.look_again(pod.key, seconds)
                 return Decided(None, attempt.spent)
         return self._refuse(pod, decision, attempt.spent)
@@ -429,7 +429,7 @@ class SchedulingCycle:
     def _refuse(self, pod: Pod, decision: NoPlace, spent: float = 0.0) -> Decided:
         if decision.is_error:
             self._cluster.set_wake_conditions(pod.key, FAILED)
-        self._context.wake(self._cluster.forget_placed(pod))
+        self._context.queues.add(self._cluster.forget_placed(pod))
         return Decided(partial(self._tell, pod, decision), spent)
 
     async def _tell(self, pod: Pod, decision: NoPlace) -> AttemptResult:

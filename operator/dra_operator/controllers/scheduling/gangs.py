@@ -366,7 +366,7 @@ class Gangs:
         wake_on = FAILED if decision.is_error else self._helps(attempt, decision)
         self._cluster.set_wake_conditions(attempt.leader.key, wake_on)
         for pod in attempt.members:
-            self._context.wake(self._cluster.forget_placed(pod))
+            self._context.queues.add(self._cluster.forget_placed(pod))
         prospect = self._makes_room.prospect(attempt.leader, attempt.gang) if self._makes_room is not None else ""
         told = f"gang {attempt.gang.title}: {decision.message}{f'; {prospect}' if prospect else ''}"
         return Decided(partial(self._tell, progress, refusal, attempt, decision, told), attempt.spent)

@@ -295,11 +295,6 @@ class ConflictCheck:
         self._shown.pop(uid, None)
         self._former.discard(uid)
 
-    def is_unseen(self, claim: ResourceClaim) -> bool:
-        """Return whether the moment counts at which the watch shows the claim."""
-        written = self._written.get(claim.metadata.uid)
-        return written is not None and written.seen == math.inf and self._is_shared(claim)
-
     def wait(self, claims: Iterable[ResourceClaim]) -> float:
         """Return the seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come
         first."""

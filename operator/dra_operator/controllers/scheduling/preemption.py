@@ -256,7 +256,7 @@ class Preemption:
         """Keep the places for the pods. The pod of the first nomination is looked at again."""
         self._under_way.begin(who, nominations, ending)
         for it in nominations:
-            self._context.wake(self._cluster.nominate(it))
+            self._context.queues.add(self._cluster.nominate(it))
         self._look_again(nominations[0].pod.key, self._rest)
 
     def _forget(self, who: str, pods: Sequence[Pod]) -> None:
@@ -265,7 +265,7 @@ class Preemption:
         self._outdated = {uid: key for uid, key in self._outdated.items() if waits(key)}
         for pod in pods:
             is_known = self._cluster.nominated_pods.get(pod.metadata.uid) is not None
-            self._context.wake(self._cluster.end_nomination(pod.metadata.uid))
+            self._context.queues.add(self._cluster.end_nomination(pod.metadata.uid))
             if is_known or pod.status.nominated_node_name:
                 self._outdated[pod.metadata.uid] = pod.key
 

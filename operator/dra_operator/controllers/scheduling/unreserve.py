@@ -66,7 +66,7 @@ class Unreserve:
         for entry in self._cluster.allocated_devices.assumed_for(key):
             with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
                 await self._claims.release(entry.claim, HOLD if is_placeholder(entry.pod) else FINALIZER)
-            self._context.wake(self._cluster.confirm(entry.claim.metadata.uid))
+            self._context.queues.add(self._cluster.confirm(entry.claim.metadata.uid))
             current = self._cluster.claims.get(entry.claim.key)
             if current is not None and current.status.allocation is not None:
                 # The old write did land: from its moment on others may not have seen it.
@@ -144,7 +144,7 @@ class Unreserve:
         Each of several pods that share the claim leaves it, and the last one parks it: so none loses what it may be on
         its way to a node with.
         """
-        self._context.wake(self._cluster.forget_placed(pod))
+        self._context.queues.add(self._cluster.forget_placed(pod))
         # The pauses were too short for the other scheduler: from now on they are longer.
         self._context.deference.clashed({device.driver for device in devices})
         taken = ", ".join(map(str, devices))
@@ -270,7 +270,7 @@ class Unreserve:
         # A pod of the group that runs relies on these devices.
         if self._cluster.groups.has_placed(pod):
             raise ClaimChanged(f"claim {claim.key} is in use by another pod of PodGroup {group.name} by now")
-        with releasing(self._cluster, claim, self._context.wake):
+        with releasing(self._cluster, claim, self._context.queues.add):
             if self._cluster.features.release >= Release.V1_37:
                 await self._deallocate(pod, claim)
             else:
@@ -309,7 +309,7 @@ class Unreserve:
                     self._context.look_again(pod.key, self._context.pauses.did(pod.metadata.uid))
                     raise
                 self._conflict_check.given_up([claim])
-            self._context.wake(self._cluster.forget_placed(pod))
+            self._context.queues.add(self._cluster.forget_placed(pod))
         return had_some
 
     def _pause(self, pod: Pod) -> float:
@@ -331,7 +331,7 @@ class Unreserve:
                 await self._claims.unreserve(claim, self._consumers(pod, claim))
                 _tell(pod, claim, because)
         self._conflict_check.given_up(claims)
-        self._context.wake(self._cluster.forget_placed(pod))
+        self._context.queues.add(self._cluster.forget_placed(pod))
 
     def _tell_stuck(self, pod: Pod, claim: ResourceClaim) -> None:
         readiness = self._context.readiness(claim)

@@ -23,7 +23,7 @@ the same order, with the plugin DynamicResources before DefaultPreemption (sched
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import assert_never
@@ -72,15 +72,11 @@ class Unschedulable:
     refusal: NoPlace
     statuses: Mapping[str, NodeStatus]
 
-    def resolvable(self) -> Iterator[LoadedNode]:
-        """The nodes, by name, that the end of pods may open to this one. Raises ClaimError.
-
-        All others need another change: a label, a taint, a volume, or devices that do not exist.
-        """
-        return (state for state in self.cycle_state.nodes if self.is_resolvable(state))
-
     def is_resolvable(self, state: LoadedNode) -> bool:
-        """Whether the node is one of them."""
+        """Return whether the end of pods may open the node to this one. Raises ClaimError.
+
+        Other nodes need another change: a label, a taint, a volume, or devices that do not exist.
+        """
         status = self.statuses.get(state.name)
         rules = self.question.rules
         # An allocated claim elsewhere is given back by its own pod, not by the end of others.

@@ -38,7 +38,6 @@ from dra_api.resource import AllocationResult, DeviceRequestAllocationResult, Re
 from dra_operator.allocator import (
     Allocated,
     AllocationError,
-    DeviceId,
     Failed,
     GaveUp,
     NodeFailure,
@@ -101,12 +100,6 @@ class PostFilterResult:
     def nominated_node(self) -> str:
         """Where the pod goes then."""
         return self.plan.node
-
-    @property
-    def nominated_devices(self) -> frozenset[DeviceId]:
-        """What the pod's claims get there, apart from what they have."""
-        results = (result for allocation in self.plan.allocations.values() for result in allocation.results)
-        return frozenset(map(DeviceId.of, results))
 
 
 @dataclass(frozen=True, slots=True)
