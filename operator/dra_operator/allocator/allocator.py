@@ -81,6 +81,7 @@ class Decision:
         self._steps = 0
         self._search: Search | None = None
         self._refusal: Refused | NodeFailure | None = None
+        # Only then can a second attempt find more than the first.
         self._second = inventory.semantics.admin_ignores_allocations and program.wants_admin_access
         self.outcome: Outcome | None = None
         self._begin(admin_exempt=False)
@@ -103,11 +104,13 @@ class Decision:
             self._solved(search)
         elif solved is False:
             self._refused(search)
+        # Asked last: a search that ends with its last step has an answer.
         elif self._steps >= self._budget:
             self.outcome = GaveUp(self._node.metadata.name, self._steps)
 
     def _begin(self, *, admin_exempt: bool) -> None:
         try:
+            # All that is fatal before the search is raised in here, and is the outcome then.
             state = self._states.get(self._inventory.view(self._node), self._usage, admin_exempt=admin_exempt)
             self._search = Search(NodeProblem(state, self._program), Pruner, self._order)
         except AllocationError as error:

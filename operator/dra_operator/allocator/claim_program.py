@@ -70,8 +70,10 @@ class RequestSelector(NamedTuple):
         A selector that does not compile is the claim's or the class's fault, on whichever device that shows.
         """
         owner = f"class {self.class_}" if self.class_ else f"claim {claim}"
+        # Most such errors are a name that this driver does not publish: so the names that it does publish are said.
         attributes = ", ".join(sorted(published.attributes or ())) or "none"
         capacity = ", ".join(sorted(published.capacity or ())) or "none"
+        # It fails on every device alike, so no other node would do better.
         make = SelectorError if isinstance(cause, CompileFailure) else SelectorError.of_node
         return make(
             f"{owner}: selector #{self.position}: CEL {_kind(cause)} error: {cause} "
@@ -255,6 +257,8 @@ class ClaimCompiler:
         for number, claim in enumerate(claims):
             compiled = self._compiled(number, claim, value)
             requests.append(compiled)
+            # Nothing behind a fault is ever searched: the first one is the answer, and what follows need not be
+            # compiled.
             if compiled.fault is not None:
                 break
         return ClaimProgram(tuple(claims), requests)
@@ -319,6 +323,7 @@ class _Compiler:
     def _stage(self, request: DeviceRequest) -> Stage:
         self._check_gates(request.name, request)
         if not request.first_available:
+            # Neither field: a request of a type that this version does not know. Its empty class name is refused below.
             exact = request.exactly or ExactDeviceRequest()
             return Stage(self._number, request.name, (self._alternative(request.name, request, exact),), False)
         alternatives = tuple(
@@ -339,6 +344,7 @@ class _Compiler:
         own = self._selectors("", name, wanted.selectors)
         admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
         class_ = self._class(name, wanted.device_class_name)
+        # A mode of a later release: by a guess the pod would get more devices than it asked for, or fewer.
         if wanted.allocation_mode not in ("ExactCount", "All"):
             raise self._error(name, f"unsupported count mode {wanted.allocation_mode}")
         return Alternative(
@@ -372,6 +378,7 @@ class _Compiler:
         self, class_: str, name: str, selectors: Sequence[DeviceSelector] | None
     ) -> tuple[RequestSelector, ...]:
         for position, selector in enumerate(selectors or ()):
+            # A selector of a later release: left out, it would let every device through.
             if selector.cel is None:
                 raise self._error(name, f"selector #{position}: CEL expression empty (unsupported selector type?)")
         return tuple(
@@ -386,6 +393,7 @@ class _Compiler:
         if not class_name:
             raise self._error(name, "missing device class name (unsupported request type?)")
         class_ = self._class_of(class_name)
+        # Classes are of the cluster: no other node knows more of them, so this is a fault of the claim.
         if class_ is None:
             remedy = "it does not exist: create it, or correct deviceClassName"
             raise self._error(name, f"could not retrieve device class {class_name}: {remedy}")
@@ -413,6 +421,7 @@ def _compared(constraint: DeviceConstraint, features: Features) -> tuple[str, bo
     """(attribute, must be distinct) of a constraint; None when it is of an unknown type."""
     if constraint.match_attribute is not None:
         return constraint.match_attribute, False
+    # To the stable implementation the constraint is of an unknown type, and ends the attempt.
     if constraint.distinct_attribute is not None and not features.basic:
         return constraint.distinct_attribute, True
     return None
@@ -433,6 +442,7 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> ExtendedRequests:
         _PositionedContainer(position, container, position >= len(init) or container.restart_policy == "Always")
         for position, container in enumerate((*init, *regular))
     ]
+    # Sorted, as are the results: an attempt compares the requests with those of the claim that an earlier one made.
     built = [_Resource(resource, class_, containers) for resource, class_ in sorted(classes.items())]
     requests = [request for resource in built for request in resource.requests()]
     order = {one.container.name: one.position for one in containers}
@@ -475,6 +485,7 @@ class _Resource:
     """(container, request)"""
 
     def __post_init__(self) -> None:
+        # Long-lived containers run side by side, so none can use the devices of another.
         owned = [(one, one.amount(self.name)) for one in self.containers if one.amount(self.name) > 0]
         for one, amount in owned:
             if one.long_lived:

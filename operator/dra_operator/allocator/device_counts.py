@@ -57,6 +57,7 @@ class Query(NamedTuple):
         """The devices of a slice that match, and those on which a selector raises or capacity may be at fault."""
         held = usage.pool(pool.id)
         true = (1 << len(slice_.devices)) - 1
+        # By name: what is in use is known by names, which outlive the numbers of a slice.
         for number, device in enumerate(slice_.devices) if held and not self.in_use_too else ():
             if held.holds(device):
                 true &= ~(1 << number)
@@ -72,6 +73,7 @@ class Query(NamedTuple):
 
     def evaluate(self, pool: Pool, compiled: Compiled) -> Iterator[str]:
         """Has the slices of a pool evaluate the selectors, in parts."""
+        # A copy, since slices may come and go at the pauses.
         for slice_ in list(pool.slices):
             if self.expressions:
                 yield from slice_.evaluate(self.expressions, compiled)
@@ -135,6 +137,7 @@ class IncrementalAggregate(Generic[Part]):
         raise NotImplementedError
 
     def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
+        # Taken out as it was counted in, whatever the pool is by now: otherwise the sums would drift.
         old = self._parts.pop(id_, None)
         if old is not None:
             self.add(*old, -1)
@@ -211,6 +214,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
         # Node selectors that nobody can parse: nobody knows which nodes see the pool.
         if pool.malformed:
             return Count(fallible_elsewhere=True)
+        # Nodes that see devices of the pool elsewhere cannot say what "all" of them are either.
         elsewhere = everything and pool.troubles_others
         view = pool.own_view()
         if view is None:
@@ -270,6 +274,7 @@ class ValueSupply:
 def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Generator[None, None, list[ValueSupply]]:
     """See ``Allocator.supplies``."""
     found: dict[tuple[str, object], ValueSupply] = {}
+    # A copy, since pools may come and go at the pauses.
     for number, id_ in enumerate(list(inventory.pools())):
         if number % COUNTED_POOLS == COUNTED_POOLS - 1:
             yield
@@ -290,6 +295,7 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
                     supply.anywhere = True
                 else:
                     supply.nodes.add(node)
+    # By the value among equals, so that the same cluster gives the same plan.
     return sorted(found.values(), key=lambda it: (it.free, it.value.value[0], str(it.value.value[1])))
 
 

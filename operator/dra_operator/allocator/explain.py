@@ -75,6 +75,7 @@ def _too_few_values(constraint: str, column: Column, need: int, devices: int) ->
 def _too_few_equal(
     problem: NodeProblem, constraint: str, column: Column, stages: Sequence[Stage], need: int, devices: int
 ) -> Hint | None:
+    # The value that comes nearest: to have more of it is the smallest change.
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
     if most >= need:
@@ -134,6 +135,7 @@ def _ruled_out(problem: NodeProblem) -> str:
 
 def _devices(problem: NodeProblem, need: int, devices: int) -> Iterator[str]:
     count = devices.bit_count()
+    # A shared device serves several requests, so a number of devices would prove nothing.
     if not devices & problem.node.shareable and count < need:
         yield f"{count} {_are(count)} suitable"
 
@@ -190,6 +192,7 @@ def _capacity(problem: NodeProblem, stages: Sequence[Stage], devices: int) -> It
     for ledger in problem.ledgers:
         if ledger.consumable_capacity is not None:
             for device in each(devices & problem.node.shareable):
+                # An overdrawn device has nothing left; that it lacks more is not the fault of these requests.
                 left.update({name: max(0, nanos) for name, nanos in ledger.consumable_capacity.left(device).items()})
     if left:
         yield from _scarce("capacity", left, stages, _share)
@@ -224,6 +227,7 @@ def _least(stage: Stage, costs: Callable[[Domain, int], Mapping[str, int]]) -> M
             # One usable device costs nothing: the request may draw on nothing at all.
             if not own:
                 return {}
+            # The cheapest device for each name by itself: less than that no choice can take.
             scaled = {name: domain.need * nanos for name, nanos in own.items()}
             found = scaled if found is None else {n: min(nanos, scaled[n]) for n, nanos in found.items() if n in scaled}
     return found or {}
@@ -296,8 +300,10 @@ def _refusal(
     lost: tuple[Tally, ...] = (),
 ) -> Refusal:
     siblings = next(domains for domains in problem.domains if domain in domains)
+    # An alternative with a fault might have served the request: the refusal says so as well.
     faults = "".join(f"; {one.fault}" for one in siblings if one.fault is not None)
     matching = problem.matching(domain)
+    # Admin access may take a device in use, so none of them is in its way.
     busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
     return Refusal(
         node=problem.view.name,

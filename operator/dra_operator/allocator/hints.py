@@ -61,6 +61,7 @@ class Shortage(NamedTuple):
 
 def losses(problem: NodeProblem, domain: Domain) -> Iterator[tuple[Rule, int]]:
     """How many matching devices each check took, in the order of the checks."""
+    # Of devices that match only: what a check took of the others is no loss to the request.
     left = problem.matching(domain)
     for rule, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
         if taken := left & ~devices:
@@ -87,8 +88,10 @@ def meant(problem: NodeProblem, domain: Domain) -> Meant:
     view = problem.view
     naming = problem.node.compiled.drivers(domain.alternative.expressions)
     pools = [view_.pool for view_ in (*view.pools, *view.troubled)]
+    # Pools that cannot be used may hold what the request means, so they count for the drivers it can mean.
     pools += [*(old.pool for old in view.outdated), *(one.pool for one in view.unreadable)]
     drivers = {pool.driver for pool in pools}
+    # A selector that names no driver may mean any of them.
     drivers = {driver for driver in drivers if not any(one.excludes(driver) for one in naming)}
     usable = [pool for pool in view.pools if pool.pool.driver in drivers]
     return Meant(
@@ -184,6 +187,7 @@ def tolerate(domain: Domain, taints: Iterable[Taint]) -> str:
         one = len(wanted) == 1
         words = (f"toleration {wanted[0]}", "taint") if one else (f"tolerations {' and '.join(wanted)}", "taints")
         parts.append(f"add the {words[0]} to request {domain.alternative.request}, or have the {words[1]} removed")
+    # No toleration of the claim's author helps: a setting of this operator leaves the devices to another scheduler.
     if LEFT.value in schedulers:
         parts.append("have another scheduler place the pod, or this one not leave the devices alone (its settings)")
     elif schedulers:
@@ -258,6 +262,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
         broken = next(
             (n for n, capacity in capacities.items() if violates(amounts[n], capacity.request_policy, features)), None
         )
+        # An amount that the policy forbids is refused however much is left, so a gap would be the wrong reason.
         if broken is not None:
             forbidden = forbidden or _forbidden(problem, device, broken, amounts[broken], capacities[broken])
         elif found:
@@ -282,6 +287,7 @@ def _too_little(problem: NodeProblem, gap: Gap, requests: Mapping[str, Quantity]
         how = f" ({asked}, rounded up by the request policy)"
     device = problem.view.id(gap.device)
     fixes = [f"ask for at most {left} of {gap.name}"] if gap.left > 0 else []
+    # Waiting helps only if the device would have enough when nobody uses it.
     if gap.wanted <= gap.total:
         fixes.append(f"wait until other claims release their shares of {device}")
     return Hint(
@@ -319,6 +325,7 @@ def counter_hint(shortage: Shortage) -> Hint:
     for device in each(shortage.gone):
         place = view.pool_of[device]
         table = view.pools[place].counters
+        # With the gate off no counter is read, and each device that draws on one is refused.
         if not table.names:
             return Hint("; partitionable devices are off", "enable DRAPartitionableDevices")
         left = table.available(problem.node.usages[place].charged)
@@ -391,6 +398,7 @@ def _binding(shortage: Shortage) -> Hint:
 
 
 def _node_operations(shortage: Shortage) -> Hint:
+    # If our gate is on, it is the kubelet of the node that does not declare the feature.
     on = shortage.problem.node.features.optional_node_operations
     where = "for the kubelet of this node" if on else "for scheduler, API server and kubelets"
     return Hint("", f"enable DRAOptionalNodeOperations {where}, or have the driver publish no skipNodeOperations")
@@ -410,6 +418,7 @@ def _taints(shortage: Shortage) -> Hint:
     problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
     taints = {device: frozenset(taints_of(problem, domain, device)) for device in each(shortage.gone)}
     by_number = Counter(taint for own in taints.values() for taint in own)
+    # By the taint itself among equally frequent ones: a hint that changed from look to look would be news.
     order = sorted(by_number, key=lambda taint: (-by_number[taint], taint))
     others = list(filter(None, map(scheduler_of_taint, order)))
     plain = [taint for taint in order if not scheduler_of_taint(taint)]
@@ -453,6 +462,8 @@ def _value(shortage: Shortage) -> Hint:
 
 
 def _unpublished(shortage: Shortage) -> Hint:
+    # What is nearest to working comes first: a pool that is incomplete, then one that is unreadable, then an outdated
+    # one.
     offered = meant(shortage.problem, shortage.domain)
     if offered.troubled:
         return Hint("", "have the driver publish complete and valid pools")

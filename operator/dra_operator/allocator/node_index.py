@@ -80,6 +80,7 @@ class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
         view = pool.own_view()
         values: Counter[Value] = Counter()
         devices = 0
+        # A cluster-wide pool by all of its slices: which of them a node sees differs from node to node.
         for slice_ in () if view is None else view.slices if pool.owning_node is not None else pool.slices:
             for query in self._comparison.queries:
                 for number in each(query.matches(pool, slice_, usage, inventory).true):
@@ -228,6 +229,7 @@ def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
 
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
+    # Requests for all devices are counted by node below: here only what is the same everywhere.
     exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
     # The limit counts each request at its least, so of alternatives the smallest (allocator.md section 4).
     room = MOST_RESULTS - sum(min(counts) for counts in exact if counts)
@@ -275,6 +277,7 @@ class Candidates:
         return list(dict.fromkeys(node for counts in self.erring for node in counts.may_error()))
 
     def __contains__(self, node: object) -> bool:
+        # A node on which the attempt may end with an error is tried whatever its devices are (E2E-055).
         if self.anywhere or node in self.may_error:
             return True
         return isinstance(node, str) and all(_holds(wants, node) for wants in self.wants)
@@ -282,6 +285,7 @@ class Candidates:
     @property
     def refusal_holds_for_all(self) -> bool:
         """Whether every excluded node is out because of the request that ``refusal`` names."""
+        # Else some nodes may be out for another request, of which the refusal says nothing.
         return len(self.wants) == 1 or not any(want.counts.number(want.least) for want in scarcest(self.wants))
 
     def closest(self) -> str | None:
@@ -289,6 +293,7 @@ class Candidates:
         if self.anywhere:
             return None
         counts = scarcest(self.wants)[0].counts
+        # The devices that every node sees tell none from another.
         most = counts.best() - counts.cluster_wide
         return next(counts.nodes(most), None) if most else None
 
@@ -400,6 +405,7 @@ class NodeIndex:
         for stage in program.stages:
             namespace = program.claims[stage.claim].metadata.namespace or ""
             for alternative in stage.alternatives:
+                # Selectors of classes are everybody's: what they said is kept at nobody's expense.
                 is_of_classes = all(selector.class_ for selector in alternative.selectors)
                 compiled.kept.used_by(CLASSES if is_of_classes else namespace, alternative.expressions)
 
@@ -435,7 +441,9 @@ class NodeIndex:
     def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
         want = scarcest(wants)[0]
+        # By identity: the counts of equal queries are one object, and the first stage with them is named.
         stage = next(s for s in program.stages if self._counts_of(s.alternatives[0]) is want.counts)
+        # The index keeps counts and no devices, so this refusal has no other numbers.
         return Refusal(
             node="",
             rule=Rule.SELECTOR,

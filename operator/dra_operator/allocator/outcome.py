@@ -63,6 +63,7 @@ class Tally:
 
     def of(self, matching: int) -> str:
         """The tally beside so many devices that match: ``3 in use``, ``all in use``."""
+        # Nothing is wrong with these devices: it is the feature that is lacking, so the sentence is another one.
         if self.rule is Rule.BINDING_CONDITIONS:
             lost = f"{'needs' if self.devices == 1 else 'need'} binding conditions, which are off"
         else:
@@ -94,6 +95,7 @@ class RefusedClaim:
     """The class that serves the resource."""
 
     def __str__(self) -> str:
+        # The author of the pod never wrote the claim: the resource is the name that he knows.
         if self.resource:
             return f"extended resource {self.resource} (device class {self.device_class})"
         return f"claim {self.key}"
@@ -147,6 +149,7 @@ class Refusal:
 
     def line(self, *more: str) -> str:
         """One line for an event, without the node: what the node cannot do, as a number of nodes would say it."""
+        # Before the semicolon stands what is asked for, behind it what was found: the counts belong between them.
         amount, _, found = self.detail.partition("; ")
         clauses = [f"{self._needed}{amount}", self._offered(), found, listed(self.pools, 2, "; "), *more]
         return self._cannot(*filter(None, clauses))
@@ -191,8 +194,10 @@ class Refusal:
     def _offered(self) -> str:
         if not self.devices:
             return self._none
+        # The number of devices that do not match would change with each slice of any driver, and make the event news.
         if not self.matching and (self.devices == 1 or self.mixed):
             return "no device matches" if self.mixed else "the only device does not match"
+        # The number of all devices is that of several drivers then, and changes with each slice of any.
         all_ = "" if self.mixed else f" of {self.devices}"
         matching = f"{self.matching or 'none'}{all_} {'matches' if self.matching == 1 else 'match'}"
         return ", ".join([matching, *(tally.of(self.matching) for tally in self.lost)])
@@ -222,6 +227,8 @@ class Allocated:
     @property
     def score(self) -> int:
         """Raw score of the node: 8 minus the index of each chosen subrequest, summed (scheduling.md 4.4)."""
+        # 8 is the most alternatives that the API allows in a request, so that the last of them still counts more than
+        # none.
         return sum(8 - choice.index for choice in self.chosen)
 
 

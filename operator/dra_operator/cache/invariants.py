@@ -62,6 +62,7 @@ def _held(allocation: AllocationResult) -> Iterator[tuple[DeviceId, bool]]:
 
 def _wrong_totals(cluster: Cluster) -> Iterator[str]:
     """The totals kept step by step must equal those counted afresh."""
+    # Counted from nothing: a sum that is kept step by step shows a wrong step only in comparison.
     held = (allocation for _, allocation in cluster.allocated_devices.holders())
     if Usage(held, shares=cluster.features.consumable_capacity) != cluster.allocated_devices.usage:
         yield "the devices in use, kept step by step, differ from those that claims hold"

@@ -69,10 +69,12 @@ def partition_summary(
         same = by_type.setdefault((one.attribute, one.type), [one])
         if same[0] is not one:
             same.append(one)
+        # With two costs nobody could say how many of the type would still fit.
         if same[0].cost != one.cost:
             raise SummaryError(f"PartitionCostMismatch: pool {pool}: devices of type {one.type} draw different amounts")
     if len(by_type) > SUMMARY_ENTRIES:
         raise SummaryError(f"PartitionSummaryOverCap: pool {pool} has {counted(len(by_type), 'partition type')}")
+    # Counted once for all types: each is asked as if only it were allocated from now on.
     left = _left(slices, taken)
     return tuple(
         PartitionTypeStatus(attribute=attribute, type=type_, total=len(same), allocatable=_allocatable(same, left))
@@ -224,11 +226,13 @@ def _status(
     )
     announced = max(slice_.spec.pool.resource_slice_count for slice_ in newest)
     is_new = features.release >= Release.V1_37
+    # Counts of half a pool would be wrong in silence, so an incomplete one has none.
     if len(newest) < announced:
         text = f"pool {pool} is incomplete: observed {len(newest)}/{announced} slices at generation {generation}"
         return structs.replace(known, validation_error=_cut(INCOMPLETE * is_new + text))
     devices = {device.name for slice_ in newest for device in slice_.spec.devices or ()}
     held = usage.pool(pool)
+    # With shares: a device of which a part is taken is not free, whatever is left of it.
     taken = held.exclusive.keys() | held.shares.keys()
     tainted = _tainted(newest) - taken if is_new and features.device_taints else set()
     counts = structs.replace(

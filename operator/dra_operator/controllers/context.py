@@ -37,6 +37,7 @@ class Announced:
 
     def is_news(self, about: str, text: str) -> bool:
         """Return whether the object's last text was another one; from now on this is the last."""
+        # Told again, the same event would be counted up on the server and say nothing new.
         if self._texts.get(about) == text:
             return False
         self._texts.put(about, text)
@@ -109,6 +110,7 @@ class GrowingPauses:
     def puts_off(self, what: str, key: Key) -> bool:
         """Return whether it must not be done yet; the key comes back when it may."""
         done = self._done.get(what)
+        # By what was done, and not by what failed: each step of such a circle succeeds.
         left = done.at + done.pause - self._clock() if done is not None else 0.0
         if left > 0:
             self._later(key, left)

@@ -74,6 +74,7 @@ class QueueGauges(Collector):
             "Seconds for which the oldest of these keys has waited",
             labels=["name"],
         )
+        # Read from the queue at each scrape: a counter of the library would take a lock for each key.
         adds = CounterMetricFamily("workqueue_adds", "How often a key became ready to be worked on", labels=["name"])
         retries = CounterMetricFamily("workqueue_retries", "How often the work on a key failed", labels=["name"])
         for controller, queue in self._queues.all().items():
@@ -192,6 +193,7 @@ class DeviceGauges(Collector):
         for pool, slices in newest_slices(self._cluster.slices).items():
             devices = sum(len(slice_.spec.devices or ()) for slice_ in slices)
             in_use = len(usage.pool(pool).charged)
+            # By the slices and not by the inventory: a pool that cannot be used has devices all the same.
             published[pool.driver] += devices
             used[pool.driver] += in_use
             beside[pool.driver] += max(0, devices - in_use) if in_use else 0
@@ -262,6 +264,7 @@ class PlacementMetrics:
             buckets=[0.001 * 2**power for power in range(15)],
             registry=registry,
         )
+        # Looked up once: finding a labelled counter costs more than counting.
         self._attempts = {result: attempts.labels(result, profile) for result in AttemptResult}
         self._seconds = {result: seconds.labels(result, profile) for result in AttemptResult}
         labels = ["profile", "driver", "status"]
@@ -481,6 +484,7 @@ class LateWork:
         """Warn of what is late now."""
         for controller in BINDING:
             queue = self._queues[controller]
+            # The oldest is enough: if it is not late, none is.
             taken = next(queue.taken(), None)
             self._judge(controller, "work on a key is not done, requests for it may be unanswered", taken, queue)
             # The oldest only: a line of ten thousand keys is looked at each second.

@@ -52,6 +52,7 @@ class OwnControllers:
     @classmethod
     def of(cls, names: Collection[str]) -> Self:
         """Only the named ones are ours. Raises UnknownController."""
+        # A misspelt name would silently leave work to nobody.
         if unknown := sorted(set(names) - set(NAMES)):
             raise UnknownController(f"{', '.join(unknown)}: not among {', '.join(NAMES)}")
         return cls(**{name: name in names for name in NAMES})

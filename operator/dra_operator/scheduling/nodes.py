@@ -60,6 +60,8 @@ class PodRules:
 
     def obstacle(self, state: LoadedNode, served: Collection[str] = ()) -> Obstacle | None:
         """Return the first obstacle on the node, or None if the pod can run there. See ``NodeRule.obstacle``."""
+        # The cheapest first, and the first obstacle is the answer: kube-scheduler reports its first failed filter as
+        # well.
         for rule in self._rules:
             obstacle = rule.obstacle(state, served)
             if obstacle is not None:
@@ -160,6 +162,7 @@ class Nodes:
 
     def _note(self, name: str) -> None:
         self.revision += 1
+        # Taken out and put back, so that the journal is in the order of the latest changes.
         self._changed.pop(name, None)
         self._changed[name] = self.revision
 
@@ -170,10 +173,12 @@ class Nodes:
     def minds_pods(self, pod: Pod) -> bool:
         """Whether other pods may matter to where the pod fits: few pods have rules or preferences about others."""
         spec = pod.spec
+        # Pods on nodes count as well: their anti-affinity keeps others away that have no rule themselves.
         return bool(spec.affinity or spec.topology_spread_constraints or self.pods_by_node.has_terms)
 
     def rules_of(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
         """What the pod asks of any node."""
+        # Rules between pods cost a look at all of them, and nearly no pod has any.
         around = RuleSurroundings(self.pods_by_node, self._topologies, volumes)
         return PodRules(pod, around, RULES if self.minds_pods(pod) else OF_NODES)
 
@@ -193,6 +198,7 @@ class Nodes:
 
     def prepare(self, query: DomainQuery) -> Iterator[int]:
         """Have the answer ready, in pieces: says after each how many labels it has compared, or what takes as long."""
+        # First what the query is made of, in pieces; then the answer is one sum.
         yield from self._topologies.making(query.key, query.scope)
         yield from self.pods_by_node.counting(query.selection)
         query.counts(self.pods_by_node, self._topologies)
@@ -225,6 +231,7 @@ class Nodes:
         return (name for _, name in order)
 
     def _after(self, name: str, most: int) -> list[Node]:
+        # By name and not by position: nodes come and go between two parts.
         start = bisect_right(self._names, name)
         return [self._states[it].node for it in self._names[start : start + most]]
 

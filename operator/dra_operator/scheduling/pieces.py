@@ -58,6 +58,8 @@ class InPieces(Generic[Y, T]):
     def __next__(self) -> Y:
         try:
             return self._work.send(self.elapsed)
+        # The answer of a generator is in the exception that ends it. Raised on, so that a ``for`` over the pieces ends
+        # as well.
         except StopIteration as end:
             self._answer, self.is_over = end.value, True
             raise
@@ -65,6 +67,7 @@ class InPieces(Generic[Y, T]):
     @property
     def answer(self) -> T:
         """Return the result of the work. Raises RuntimeError before the end."""
+        # The answer may be None, so None cannot stand for "not yet".
         if not self.is_over:
             raise RuntimeError("the work goes on: iterate to its end first")
         return cast("T", self._answer)
@@ -74,6 +77,7 @@ def decided(work: Generator[Any, Any, T], pause: Callable[[], None] | None = Non
     """Return the answer of the work, done in one go; ``pause`` is called at each pause, and may raise."""
     pieces = InPieces(work)
     for _ in pieces:
+        # Such as a deadline of the caller, which has no event loop.
         if pause is not None:
             pause()
     return pieces.answer

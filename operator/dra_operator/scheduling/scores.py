@@ -83,6 +83,7 @@ class PreferNoScheduleScore(Score):
     @classmethod
     def of(cls, pod: Pod, cluster: ScoredCluster) -> PreferNoScheduleScore | None:
         """Only where a node has such a taint."""
+        # Where no node has one, all nodes are equal, and the first that fits may be taken.
         return cls(pod.spec.tolerations or ()) if cluster.has_soft_taints else None
 
     def raw(self, state: LoadedNode) -> float:
@@ -91,6 +92,7 @@ class PreferNoScheduleScore(Score):
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
         """Return 100 for a node without such taints, 0 for the most."""
+        # Relative to the worst node that fits, and not to a fixed number, as kube-scheduler does it (NR-22).
         worst = min(raws)
         return [BEST_SCORE - int(BEST_SCORE * raw / worst) if worst else BEST_SCORE for raw in raws]
 
@@ -108,6 +110,7 @@ class PreferredAffinityScore(Score):
     def __init__(self, pod: Pod, pods_by_node: PodsByNode, topologies: Topologies, nodes: int) -> None:
         self._by_key: dict[str, Counter[str]] = {}
         self.best = 0.0
+        # Summed by domain once, so that a node costs a look-up for each topology key.
         found = list(_counts(pod, pods_by_node, topologies))
         for counts, weight in found:
             sums = self._by_key.setdefault(counts.topology.key, Counter())
@@ -141,11 +144,13 @@ class PreferredAffinityScore(Score):
     def raw(self, state: LoadedNode) -> float:
         """Return the sum over the node's domains."""
         labels = state.node.metadata.labels or {}
+        # A node without the label is in no domain: nothing counts for it.
         return float(sum(sums[labels[key]] for key, sums in self._by_key.items() if key in labels))
 
     def normalized(self, raws: Sequence[float]) -> list[int]:
         """Return 0 for the worst node, 100 for the best, and the others in proportion."""
         least, most = min(raws), max(raws)
+        # If all nodes are equal nothing is preferred, and 0 for each says so.
         return [int(BEST_SCORE * (raw - least) / (most - least)) if most > least else 0 for raw in raws]
 
 
@@ -167,7 +172,9 @@ class PreferredNodeAffinityScore(Score):
     name, weight = "node affinity", 2
 
     def __init__(self, preferred: Sequence[PreferredSchedulingTerm]) -> None:
+        # Parsed once for the pod, not once for each node.
         self._terms = [(it.weight, term) for it in preferred if (term := _parsed(it)) is not None]
+        # Reached by a node that matches every term. Negative weights are refused by the API server.
         self.best = float(sum(weight for weight, _ in self._terms))
 
     @classmethod
@@ -225,6 +232,7 @@ class ScheduleAnywayScore(Score):
     def raw(self, state: LoadedNode) -> float:
         """Return the weighted number of counted pods, negated."""
         labels = state.node.metadata.labels or {}
+        # As in kube-scheduler such a node is left out of the comparison, and scores 0.
         if not all(it.key in labels for it in self._constraints):
             return -math.inf
         counts = ((it, it.counts.by_domain.get(labels[it.key], 0), weight) for it, weight in self._weighted())
@@ -233,6 +241,7 @@ class ScheduleAnywayScore(Score):
     def normalized(self, raws: Sequence[float]) -> list[int]:
         """Return 100 for the node with the fewest pods, and for all nodes if no pod counts."""
         costs = [-raw for raw in raws if raw != -math.inf]
+        # Nodes without the labels are not compared: their infinite cost would make all others equal.
         most, fewest = max(costs, default=0.0), min(costs, default=0.0)
         if not most:
             return [0 if raw == -math.inf else BEST_SCORE for raw in raws]
@@ -243,6 +252,7 @@ class ScheduleAnywayScore(Score):
 
     @staticmethod
     def _cost(constraint: SpreadConstraint, count: int, weight: float) -> float:
+        # A larger skew makes the difference of a few pods matter less, as in kube-scheduler.
         return count * weight + constraint.max_skew - 1
 
 
@@ -280,6 +290,7 @@ class PodScores:
 
     def weighted(self, raws: Sequence[Raw]) -> list[WeightedScores]:
         """Return the weighted scores of all nodes that fit, in their order."""
+        # Only now: a score is relative to the other nodes that fit, and these are known at the end.
         columns = [it.normalized([raw[number] for raw in raws]) for number, it in enumerate(self._scores)]
         rows = zip(*columns, strict=True) if columns else ((),) * len(raws)
         return [

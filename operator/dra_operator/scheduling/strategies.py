@@ -59,6 +59,7 @@ class EmptiestStrategy(Strategy):
 
     def score(self, candidate: Candidate) -> int:
         """Return the free devices afterwards."""
+        # After the pod and not before it: of two nodes the pod may take more of one, by other alternatives.
         return candidate.after.idle
 
 
@@ -76,6 +77,7 @@ class BestFitStrategy(Strategy):
 
     def score(self, candidate: Candidate) -> int:
         """Return the free devices and cpu, negated. The pod's own cpu is equal on all nodes and left out."""
+        # Cpu as well: a node that is out of cpu cannot use its devices.
         return -(candidate.after.idle * CORES_PER_DEVICE + candidate.milli_cpu)
 
 
@@ -101,10 +103,13 @@ class PackingStrategy(Strategy):
         begun = before.whole - after.whole
         if not before.units:  # only pods without claims fit there
             return SHARED_SCORE
+        # An empty node: to begin it is the last resort, the more so the more devices are begun.
         if before.whole == before.units:
             return max(WHOLE_SCORE - begun, 1)
+        # A node in use, of which whole devices are begun: never worse than an empty node.
         if begun:
             return max(IN_USE_SCORE - begun, WHOLE_SCORE)
+        # What is left of shared devices: the fuller they are, the better.
         shared = before.idle - 1000 * before.whole
         return max(SHARED_SCORE - shared // 100, HALF_SCORE)
 
@@ -133,6 +138,7 @@ class FgdStrategy(Strategy):
     def score(self, candidate: Candidate) -> int:
         """Return the score, from 0 to 99; 50 if the fragmentation stays the same."""
         mix = candidate.mix
+        # With the cpu before and after: a pod may make devices useless by taking the cpu beside them.
         before = wasted_with(mix, candidate.before, candidate.milli_cpu, lost=1, unused=0)
         after = wasted_with(mix, candidate.after, candidate.milli_cpu_after, lost=1, unused=0)
         return bisect_right(_STEPS, before - after)
@@ -161,6 +167,7 @@ class FragStrategy(Strategy):
         """Return the decrease of the waste; for a pod without devices also less for idle devices."""
         before, after = candidate.before, candidate.after
         less = _in_vain(candidate, before, candidate.milli_cpu) - _in_vain(candidate, after, candidate.milli_cpu_after)
+        # A pod without devices wastes none, so all nodes would be equal to it but for the term below.
         if after.idle != before.idle:
             return less
         return less - before.idle * WEIGHT_OF_ALL * (LOST_WEIGHT + UNUSED_WEIGHT) // IDLE_DIVISOR

@@ -98,10 +98,12 @@ class LearnedMix:
     def _count_all(self, program: ClaimProgram, times: int, milli_cpu: int) -> None:
         for stage in program.stages:
             wanted = stage.alternatives[0]
+            # Admin access takes nothing from others, and a request for all devices leaves a placement no choice.
             if not (wanted.admin or wanted.everything) and wanted.count:
                 self._count(wanted, times, milli_cpu)
 
     def _count(self, wanted: Alternative, times: int, milli_cpu: int) -> None:
+        # By what a node offers and how many are wanted: who asks, and under which name, does not matter.
         key = (wanted.offer, wanted.count)
         known = self._counts.get(key)
         # Counting a class has its selectors evaluated on all devices, at the expense of whoever is scored.
@@ -124,6 +126,7 @@ class LearnedMix:
     def _renew(self) -> None:
         commonest = self._commonest()
         total = sum(it.weight for _, it in commonest)
+        # Nothing was asked for yet, or only what is not counted: the last mix stays.
         if not total:
             return
         shares = {key: (it.weight * WEIGHT_SUM // total, it.milli_cpu) for key, it in commonest}
@@ -142,6 +145,7 @@ class LearnedMix:
 
 def _moved(before: tuple[int, int], after: tuple[int, int]) -> int:
     """By how much of the weights a class differs: all of it, if its pods ask for other cpu."""
+    # Cpu decides whether a device is of any use, so other cpu is another class.
     differs = abs(before[1] - after[1]) * CHANGED_SHARE_DIVISOR > max(before[1], after[1])
     return max(before[0], after[0]) if differs else abs(before[0] - after[0])
 

@@ -72,6 +72,7 @@ class BestFitOrder:
 
     def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """The fullest first."""
+        # The ledger knows what this search has taken so far; the node only what is allocated.
         consumable = next((it for ledger in domain.ledgers if (it := ledger.consumable_capacity) is not None), None)
         spent = _counters_left(domain)
         keys = {}
@@ -82,6 +83,7 @@ class BestFitOrder:
                 keys[device] = _left(problem, consumable, device)
             else:
                 keys[device] = spent.get(device, 0), tuple(_size(problem, device))
+        # By the number among equals, so that the same devices are always chosen.
         return Tried(sorted(keys, key=lambda device: (keys[device], device)), len(keys) // 16)
 
 
@@ -162,6 +164,7 @@ def destroyed(supply: NodeSupply, now: Totals, then: Totals) -> int:
     """What a unit's change costs the node, in billionths of what the mix may ask of it, times weights. Exact."""
     cost, takes = 0, supply.totals.takes
     for number, it in enumerate(supply.mix.classes):
+        # Relative to what the node can still serve of the class: the last chance for a class weighs most.
         cost += it.weight * (now.takes[number] - then.takes[number]) * ALL_BILLIONTHS // (takes[number] or 1)
     return cost
 
@@ -223,6 +226,7 @@ def sketch(
 ) -> Sketch:
     """One node's. Raises AllocationError where a decision would fail."""
     supply = supply_of(node, kinds)
+    # A pod without claims takes no device: nothing has to be searched.
     if not program.stages:
         return Sketch(supply.totals, supply.totals, 0)
     key, units = _alike(node, program, kinds, supply, order), supply.units
@@ -264,6 +268,7 @@ def _offered(node: NodeState, program: ClaimProgram) -> Hashable | None:
         if program.fault is not None or len(stage.alternatives) > 1 or not _is_plain(wanted):
             return None
         offered = offer(node, Domain(wanted, 0, 0))
+        # Where a selector fails, the decision may end with an error on one node and not on its twin.
         if offered.raised:
             return None
         shares = tuple([(it, *((name, a.nanos) for name, a in s.items())) for it, s in offered.shares.items()])

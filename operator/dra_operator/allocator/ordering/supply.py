@@ -52,6 +52,7 @@ def contested(whole: Placed, after: Mapping[int, Placed], asked: Sequence[int]) 
     ``whole``: what an empty unit has room for; ``after``: for what is left of it once a placement is taken; ``asked``:
     how much of a unit each class asks for, times how often.
     """
+    # A mix may ask for nothing of this kind of unit.
     all_squared = sum(asked) ** 2 or 1
     found = []
     for number in range(len(whole)):
@@ -75,6 +76,7 @@ def rivals_of(number: int, whole: Placed, after: Mapping[int, Placed]) -> dict[i
     shut_out = {
         placement: {other for other in others if not after[placement][other]}
         for placement in whole[number]
+        # For placements beyond ``DEPARTING_DEVICES`` nothing was worked out.
         if placement in after
     }
     # A class that no placement leaves room for is shut out whatever is chosen: it is no reason for one placement rather
@@ -146,9 +148,11 @@ class PartitionedKind:
         return (free | 1 << device if sign > 0 else free & ~(1 << device)), tuple(left)
 
     def _count(self, state: State) -> Totals:
+        # An overdrawn counter has less than nothing left.
         idle = max(0, self._part(enumerate(state[1])))
         placed = self._placements(state)
         usable = [sum([self._part(self._charges[it]) for it in found]) for found in placed]
+        # What is idle where no request of the class fits is lost to the class.
         lost = [0 if found else idle for found in placed]
         counted = self._counted(placed)
         takes = [
@@ -183,6 +187,7 @@ class PartitionedKind:
 
     def _part(self, amounts: Iterable[tuple[int, int]]) -> int:
         values = self._values
+        # A driver may publish a counter of zero.
         part = sum([amount * DEVICE_THOUSANDTHS // (values[number] or 1) for number, amount in amounts])
         return part // (len(values) or 1)
 
@@ -347,6 +352,7 @@ class NodeSupply:
         """Each unit as it is."""
         for device in range(len(self._kinds)):
             unit = self.unit(device)
+            # Once for each unit: its partitions share what is left of it.
             if unit not in self._now:
                 self._now[unit] = self._changed(device, ())
         self.units = tuple(self._now.values())
@@ -378,6 +384,7 @@ class NodeSupply:
         worth: tuple[int, ...] | None = self._kept.get(WORTH_KEY)
         if worth is None:
             units = {self.unit(device): device for device in range(len(self._kinds))}
+            # One device of each unit stands for it: all of them lead to the same kind.
             whole = summed([self._whole(device) for device in units.values()], len(self.mix.classes))
             worth = tuple(
                 [
@@ -407,12 +414,14 @@ class NodeSupply:
             by_unit.setdefault(self.unit(each_taken[0]), []).append(each_taken)
         units = dict(self._now)
         for unit, its in by_unit.items():
+            # Of devices beyond ``WEIGHED_DEVICES`` nothing is weighed, so nothing changes for them.
             if unit in units:
                 units[unit] = self._changed(its[0][0], its)
         return summed(list(units.values()), len(self.mix.classes))
 
     def of_unit(self, device: int, taken: Sequence[Taken]) -> Totals:
         """The unit of a device, after these were taken of it."""
+        # Most questions are about a unit from which this decision has taken nothing yet.
         now = self._now.get(self.unit(device))
         return now if now is not None and not taken else self._changed(device, taken)
 
@@ -460,6 +469,7 @@ class NodeSupply:
 
     def _of_partitions(self, unit: _Unit, taken: Iterable[Taken]) -> Totals:
         left = self._node.counters(unit.place).left
+        # Shifted to the numbers of the kind, which begin at the lowest partition of any unit.
         free = (unit.block.devices >> _lowest(unit.block)) & ~(self._node.in_use >> unit.first)
         state = (free, tuple([left[number] for number in unit.block.counters]))
         return unit.kind.totals(unit.kind.without(state, [device - unit.first for device, _ in taken]))
@@ -485,6 +495,7 @@ def _count(kind: Kind, left: tuple[int, ...]) -> Totals:
         usable.append(number * size)
         lost.append(0 if number else idle)
         served.append(number)
+    # In thousandths, as units with partitions count: the totals of a node add both up.
     takes = tuple([number * REQUEST_THOUSANDTHS for number in served])
     whole = int(idle == DEVICE_THOUSANDTHS)
     return Totals(idle, tuple(usable), tuple(lost), takes, whole, 1, tuple(served))

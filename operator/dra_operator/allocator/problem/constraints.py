@@ -55,6 +55,7 @@ class Match(Constraint):
         if not self._common:
             return devices & self.column.present
         common = self._common[-1]
+        # A value of unknown type equals nothing for certain, so no second device can join it.
         return 0 if common is UNKNOWN else devices & self.column.with_any(common)
 
     def take(self, device: int, request: Request) -> None:
@@ -204,6 +205,7 @@ class DerivedMatch(DerivedConstraint):
         return 0 if common is UNKNOWN else devices & column.with_any(common)
 
     def _with(self, values: Values) -> Values:
+        # What all of them have in common so far; a stack, so that giving back restores it.
         return self._taken[-1] & values if self._taken else values
 
     def state(self) -> Hashable:

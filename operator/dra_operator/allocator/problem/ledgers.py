@@ -153,10 +153,12 @@ class Ledger(ABC):
 
     def state(self) -> Hashable:
         """All that later answers depend on: equal states give equal answers."""
+        # Equal to no other state: without a promise of the ledger no failure is remembered.
         return object()
 
     def tells_apart(self, devices: int, requests: Sequence[Request]) -> Iterable[int]:
         """Sets of devices. Two devices in the same sets can be exchanged in all that was and will be taken."""
+        # Each in a set of its own: without a promise of the ledger no two devices are interchangeable.
         return (1 << device for device in each(devices))
 
     def alike_now(self, device: int, others: int) -> int:
@@ -175,6 +177,7 @@ def consumptions(requests: Iterable[Request]) -> list[Consumption]:
     """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
     found: dict[int, Consumption] = {}
     for request in requests:
+        # By identity: requests with the same offer share one mapping, and to compare mappings costs more than it saves.
         amounts, usable = found.get(id(request.amounts), (request.amounts, 0))
         if amounts:
             found[id(amounts)] = amounts, usable | request.usable
@@ -202,6 +205,8 @@ class ChargedOnce(Ledger):
         """Devices that cannot be charged now."""
 
     def admit(self, devices: int, request: Request) -> int:
+        # A further share of a device that is charged already costs nothing, even if its counters are used up (section
+        # 10).
         return devices & (~self._closed | self._already_charged)
 
     def take(self, device: int, request: Request) -> None:
@@ -221,6 +226,7 @@ class ChargedOnce(Ledger):
             return
         if self._shareable >> device & 1:
             self._holders[device] -= 1
+            # Other shares are left, and the charge stays with them.
             if self._holders[device]:
                 return
             del self._holders[device]
@@ -243,6 +249,8 @@ class ChargedOnce(Ledger):
         """The device is charged, and not by the allocated state."""
         if device - self.offset not in self._charged:
             return False
+        # A search marks what it takes as charged too; ``_holders`` tells that from what the allocated state has
+        # charged.
         return not self._already_charged >> device & 1 or device in self._holders
 
     @abstractmethod
@@ -330,6 +338,7 @@ class Counters(ChargedOnce):
         """What a device consumes, summed over all sets for each counter name; nothing of one that may be charged."""
         costs: dict[str, int] = {}
         group = self._groups.of.get(device - self.offset)
+        # A shareable device may be charged by the time it is taken, so nothing is certain of its cost.
         if group is not None and not self._shareable >> device & 1:
             for number, amount in self._groups.groups[group][0]:
                 costs[self._groups.names[number]] = costs.get(self._groups.names[number], 0) + amount
@@ -381,6 +390,7 @@ class Compatibility(ChargedOnce):
     ) -> None:
         super().__init__(table.of, offset, shareable, already_allocated)
         self._table = table
+        # A copy: the node keeps the groups for other searches.
         self._common = [dict(common)]
         self._closed = self._incompatible()
         self._history = [self._closed]
@@ -413,6 +423,7 @@ class Compatibility(ChargedOnce):
         """The devices that have no group in common with what is allocated."""
         common, bits = self._common[-1], 0
         for membership, devices in self._table.kinds:
+            # A counter set on which nobody draws yet asks for no group in common (K37-CG-02).
             if any(set_ in common and not common[set_] & groups for set_, groups in membership):
                 bits |= devices << self.offset
         return bits
@@ -479,6 +490,7 @@ class CapacityShares(Ledger):
         """Devices by what a share consumes of them."""
         for amounts, usable in consumptions(requests):
             groups: dict[tuple[tuple[str, int], ...], int] = {}
+            # Only those that may be taken: what a share would take of the others distinguishes nothing.
             for device in each(usable):
                 if device in amounts:
                     key = tuple((name, amount.nanos) for name, amount in amounts[device].items())
@@ -495,6 +507,7 @@ class CapacityShares(Ledger):
         return others
 
     def treats(self, request: Request) -> Hashable:
+        # Requests with the same amounts take the same of each device, and share one mapping.
         return id(request.amounts)
 
     def _move(self, device: int, request: Request, sign: int) -> None:

@@ -74,6 +74,7 @@ class _Filtering:
 
     def filtered(self) -> Filtered:
         """Applies the filters to all alternatives of the program."""
+        # All of them, also behind one that is short: an error of a later claim has to be met in any case (section 4).
         made = list(self.domains())
         # A search only takes devices away, so a request that is short alone is short behind any choice.
         dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
@@ -118,6 +119,7 @@ class _Filtering:
         if not (troubled and self._node.errors_stay):
             yield from troubled
             return
+        # Selectors that name another driver keep the trouble of this pool from the request (section 15).
         naming = self._node.compiled.drivers(domain.alternative.expressions)
         for pool in troubled:
             if pool.status is Status.INVALID and not pool.devices:

@@ -123,6 +123,7 @@ class GangProgress:
 
     def lead(self, pod: Pod) -> None:
         """Have the pod plan for all. An attempt that comes to no end leaves no refusal to wait with."""
+        # First, since it raises: an event out of turn must change nothing.
         self._move(GangEvent.LEAD)
         self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
 

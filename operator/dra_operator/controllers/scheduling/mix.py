@@ -74,6 +74,7 @@ def _asked(number: int, entry: object) -> Asked:
     if not isinstance(entry, dict) or entry.keys() - {"cpu"} != {"weight", "exactly"}:
         raise MixError(f"entry {number}: expected the fields weight, exactly and perhaps cpu, and no others")
     weight = entry["weight"]
+    # True and False are whole numbers to Python, and to nobody else.
     if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= LARGEST_WEIGHT:
         raise MixError(f"entry {number}, weight: expected a whole number from 1 to {LARGEST_WEIGHT}, got {weight!r}")
     claim = {
@@ -82,6 +83,7 @@ def _asked(number: int, entry: object) -> Asked:
         "metadata": {"name": f"mix-{number}", "namespace": "default"},
         "spec": {"devices": {"requests": [{"name": "request", "exactly": entry["exactly"]}]}},
     }
+    # As the API server would, so that a request in the file reads as it does in a claim.
     set_defaults(claim, now=_NO_TIME)
     try:
         made = convert(ResourceClaim, claim)
@@ -114,6 +116,7 @@ def written(counted: Sequence[MixClass]) -> str:
         entry = {"weight": min(max(1, it.weight), LARGEST_WEIGHT), "exactly": _request(it)}
         if it.milli_cpu:
             entry["cpu"] = f"{min(it.milli_cpu, LARGEST_MILLI_CPU)}m"
+        # Text of tenants, such as selectors: JSON quotes what YAML would take for structure.
         text = json.dumps(entry)
         if size + len(text) + 2 <= WRITTEN_BYTES and _is_readable(text):
             size += len(text) + 2
@@ -212,6 +215,7 @@ class MixLearner:
             return
         # What runs was asked for: a better guess than nothing, until pods come.
         placed = [pod for pod in self._cluster.pods if pod.spec.node_name and pod.spec.resource_claims]
+        # The youngest last, since what is learned later counts more.
         placed.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key))
         for pod in placed[-EXISTING_PODS:]:
             self._tell(pod, [claim for _, claim in self._cluster.claims_of(pod) if claim is not None])
@@ -229,6 +233,7 @@ class MixLearner:
         # A pod that fits on no node is no demand, however often it is tried.
         if milli_cpu * MILLI_BILLIONTHS > (self._cluster.loaded_nodes().largest_cpu or inf):
             return
+        # A pod that is told twice counts twice, which does less harm than memory that grows with the pods.
         if len(self._told) >= REMEMBERED_PODS:
             del self._told[next(iter(self._told))]
         self._told[pod.metadata.uid] = None

@@ -51,6 +51,8 @@ class ExtendedClaim:
         """The refusal in terms of the resource that the pod asks for; a refusal of another claim stays as it is."""
         if refusal.claim.key != self.claim.key:
             return refusal
+        # The author of the pod has never seen the claim: it exists in memory, so its name and requests say nothing to
+        # him.
         resources = {mapping.request_name: mapping.resource_name for mapping in self.mappings}
         classes = {request.name: request.exactly.device_class_name for request in self.requests if request.exactly}
         resource, class_ = resources.get(refusal.request), classes.get(refusal.request)
@@ -85,6 +87,7 @@ class ExtendedResources:
         if not served:
             return None
         meta = self._pod.metadata
+        # Worked out for each set of resources once, since nodes that serve the same get the same claim.
         found = extended_requests(self._pod, {name: self.classes[name] for name in served})
         # The overhead of a runtime class is of the pod, and a device can be given to containers only.
         if not found.requests:
@@ -102,6 +105,7 @@ class ExtendedResources:
 
     def is_outdated(self, wanted: ExtendedClaim | None) -> bool:
         """Whether the existing claim asks for other devices than the pod needs now."""
+        # Nothing was made, so nothing can be wrong with it.
         if self.made is None:
             return False
         return wanted is None or (self.made.spec.devices.requests or ()) != wanted.requests
@@ -191,6 +195,7 @@ class Demands:
 
     def size(self, demand: Demand) -> int:
         """How many nodes have this demand."""
+        # Counted and not listed: the group of the rest has no list of its nodes.
         members = self._groups.get(demand.served)
         if members is not None:
             return len(members)
@@ -201,6 +206,7 @@ class Demands:
         found: list[str] = []
         for served, members in self._groups.items():
             candidates = self._get(served).candidates
+            # One more than allowed is enough to know that they are too many.
             if candidates is not None and not candidates.anywhere:
                 found += islice(self.nodes_of(self._get(served), candidates), most - len(found))
             elif members is not None and len(members) < most - len(found):

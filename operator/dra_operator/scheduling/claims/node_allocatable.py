@@ -107,6 +107,7 @@ def node_use(
     ``extended``: devices of the claim for extended resources. ``is_group_idle``: no other pod of its PodGroup is
     placed.
     """
+    # In 1.37.0 such pods fail, so nothing is allocated for them (K37-NA-08).
     if any(_of_device(result, published) for result in extended):
         return Obstacle(EXTENDED_NOT_SERVED)
     uses: list[ClaimUse] = []
@@ -138,6 +139,7 @@ def shortage(pod: Pod, state: LoadedNode, use: NodeUse) -> Obstacle | None:
         return None
     requested = pod_requests(pod)
     for name, nanos in sorted(use.amounts.items()):
+        # Together with the pod's own requests: the rule about these alone has passed already.
         own = requested.get(name, 0)
         if own + nanos > state.offered.get(name, 0) - state.used.get(name, 0):
             return Obstacle(RESOURCE_OF_DEVICES, name, f"{amount(own)} of the pod and {amount(nanos)} for its devices")
@@ -146,6 +148,7 @@ def shortage(pod: Pod, state: LoadedNode, use: NodeUse) -> Obstacle | None:
 
 def _is_shared(pod: Pod, claim: ResourceClaim, *, is_group_idle: bool) -> bool:
     consumers = claim.status.reserved_for or ()
+    # While the group is idle the claim goes back with the next attempt, so nobody shares it yet.
     of_group = any(map(is_pod_group, consumers)) and not is_group_idle
     return of_group or not all(stands_for(consumer, pod) for consumer in consumers)
 
@@ -166,6 +169,7 @@ def _use(
             if resource.overhead is not None:
                 per_pod = add(per_pod, _amount(name, resource.overhead.per_pod))
                 per_container = add(per_container, _amount(name, resource.overhead.per_container))
+    # What comes to nothing is not recorded: a status with it would differ from one without it.
     mapping = {name: nanos for name, nanos in mapping.items() if nanos}
     overhead = sorted({*per_pod, *per_container})
     status = NodeAllocatableResourceClaimStatus(
@@ -208,6 +212,7 @@ def _mapped(claim: ResourceClaim, result: DeviceRequestAllocationResult, mapping
     consumed = result.consumed_capacity.get(mapping.capacity_key or "")
     if consumed is None or mapping.capacity_multiplier is None:
         return 0
+    # Rounded up: a pod must never take more of its node than was counted (K37-NA-01).
     return -(-consumed.nanos * mapping.capacity_multiplier.nanos // NANO)
 
 
@@ -216,6 +221,7 @@ def _amount(name: str, quantity: Quantity | None) -> dict[str, int]:
 
 
 def _quantity(nanos: int) -> Quantity:
+    # In the form in which people write it; the value is the same, and the API compares values.
     return Quantity.from_nanos(nanos, binary=nanos % KIBI == 0)
 
 
@@ -242,6 +248,7 @@ def _at_pod_level(pod: Pod, uses: Sequence[ClaimUse], total: Amounts) -> Obstacl
     for name, nanos in sorted(total.items()):
         if name in requests and containers.get(name, 0) + nanos > requests[name].nanos:
             return Obstacle(POD_LEVEL_REQUEST, name)
+        # As validation asks of limits that people write: a container's must not exceed the pod's.
         if name in limits and _limited(pod, name, nanos, uses) > limits[name].nanos:
             return Obstacle(POD_LEVEL_LIMIT, name)
     return None
@@ -249,8 +256,10 @@ def _at_pod_level(pod: Pod, uses: Sequence[ClaimUse], total: Amounts) -> Obstacl
 
 def _limited(pod: Pod, name: str, nanos: int, uses: Sequence[ClaimUse]) -> int:
     """What the pod's limit has to be at least: all together of huge pages, else the largest container."""
+    # Containers without a limit of their own are bounded by the pod's.
     limits = {it.name: (it.resources.limits or {}).get(name) for it in _all_containers(pod)}
     amounts = {container: quantity.nanos for container, quantity in limits.items() if quantity is not None}
+    # They cannot be overcommitted, so limits add up as requests do.
     if name.startswith(_HUGE_PAGES):
         return sum(amounts.values()) + nanos
     shares = (limit + sum(use.of_container(container, name) for use in uses) for container, limit in amounts.items())

@@ -86,6 +86,7 @@ class Allocations:
     @property
     def nodes(self) -> frozenset[str] | None:
         """The only nodes where all claims can be used; None if no claim names its nodes."""
+        # A pod needs all of its claims on one node.
         sets = list(self.bound.values())
         return sets[0].intersection(*sets[1:]) if sets else None
 
@@ -201,11 +202,13 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     found = [
         it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named and not is_parked(it)
     ]
+    # The kubelet uses the recorded one and no other, so only that one can be complete.
     made = next((claim for claim in found if claim.metadata.name == name and _is_complete(pod, claim)), None)
     return ExtendedClaims(made, tuple(claim for claim in found if claim is not made))
 
 
 def _is_complete(pod: Pod, claim: ResourceClaim) -> bool:
+    # One that is being deleted is going, whatever it has.
     is_allocated = claim.status.allocation is not None and claim.metadata.deletion_timestamp is None
     return is_allocated and is_reserved_for(pod, claim)
 
@@ -246,6 +249,7 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
 def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
     """The first claim that takes no further consumer; None if all can take the pod."""
     for claim in claims:
+        # The API server refuses one consumer more; a pod that is among them already needs none.
         if len(claim.status.reserved_for or ()) >= MOST_CONSUMERS and not is_reserved_for(pod, claim):
             return Obstacle(CLAIM_FULL, claim.key)
     return None
@@ -254,6 +258,7 @@ def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
 def too_large(claims: Sequence[ResourceClaim]) -> Obstacle | None:
     """The first claim of which too little is kept to allocate it; None if there is none."""
     for claim in claims:
+        # Of such a claim the cache has not even all requests.
         size = bytes_of_large(claim.spec)
         if size is not None:
             return Obstacle(CLAIM_TOO_LARGE, claim.key, size_refusal(size))
@@ -272,6 +277,7 @@ def unservable(
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:
+                # An empty name is a fault of the claim, which the allocator words.
                 if name and not has_class(name):
                     return Obstacle(CLASS_MISSING, f"claim {claim.key}, request {reference}", name)
     return None
@@ -336,6 +342,7 @@ def unready(claim: ResourceClaim) -> Iterator[tuple[DeviceId, list[str]]]:
 
 
 def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Condition]:
+    # With the share: of one device several claims, and several requests, have shares of their own.
     wanted = (result.driver, result.pool, result.device, result.share_id)
     for status in claim.status.devices or ():
         if (status.driver, status.pool, status.device, status.share_id) == wanted:
@@ -413,6 +420,7 @@ def wait_for_volumes(
 def _pending(pod: Pod, node: str, storage: Storage) -> Iterator[PersistentVolumeClaim]:
     for use in volume_uses(pod):
         claim = storage.claim(use.key)
+        # What was begun for it is lost: the pod has to be placed again with the claim that follows.
         if claim is None or claim.metadata.deletion_timestamp is not None:
             raise _Failed(f"PersistentVolumeClaim {use.name} is {'gone' if claim is None else 'being deleted'}")
         if claim.is_bound:

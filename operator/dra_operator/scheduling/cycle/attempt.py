@@ -77,6 +77,7 @@ class Unschedulable:
 
         Other nodes need another change: a label, a taint, a volume, or devices that do not exist.
         """
+        # Without an answer the node was left out by the index or by the pod's own claims, see below.
         status = self.statuses.get(state.name)
         rules = self.question.rules
         # An allocated claim elsewhere is given back by its own pod, not by the end of others.
@@ -193,6 +194,7 @@ class Attempt:
         if self._undecided:
             raise Aborted(self._undecided[0])
         nodes = len(self._nodes)
+        # With pinned claims no index was asked, so nothing was left out by one.
         demands: list[tuple[Demand, Candidates]] = []
         if self._allocations.nodes is not None:
             yield from self._refuse_unpinned(nodes - len(self._asked))
@@ -253,6 +255,7 @@ class Attempt:
         demand.candidates = self._allocator.candidates(demand.program, self._usage)
 
     def _too_slow(self, demand: Demand, expression: str) -> str:
+        # The cost is said, since it alone tells the author by how much the selector is too dear.
         cost = self._allocator.inventory.compiled.cost(expression)
         return (
             f"gave up after {self.question.filter_timeout:g} s of evaluating selectors: "
@@ -262,6 +265,7 @@ class Attempt:
 
     def _choose_strategy(self, demands: Sequence[Demand]) -> Work:
         """Have the nodes ranked, if a strategy says how. Pods that need other claims on other nodes have none."""
+        # With several demands the nodes' scores would be about different claims.
         if self._placement is None or len(demands) != 1 or not (demands[0].claims or not self._cycle_state.claims):
             return
         self._chosen = yield from self._placement.choose(self._cycle_state, demands[0])
@@ -328,12 +332,14 @@ class Attempt:
         if self._chosen is None:
             return Fit(plan, alternatives, self._nodes.room(state), raw)
         ranking = self._chosen.ranking
+        # Normalized over all ranked nodes, so that room and preferences weigh alike in large and small clusters.
         room, score = ranking.normalized(state.name), ranking.score(state.name)
         return Fit(plan, alternatives, room, raw, score, self._chosen.strategy.name)
 
     def _pause(self, steps: int = 0) -> Work:
         """Let others run if so many steps, and those of the questions since the last call, make a piece."""
         self._steps += steps + self.question.steps
+        # Taken over here, so that the steps of a question are counted once, whoever asks next.
         self.question.steps = 0
         if self._steps >= PAUSE_STEPS:
             self._steps = 0
@@ -371,6 +377,7 @@ class Attempt:
         yield from self._try_all(name for name in dict.fromkeys(names) if name not in self._asked)
 
     def _refuse_excluded(self, demand: Demand, candidates: Candidates) -> None:
+        # Nodes that were asked have given their own reasons already.
         others = self._demands.size(demand) - demand.asked
         if others <= 0:
             return

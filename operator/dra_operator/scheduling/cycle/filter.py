@@ -232,6 +232,7 @@ class Reasons:
 
     def add(self, obstacle: Obstacle, nodes: int = 1) -> None:
         """So many nodes have the obstacle."""
+        # By the obstacle and not by its text: thousands of nodes have the same, and the text is made once.
         self.obstacles[obstacle] += nodes
 
     def fail(self, error: AllocationError) -> None:
@@ -257,6 +258,7 @@ class Reasons:
     @property
     def main(self) -> str:
         """What most nodes lack: the kind of an obstacle, or ``devices``."""
+        # One word for a metric: all that devices lack counts together, since which request lacks them differs by node.
         counts = Counter({"devices": self._refused.total() + self._errors.total(), "no-nodes": 0})
         for obstacle, nodes in self.obstacles.items():
             counts["devices" if obstacle.reason is TOO_FEW_DEVICES else obstacle.reason.name] += nodes
@@ -270,8 +272,10 @@ class Reasons:
         reasons += [(count, self._reason(request)) for request, count in self._refused.items()]
         if self._errors:
             reasons.append((self._errors.total(), self._error()))
+        # By the text among equals: a message that changed with the order of the nodes would be a new event each time.
         reasons.sort(key=lambda item: (-item[0], item[1]))
         line = ""
+        # Fewer reasons rather than a cut sentence; what is left out is counted.
         for shown in range(SHOWN_REASONS, 0, -1):
             parts = [f"{count} {reason}" for count, reason in reasons[:shown]]
             hidden = sum(count for count, _ in reasons[shown:])
@@ -290,6 +294,7 @@ class Reasons:
     def _reason(self, request: RefusedRequest) -> str:
         best, lines = self._best[request], self._lines[request]
         looked_at = lines.total()
+        # No node comes near, so the numbers of one of them would only mislead.
         if not best.has_prospects and (len(lines) > 1 or looked_at < self._refused[request]):
             where = f" on the {looked_at} nodes looked at" if looked_at < self._refused[request] else ""
             return best.without_numbers(f"no device matches{where}")
@@ -334,6 +339,7 @@ class PodFilter:
 
     def __init__(self, cycle_state: CycleState, filter_timeout: float = math.inf) -> None:
         self.filter_timeout = filter_timeout
+        # Once per attempt and not per node: there may be thousands of nodes.
         claims = cycle_state.resource_claims
         self._allocator, self._nominations = cycle_state.allocator, cycle_state.nominations
         # Devices that are kept for pods of the same or a higher priority count as used.
@@ -360,6 +366,7 @@ class PodFilter:
 
     def given(self, usage: Usage, rules: PodRules | None = None) -> PodFilter:
         """The same question where other devices are in use; with ``rules``, where other pods are on the nodes."""
+        # A shallow copy: what was worked out for all nodes (rules, demands, nodes of the claims) is shared.
         other = copy(self)
         other.usage = self._nominations.usage(usage)
         other.rules = self.rules if rules is None else rules
@@ -407,6 +414,7 @@ class PodFilter:
         self.steps += outcome.steps + DECISION_STEPS
         if isinstance(outcome, Failed):
             return Faulty(outcome.error, is_of_node=outcome.is_of_node)
+        # Not "does not fit": whether it would is not known, and the pod is told so.
         if isinstance(outcome, GaveUp):
             return Undecided(outcome.text)
         if not isinstance(outcome, Allocated):
@@ -433,6 +441,7 @@ class PodFilter:
 
     def bindings(self, state: LoadedNode) -> Bindings:
         """How the pod's unbound claims of volumes get theirs on a node that no rule keeps it from."""
+        # Asked a second time, and not kept from the rules: few nodes get here, and most pods have no volumes.
         found = self.volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 
@@ -459,6 +468,7 @@ class PodFilter:
             return Faulty(error, is_of_node=stays and error.is_of_node)
         if isinstance(use, Obstacle):
             return Obstructed(use)
+        # Only now, after the devices are chosen: which ones they are decides what they take of the node (K37-NA-07).
         short = shortage(pod, self._nominations.loaded(state), use)
         return Obstructed(short) if short is not None else Fits(replace(plan, node_use=use), score)
 

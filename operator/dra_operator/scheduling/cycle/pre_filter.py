@@ -225,6 +225,7 @@ class CycleState:
 
         Those of a claim that is reserved for its PodGroup only while the group is idle (K37-WL-25).
         """
+        # Its owner wants the devices whether or not a pod uses them; failed ones are of use to nobody.
         is_kept = is_immediate(claim) and claim.metadata.uid not in self.failed
         consumers = claim.status.reserved_for or ()
         is_of_idle_group = self.is_group_idle and all(stands_for(consumer, self.pod) for consumer in consumers)
@@ -276,6 +277,7 @@ class ConflictCheckDue:
         """None if a claim is still to be allocated or reserved, or no driver is shared."""
         pod, claims = cycle_state.pod, cycle_state.resource_claims
         shared = [it for it in claims if it.status.allocation is not None and has_shared_driver(it.status.allocation)]
+        # An open claim is written once more before the bind step, and that write is what others are checked against.
         is_complete = all(it.status.allocation is not None and is_reserved_for(pod, it) for it in claims)
         return cls(tuple(shared)) if shared and is_complete else None
 
@@ -343,6 +345,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
 def _not_ready(pod: Pod, obstacle: Obstacle, snapshot: Snapshot) -> Stolen | NotTried:
     # a claim may not be made because its group is missing
     group = snapshot.group_of(pod)
+    # The group comes first: while it is missing nobody can tell whose claim is lacking.
     missing = group_obstacle(pod, group, snapshot.features) if obstacle.reason is CLAIM_UNMADE else None
     return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or obstacle)
 
@@ -411,6 +414,7 @@ def _stolen(pod: Pod, claims: Iterable[ResourceClaim], snapshot: Snapshot) -> St
 
 
 def _devices_of(claim: ResourceClaim) -> str:
+    # A parked claim has devices by definition; a late version of it may not.
     results = claim.status.allocation.results if claim.status.allocation is not None else ()
     return ", ".join(str(DeviceId.of(result)) for result in results) or "devices"
 
@@ -438,6 +442,7 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
 
 def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
     """What is wrong with the pod's wish for a gang, or that its gang lacks pods. Only pods that we bind have gangs."""
+    # A gated pod gets its node from another scheduler, which sees to its gang.
     gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod, snapshot.group_of(pod))
     if gang is None or isinstance(gang, Obstacle):
         return gang

@@ -123,6 +123,7 @@ class Ranking:
         """The score, from 0 for the worst node to 1 for the best."""
         if not self._order:
             return 0.0
+        # The order is by negated scores, so that equal nodes follow each other by name.
         most, least = -self._order[0][0], -self._order[-1][0]
         return (self.score(name) - least) / (most - least) if most > least else 1.0
 
@@ -185,6 +186,7 @@ class Ranking:
             # Devices of several nodes: any of these may be better or worse now.
             if pool is None or pool.owning_node is None:
                 return None
+            # The devices of a pool with one owner change that node's score alone.
             names.append(pool.owning_node)
         return list(dict.fromkeys(names))
 
@@ -268,6 +270,8 @@ class Placement:
         """What the class of the first request says, else what is set. A name that is unknown says nothing."""
         if not program.stages:
             return self._strategy
+        # The first request decides: two classes of one claim may ask for different strategies, and a node has one
+        # score.
         annotations = program.stages[0].alternatives[0].class_.metadata.annotations or {}
         named = annotations.get(ANNOTATION, "")
         return named if named in BY_NAME or named == FIRST_FIT else self._strategy

@@ -74,6 +74,7 @@ class SameValues:
 
     def allocated(self, states: Sequence[CycleState]) -> Iterator[DeviceId]:
         """Yield the allocated devices of the gang, which fix the value of the attribute."""
+        # Claims without a pod count as well: whoever uses them next has to be in the same domain.
         held = (claim.status.allocation for state in states for claim in state.resource_claims)
         for allocation in (*self.running, *held) if self.attribute else ():
             yield from map(DeviceId.of, allocation.results if allocation is not None else ())
@@ -146,6 +147,7 @@ def _divided(
     Values are looked up by node. A label with a value per node and an attribute with a value per device have billions
     of pairs, of which nearly all are empty.
     """
+    # Their devices can be used from several nodes, so such a value is possible in every group.
     anywhere = [number for number, supply in enumerate(supplies) if supply.anywhere]
     by_node: defaultdict[str, list[int]] = defaultdict(list)
     for number, supply in enumerate(supplies):

@@ -69,6 +69,7 @@ class GangOverlay:
 
     def place(self, pod: Pod, plan: Plan) -> None:
         """Give the member the node and devices of the plan."""
+        # By the sum of the members alone: the node's own load may change while the search pauses.
         self._loads[plan.node] = add(self._loads.get(plan.node, {}), plan.requests_of(pod))
         self.give(plan)
         self._placed[pod.metadata.uid] = (pod, plan.node)
@@ -144,6 +145,8 @@ class JointPlan(tuple[Plan, ...]):
     def of(cls, frames: Sequence[MemberFrame]) -> JointPlan:
         """Return the joint plan of frames that all have a place."""
         plans = {frame.member.number: frame.plan for frame in frames if frame.plan is not None}
+        # By the number of the member, since callers know members by their place; the order of the search is kept beside
+        # it.
         made = cls(plans[number] for number in sorted(plans))
         made.order = tuple(plans)
         return made
@@ -169,6 +172,7 @@ class JointSearch:
         first = members[0].state
         self.members, self.nodes, self._is_empty = members, first.nodes, is_empty
         self._allocator = first.allocator
+        # Of all members: a rule of one is about the places of the others.
         self.has_rules = minds_pods and any(self.nodes.rules_between(member.pod) for member in members)
         self._base = first.usage
         self._overlay = GangOverlay(self.nodes, self._base, has_rules=self.has_rules, is_empty=is_empty)
@@ -177,6 +181,7 @@ class JointSearch:
         self._frames: list[MemberFrame] = []
         self._order = Order(members)
         self._domain = EVERYWHERE
+        # Large gangs and clusters have more to ask even where each question succeeds at once.
         self._left = MOST_QUESTIONS + len(members) + len(self.nodes) * len({it.kind for it in members})
         self._steps = 0
         self.is_connected = minds_pods and any(connects_nodes(member.pod) for member in members)
@@ -224,6 +229,7 @@ class JointSearch:
         return None
 
     def _search(self) -> Work[bool]:
+        # A domain starts afresh: what failed elsewhere may hold here.
         self._order.begin()
         self._frames = [(yield from self._open(self._order.next([])))]
         while self._left > 0:
@@ -244,6 +250,7 @@ class JointSearch:
                 return False
             self._frames[-1].needs_others |= frame.needs_others
             self._take_back(self._frames[-1])
+        # The budget is spent: nothing of the unfinished plan may stay in the overlay.
         while self._frames:
             self._take_back(self._frames.pop())
         return False
@@ -256,6 +263,7 @@ class JointSearch:
             return
         if len(self._frames) > self._placed:
             self.failed, self._placed, self._closest = frame, len(self._frames), self._domain
+        # With rules between nodes a member that moves may open a node behind it, so every one has its turn.
         if not self.is_connected:
             self._leave_kind(frame.member.kind)
 
@@ -314,8 +322,10 @@ class JointSearch:
         pinned = question.allocations.nodes
         if pinned is not None:
             return sorted(pinned)
+        # The index counts devices in use, and this question is about a cluster without any.
         if self._is_empty:
             return self.nodes.names()
+        # Preemption asks about a cluster with fewer pods than the index knows.
         if self._worth is not None:
             return list(filter(self._worth(member).__contains__, self.nodes.best_first()))
         demands = question.demands.all()
@@ -351,6 +361,7 @@ class JointSearch:
             question.haste = HASTE_FACTOR if self._undecided else 1
             answer = yield from question.filter(state)
             yield from self._pause(question.steps)
+            # The members before it may have taken the very devices that it needs, although others would do for them.
             if isinstance(answer, Lacking):
                 answer = (yield from self._rechosen(frame, state, answer.demand)) or answer
             if isinstance(answer, Fits):
@@ -378,6 +389,7 @@ class JointSearch:
         self._overlay.place(frame.member.pod, plan)
 
     def _refused(self, frame: MemberFrame, state: LoadedNode, answer: NodeStatus) -> None:
+        # A fault of the claims is the same on every node, and for every order of the members.
         if isinstance(answer, Faulty) and not answer.is_of_node:
             raise answer.error
         if isinstance(answer, Undecided):
@@ -385,6 +397,7 @@ class JointSearch:
             if len(self._undecided) >= MOST_UNDECIDED_NODES:
                 raise Aborted(next(iter(self._undecided.values())))
         self._order.refused(frame, answer)
+        # Reasons of a member that had a place are those of a search that went on without it.
         if not frame.has_fitted:
             frame.answers.append(answer)
 
@@ -412,6 +425,7 @@ class JointSearch:
         With the gate for node-allocatable resources it is not tried: the new devices may take more of the node.
         """
         takes_resources = self._allocator.inventory.features.node_allocatable_resources
+        # Its claim is not made yet, and what its devices take of the node would be another amount.
         if demand.extended is not None or takes_resources:
             return None
         mates = [(mate, plan) for mate in self._frames if (plan := _open_plan(mate, state.name)) is not None]
@@ -419,6 +433,7 @@ class JointSearch:
             return None
         for _, plan in mates:
             self._overlay.take(plan)
+        # In the order of the members, which is the order in which the results come.
         claims = [claim for mate, _ in mates for claim in mate.question.demands.on(state).claims]
         decision = self._allocator.search(
             state.node,
@@ -431,6 +446,7 @@ class JointSearch:
         for _, plan in mates:
             self._overlay.give(plan)
         yield from self._pause(outcome.steps)
+        # Not tried to its end, so "does not fit" would be more than is known.
         self.has_given_up = self.has_given_up or isinstance(outcome, GaveUp)
         if not isinstance(outcome, Allocated):
             return None
@@ -459,6 +475,7 @@ def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
     plan = frame.plan
     if plan is None or plan.node != node or not plan.allocations or plan.extended is not None:
         return None
+    # A user of the claim on another node would lose its devices.
     shared = plan.allocations.keys() & frame.member.shared
     return plan if all(is_of_one_node(plan.allocations[uid]) for uid in shared) else None
 
@@ -466,5 +483,6 @@ def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
 def is_of_one_node(allocation: AllocationResult) -> bool:
     """Return whether no other node can use the devices."""
     selector = allocation.node_selector
+    # The allocator names one node by its field; labels may be those of several nodes.
     terms = () if selector is None else selector.node_selector_terms or ()
     return bool(terms) and all(term.match_fields for term in terms)

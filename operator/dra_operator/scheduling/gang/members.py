@@ -101,6 +101,7 @@ def _smallness(state: CycleState) -> Size:
     """Return a key that sorts the largest first: all devices of a node, then number of devices, then cpu."""
     requests = [request for claim in state.resource_claims for request in claim.spec.devices.requests or ()]
     asked = [it for one in requests if (it := one.exactly or next(iter(one.first_available or ()), None)) is not None]
+    # It can only go to a node of which no device is taken yet, so it comes before all others.
     wants_all = any(it.allocation_mode == "All" for it in asked)
     return not wants_all, -sum(it.count for it in asked), -pod_requests(state.pod).get("cpu", 0)
 
@@ -112,6 +113,7 @@ def is_open(claim: ResourceClaim) -> bool:
 
 def with_devices(state: CycleState, found: dict[str, AllocationResult]) -> CycleState:
     """Return the pod's state with the shared claims that other members have allocated. ``found`` is by claim UID."""
+    # Nearly always: then the state stays the same object, and what is kept by it is found again.
     if not found:
         return state
     claims = tuple(PodClaim(entry, _allocated(claim, found)) for entry, claim in state.claims)
@@ -170,6 +172,7 @@ class Order:
 
     def next(self, frames: Sequence[MemberFrame]) -> Sequence[Member]:
         """Return the member whose turn it is, and those that may have it instead."""
+        # Kind by kind: the places of one kind do not depend on the order, so one order is enough.
         if not self.is_free:
             return self._members[len(frames) : len(frames) + 1]
         placed, first = {frame.member.number for frame in frames}, dict[Kind, Member]()

@@ -38,6 +38,7 @@ def _suspects(failed: MemberFrame) -> Iterator[NodeStatus]:
     """Yield the errors of a few nodes that the index has left out although a claim may meet an error there."""
     demands, state_of_pod = failed.question.demands.all(), failed.member.state
     nodes, usage = state_of_pod.nodes, state_of_pod.usage
+    # Asked without a pause: the index was brought up to date for this attempt.
     known = [state_of_pod.allocator.candidates(demand.program, usage) for demand in demands if demand.claims]
     names = dict.fromkeys(name for candidates in known for name in candidates.suspects() if name not in candidates)
     for name in islice(names, EXPLAINED_SUSPECT_NODES):
@@ -71,6 +72,7 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
         if steps >= PAUSE_STEPS:
             steps = 0
             yield Pause.SEARCHING
+    # Nodes that the index left out were not asked, but the pod is told about all of them.
     nodes = len(failed.member.state.nodes)
     shown = reasons.obstacles.total() + EXPLAINED_GANG_NODES - left
     if shown < nodes and not is_confined:
@@ -131,6 +133,7 @@ def searched(
     search = JointSearch(members, is_empty=is_empty, worth=worth, filter_timeout=filter_timeout)
     if search.is_connected:
         loose = JointSearch(members, is_empty=is_empty, worth=worth, minds_pods=False, filter_timeout=filter_timeout)
+        # Without rules the search is quick, and most gangs that wait lack devices or room.
         found = yield from loose.in_domains(domains)
         if found is None and not loose.has_given_up:
             return None, loose

@@ -89,6 +89,7 @@ class Bundles:
 
     def may_matter(self, pod: Pod) -> bool:
         """Return whether the pod can be in a useful bundle. Cheap: looks at no claim."""
+        # A pod that is being deleted frees its devices in any case, whatever its priority.
         return self._may_end(pod) or self._terms.is_leaving(pod)
 
     def of(self, pod: Pod) -> Bundle | None:
@@ -133,6 +134,7 @@ class Bundles:
         return self._goes[uid]
 
     def _has_own(self, pod: Pod) -> bool:
+        # What it shares with the pending pod stays allocated, so to preempt it frees nothing of use.
         return any(claim.metadata.uid in self._own for claim in self._claims(pod))
 
     def _members(self, pod: Pod) -> tuple[dict[str, Pod], list[ResourceClaim]]:
@@ -157,6 +159,7 @@ class Bundles:
         """Return whether all consumers of the claim may be preempted, so that its devices come free."""
         uid = claim.metadata.uid
         if uid not in self._is_left:
+            # One consumer that stays keeps the devices, and the others would go for nothing.
             self._is_left[uid] = all(map(self._may_go, self._consumers(claim)))
         return self._is_left[uid]
 

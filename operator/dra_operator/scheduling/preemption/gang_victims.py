@@ -87,6 +87,7 @@ def preempt_for_gang(
     states: Sequence[CycleState], same: SameValues, terms: PreemptionTerms, meter: Meter | None = None
 ) -> Generator[Pause, Elapsed, GangNomination | None]:
     """Return the nomination for a gang without a joint plan, or None if preemption does not help."""
+    # One member that may not preempt would leave the whole gang waiting, with the victims gone.
     if not all(may_preempt(state.pod) for state in states):
         return None
     meter = meter or Meter(MOST_GANG_STEPS)
@@ -99,6 +100,7 @@ def preempt_for_gang(
     if found is None:
         return None
     awaited = [pod for bundle in found.bundles if search.relies_on(bundle, found.plan) for pod in bundle.leaving]
+    # The gang fits as it is: something has changed since, and the next attempt places it.
     if not awaited and not found.victims:
         return None
     return GangNomination(found.plan.plans, found.victims, tuple(awaited), search.nodes_of(found.plan), search.version)
@@ -149,6 +151,7 @@ def _have_room(
             if node is None:
                 return False
             if plan.node not in used:
+                # What goes is taken off once for each node, whatever number of members comes there.
                 own = (node_requests(it, served_resources(it)) for it in left if it.spec.node_name == plan.node)
                 used[plan.node] = reduce(subtract, own, node.used)
             loaded = node.with_load(used[plan.node])

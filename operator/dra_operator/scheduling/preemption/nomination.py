@@ -59,11 +59,13 @@ def preempt(
     failed: Unschedulable, terms: PreemptionTerms, meter: Meter | None = None
 ) -> Generator[Pause, Elapsed, PostFilterResult | None]:
     """Return the nomination, or None if preemption does not help. Raises ClaimError."""
+    # A pod at the gate gets its node elsewhere, and a placeholder pod is no pod that could run.
     if not may_preempt(failed.cycle_state.pod):
         return None
     search = _Search(failed, terms, meter or Meter())
     with suppress(StepsSpent):
         yield from search.run()
+    # Also after the steps are spent: the best node so far is better than none.
     best = search.best
     return PostFilterResult(best.plan, best.victims, best.awaited) if best is not None else None
 
@@ -184,6 +186,7 @@ class _Search:
 
     def _in_order(self) -> list[tuple[str, _Candidates]]:
         """Return the nominated node, then nodes where waiting may be enough, then the others by lowest level."""
+        # Devices of several nodes may help anywhere, so each node may have these victims.
         lowest: Lowest = min(((it.level, it.seconds) for it in self._anywhere), default=(_HIGHEST, math.inf))
         leaves_in = min((it.seconds for it in self._anywhere if not it.victims), default=math.inf)
         for name in self._nodes.names() if self._anywhere else ():
@@ -211,6 +214,7 @@ class _Search:
             if bundle is not None:
                 bundles[bundle] = None
             yield from self._meter.spend(STEPS_PER_BUNDLE + self._bundles.looked - looked)
+        # Only where the node can use what they free: others would be preempted in vain.
         bundles.update((bundle, None) for bundle in self._anywhere if bundle.frees_on(state.node))
         yield from self._meter.spend(1 + len(self._anywhere))
         return (yield from VictimSearch(self._failed, state, list(bundles), self._budgets, self._meter).search())

@@ -55,6 +55,8 @@ class BudgetsOfPods:
 
     def broken_by(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return the pods whose preemption violates a budget, if the pods are preempted in this order."""
+        # In their order: each victim uses up what the budget allows, so the same pods in another order break it
+        # elsewhere.
         ended: Counter[Budget] = Counter()
         broken = []
         for pod in pods:
@@ -143,6 +145,7 @@ def seconds_left(pod: Pod, node: Node | None, now: datetime) -> float:
     ends = parse_time(pod.metadata.deletion_timestamp)
     if ends is not None:
         return max((ends - now).total_seconds(), 0.0)
+    # Not deleted yet: by the time that the kubelet would give it.
     grace = pod.spec.termination_grace_period_seconds
     return float(max(DEFAULT_GRACE_SECONDS if grace is None else grace, 0))
 
@@ -191,6 +194,7 @@ class Meter:
 
     def spend(self, steps: int) -> Generator[Pause, Elapsed, None]:
         """Count work, and pause after every ``PAUSE_STEPS`` steps. Raises StepsSpent."""
+        # Before the pause, so that an attempt that has spent its steps ends without another one.
         self.charge(steps)
         self._since_pause += steps
         if self._since_pause >= PAUSE_STEPS:

@@ -115,6 +115,7 @@ class Reprieve(ABC, Generic[P]):
                 return
             yield from self._take_away(bundles)
         if len(bundles) > 1:
+            # By halves: most pods of a level can stay or none can, and each trial is a placement.
             half = len(bundles) // 2
             yield from self._keep(bundles[:half])
             # If the whole first half has returned, the second half cannot return as a whole: all together did not fit.
@@ -125,6 +126,7 @@ class Reprieve(ABC, Generic[P]):
         away = [bundle for bundle in bundles if bundle in self._away]
         # The greedy search returns important pods first, and may keep two small ones where one large one would do.
         for some in _smaller_sets(bundles, away):
+            # Sets are many where pods are: the limit is for the whole attempt.
             if self._meter.smaller_sets == 0:
                 break
             self._meter.smaller_sets -= 1
@@ -179,6 +181,7 @@ def _smaller_sets(bundles: Sequence[Bundle], away: Sequence[Bundle]) -> list[tup
     most, needed, places = _size(away), set(away), {bundle: -place for place, bundle in enumerate(bundles)}
     if most < 2:
         return []
+    # Lazily, the small ones first: only the first ``MOST_SUBSETS`` are ever made.
     subsets = chain.from_iterable(combinations(bundles, number) for number in range(1, len(bundles)))
     smaller = (some for some in islice(subsets, MOST_SUBSETS) if _size(some) < most and not needed.issuperset(some))
     return sorted(smaller, key=lambda some: (_size(some), [places[bundle] for bundle in some]))
@@ -219,6 +222,7 @@ class VictimsOnNode:
     def rank(self) -> tuple[object, ...]:
         """A key that sorts the best node first."""
         of_highest = (pod for pod, it in zip(self.victims, self.weights, strict=True) if it.level == self.highest)
+        # As in kube-scheduler: the younger the most important victim, the less work is lost with it.
         youngest = min(map(born, of_highest), default=0.0)
         return (
             self.broken,
@@ -234,6 +238,7 @@ class VictimsOnNode:
     @classmethod
     def of(cls, found: VictimChoice[Plan]) -> VictimsOnNode:
         """Return the victims with what the plan leaves over."""
+        # Devices that nobody takes were freed in vain: of equal nodes the one that wastes least is best.
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)

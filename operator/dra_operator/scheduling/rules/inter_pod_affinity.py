@@ -57,6 +57,7 @@ class Affinity(NodeRule):
     ) -> None:
         self._terms = terms
         self._selection = together(terms, pods_by_node.namespaces)
+        # Pods that all terms select, and not those of each term: so kube-scheduler reads required affinity (NR-02).
         near = pods_by_node.count(self._selection)
         self._counts = {term.key: near.within(topologies.get(term.key)).by_domain for term in terms}
         self._is_of_group = self._selection.matches(pod)
@@ -132,6 +133,7 @@ class AntiAffinity(NodeRule):
         """See ``NodeRule.hints``."""
         if reasons is not None and POD_ANTI_AFFINITY not in reasons:
             return set()
+        # Each term by itself: one pod of any of them is enough to keep the pod away.
         fewer = {PodsChange(selection, Direction.FEWER) for selection in self._selections}
         return {*fewer, ClusterEvent.NODE_GONE, *_of_namespaces(self._terms)}
 
@@ -153,6 +155,7 @@ class ExistingAntiAffinity(NodeRule):
         """Only for a pod that others keep away. No pod keeps the claim of a placeholder pod away."""
         if is_placeholder(pod):
             return None
+        # Asked of every pod that comes: the rule is in other pods, and nothing in this one tells of it.
         found = around.pods_by_node.existing_anti_affinity(pod, around.topologies.label_keys)
         return cls(pod, found, around.topologies) if found.by_key else None
 
@@ -184,6 +187,7 @@ def _of_key(counts: Sequence[tuple[str, Counts]], obstacle: Obstacle) -> Counts:
 
 def _hit(counts: Sequence[tuple[str, Counts]], labels: Labels) -> str | None:
     """The first topology key whose domain excludes the node."""
+    # A node without the label is in no domain, and nothing keeps the pod away from it.
     return next((key for key, domains in counts if key in labels and labels[key] in domains), None)
 
 

@@ -69,6 +69,7 @@ def group_obstacle(pod: Pod, group: PodGroup | None, features: Features) -> Obst
     name = group_name(pod)
     if name is None:
         return None
+    # Without the group nobody knows its policy, nor whose claims its pods use.
     if group is None:
         return Obstacle(GROUP_MISSING, name)
     # Another scheduler binds a gated pod, and enforces the policy of the group. Here it only gets devices.
@@ -109,6 +110,7 @@ _TIED: Final = {it.name: it.encode_name for it in structs.fields(Volume) if it.n
 
 def unsupported(pod: Pod) -> Obstacle | None:
     """Return the first unsupported field of the pod with a remedy, or None."""
+    # A gated pod has its scheduler already: it only has to stop asking us for devices.
     gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
     other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
     way_out = gated if pod.spec.scheduling_gates else other
@@ -117,6 +119,7 @@ def unsupported(pod: Pod) -> Obstacle | None:
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     spec = pod.spec
+    # With the gate off the name of the group is dropped, and the pod would be placed alone without a word.
     if spec.scheduling_group is not None and group_name(pod) is None:
         yield "spec.schedulingGroup", "turn on the feature gate GenericWorkload, or remove it"
     if is_too_large(pod):
@@ -145,6 +148,7 @@ class NodeName(NodeRule):
     @classmethod
     def of(cls, pod: Pod, _: RuleSurroundings) -> NodeName | None:
         """Only for a pod that names a node."""
+        # Only simulations and ``kubectl dra`` ask about such pods: the operator places no pod that has its node.
         return cls(pod.spec.node_name) if pod.spec.node_name else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
@@ -170,6 +174,7 @@ class TaintToleration(NodeRule):
     @classmethod
     def of(cls, pod: Pod, _: RuleSurroundings) -> TaintToleration:
         """The pod's tolerations."""
+        # Every pod has it: a node may be cordoned at any moment.
         return cls(tolerations_of(pod), is_placeholder=is_placeholder(pod))
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
@@ -200,12 +205,14 @@ class NodeAffinity(NodeRule):
         """Only for a pod that selects nodes."""
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        # Both count: kube-scheduler asks for selector and affinity together.
         labels = pod.spec.node_selector or {}
         return cls(labels, required) if labels or required is not None else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """Return NODE_SELECTOR if the node is not selected. Raises NodeSelectionError."""
         labels = state.node.metadata.labels or {}
+        # The cheap half first.
         if any(labels.get(key) != value for key, value in self._labels):
             return Obstacle(NODE_SELECTOR)
         if self._required is None:
@@ -260,6 +267,7 @@ class NodeDeclaredFeatures(NodeRule):
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """The first feature that the node does not declare."""
+        # A kubelet that is too old to declare features has none of them.
         declared = state.node.status.declared_features or ()
         missing = next((feature for feature in self._needed if feature not in declared), None)
         return Obstacle(FEATURE, missing) if missing is not None else None
@@ -319,6 +327,7 @@ class NodeResources(NodeRule):
     @classmethod
     def of(cls, pod: Pod, _: RuleSurroundings) -> NodeResources | None:
         """Return the rule; a pod without requests still takes a slot. None for a placeholder pod."""
+        # Sorted, so that the first obstacle of equal pods is the same, and they are told the same.
         return None if is_placeholder(pod) else cls(tuple(sorted(pod_requests(pod).items())))
 
     def obstacle(self, state: LoadedNode, served: Collection[str]) -> Obstacle | None:
@@ -353,6 +362,7 @@ class NodeVolumes(NodeRule):
     @classmethod
     def of(cls, _: Pod, around: RuleSurroundings) -> NodeVolumes | None:
         """Only for a pod with volumes that tie it to nodes."""
+        # By identity: ``volumes_of`` returns this very value for a pod without claims.
         return cls(around.volumes) if around.volumes is not NO_VOLUMES else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:

@@ -104,6 +104,7 @@ class PodTopologySpread(NodeRule):
         """The pods that count, by domain, if the obstacle is of this rule."""
         if obstacle.reason is not SPREAD:
             return None
+        # Domains without pods are shown as well: they are where the pod might go.
         counts = next(it.counts for it in self._constraints if it.key == obstacle.subject)
         return {domain: counts.by_domain.get(domain, 0) for domain in counts.topology.size}
 
@@ -138,6 +139,7 @@ def queries_of_constraints(pod: Pod, when: str) -> Iterator[tuple[TopologySpread
 
 
 def _selector(it: TopologySpreadConstraint, pod: Pod) -> Selector:
+    # The labels that the author lists are added with the pod's own values, as the API server merges them.
     return Selector.of(it.label_selector).also(equal_labels(pod, it.match_label_keys))
 
 
@@ -148,6 +150,7 @@ def _nodes(it: TopologySpreadConstraint, pod: Pod, keys: frozenset[str]) -> Node
     and the skew would forbid all others.
     """
     spec = pod.spec
+    # By default taints are ignored, as in kube-scheduler.
     tolerations = tolerations_of(pod) if it.node_taints_policy == "Honor" else None
     if it.node_affinity_policy == "Ignore":
         return NodeScope(keys, tolerations=tolerations)

@@ -62,6 +62,7 @@ class PodsChange:
             return False
         if self.turn is Direction.NONE_LEFT:
             return had and not pods_by_node.count(self.selection).by_node
+        # An even spread may be helped by either: a pod more in the emptiest domain, or a pod less in the fullest.
         return self.turn is Direction.ANY or self.turn is (Direction.MORE if has else Direction.FEWER)
 
 
@@ -87,6 +88,7 @@ class RepellerGone:
         if before is None or after is not None:
             return False  # terms of a pod never change
         labels: Mapping[str, str] = dict(self.labels)
+        # As they are now: the repeller was compared with the labels of its time, and they may have changed since.
         there = pods_by_node.namespaces.get(self.namespace, {})
         return any(term.concerns(self.namespace, there, labels) for term in anti_affinity(before))
 
@@ -164,6 +166,7 @@ class NodeRule(ABC):
 
     def obstacles(self, state: LoadedNode, served: Collection[str]) -> Iterable[Obstacle]:
         """Return all obstacles on the node, for people: a node may lack several resources."""
+        # Most rules have one answer for a node.
         found = self.obstacle(state, served)
         return () if found is None else (found,)
 

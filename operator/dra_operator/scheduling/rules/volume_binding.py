@@ -79,11 +79,13 @@ class UnboundClaim:
     @cached_property
     def free(self) -> tuple[PersistentVolume, ...]:
         """The free volumes that fit, the smallest first."""
+        # No selector selects every volume; an empty one as well.
         selector = self.claim.spec.selector
         selects = Selector.of(selector).matches if selector is not None else lambda _: True
         modes = set(self.claim.spec.access_modes or ())
         free = (it for it in self._fitting if it.spec.claim_ref is None and it.status.phase == "Available")
         fit = [it for it in free if selects(it.metadata.labels or {}) and modes.issubset(it.spec.access_modes or ())]
+        # The smallest first, so that large volumes are left for large claims; by name among equals.
         return tuple(sorted(fit, key=lambda it: (_storage(it.spec.capacity), it.metadata.name)))
 
     @cached_property
@@ -105,16 +107,19 @@ class UnboundClaim:
         claim = self.claim if node is None else with_node(self.claim, node)
         named = ((it, taken.get(it.metadata.name)) for it in self.volumes)
         volumes = tuple(it if ref is None else with_claim(it, ref) for it, ref in named)
+        # A new object, since what fits is worked out once and kept.
         return UnboundClaim(claim, self.storage_class, volumes, self.capacities)
 
     def volume_on(self, node: Node, taken: Iterable[str]) -> PersistentVolume | None:
         """Return an existing volume for the node that is not among ``taken``, or None."""
+        # The PV controller binds the claim to this volume, wherever the pod goes.
         if self.reserved is not None:
             return self.reserved if allows(self.reserved, node) else None
         return next((it for it in self.free if it.metadata.name not in taken and allows(it, node)), None)
 
     def may_be_made_on(self, node: Node) -> bool:
         """Return whether the class can provision a volume for the node."""
+        # Without the field the provisioner may make a volume anywhere.
         topologies = self.storage_class.allowed_topologies
         return self.storage_class.provisioner not in _NO_PROVISIONER and (
             not topologies or any(_is_met(term, node) for term in topologies)
@@ -122,6 +127,8 @@ class UnboundClaim:
 
     def has_room_on(self, node: Node) -> bool:
         """Return whether the driver has capacity for the volume there. A driver that publishes none is assumed to."""
+        # The driver says nothing, so kube-scheduler does not ask either: provisioning may fail, and the pod is placed
+        # anew.
         if self.capacities is None or not self.size:
             return True
         return any(_room(it) >= self.size and _reaches(it, node) for it in self.capacities)
@@ -129,6 +136,7 @@ class UnboundClaim:
 
 def with_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
     """Return the claim with the node selected for it, unless it has one."""
+    # The claim's own annotation wins: a node that was selected once is the provisioner's to give up.
     annotations = {SELECTED_NODE: node, **(claim.metadata.annotations or {})}
     return replace(claim, metadata=replace(claim.metadata, annotations=annotations))
 
@@ -174,6 +182,7 @@ def allows(volume: PersistentVolume, node: Node) -> bool:
     if affinity is None or affinity.required is None:
         return True
     try:
+        # Other drivers write volumes, and a pod that waits is better than one on a node that cannot mount.
         terms = node_selectors.parse(affinity.required)
     except NodeSelectionError:
         return False
@@ -187,6 +196,7 @@ def _storage(amounts: Mapping[str, Quantity] | None) -> int:
 
 def _room(capacity: CSIStorageCapacity) -> int:
     """Return the size of the largest possible volume: maximumVolumeSize, or else capacity; -1 without both."""
+    # The total says nothing if it lies in several pieces, so the largest possible volume counts where it is known.
     room = capacity.maximum_volume_size or capacity.capacity
     return room.nanos if room is not None else -1
 

@@ -133,10 +133,12 @@ class BoundVolume:
 
     def obstacle(self, node: Node) -> Obstacle | None:
         """Return why it cannot be used on the node, or None."""
+        # The claim says that it is bound; the volume may have been deleted, or the watch may be late.
         if self.volume is None:
             return Obstacle(VOLUME_MISSING, self.claim.key, self.claim.spec.volume_name)
         if not allows(self.volume, node):
             return Obstacle(VOLUME_AFFINITY)
+        # Old volumes have their zone in labels only, and no node affinity.
         if self.zoned and not _is_in_zone(self.volume, node):
             return Obstacle(VOLUME_ZONE)
         return None
@@ -152,6 +154,7 @@ class PodVolumes:
 
     def obstacle(self, node: Node, used: Mapping[str, int]) -> Obstacle | None:
         """Return why the pod cannot use its volumes on the node, or None. ``used``: amounts that pods there use."""
+        # The limit first, as kube-scheduler's NodeVolumeLimits comes before VolumeBinding.
         exceeded = self.limits.obstacle(node.metadata.name, used) if self.limits is not None else None
         if exceeded is not None:
             return exceeded
@@ -167,6 +170,8 @@ class PodVolumes:
 
     def after(self, others: Sequence[tuple[str, Bindings]]) -> PodVolumes:
         """Return the volumes as they are after these bindings of other pods, each on its node."""
+        # Members of a gang are planned together and written one by one: each sees what the ones before it will have
+        # taken.
         taken = {volume.metadata.name: reference(claim) for _, it in others for claim, volume in it.reserve}
         nodes = {claim.key: node for node, it in others for claim in it.provision}
         if not self.unbound or not (taken or nodes):
@@ -207,10 +212,12 @@ def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
 
 
 def _obstacle(pod: Pod, use: VolumeUse, claim: PersistentVolumeClaim, storage: Storage) -> Obstacle | None:
+    # The PV controller never mends it: a person has to.
     if claim.status.phase == "Lost":
         return Obstacle(VOLUME_CLAIM_LOST, use.name, claim.spec.volume_name)
     if claim.metadata.deletion_timestamp is not None:
         return Obstacle(VOLUME_CLAIM_DELETED, use.name)
+    # Somebody else's claim has the name: the pod would write into the volume of another one.
     if use.is_ephemeral and not is_made_for(pod, claim):
         return Obstacle(VOLUME_CLAIM_FOREIGN, use.name)
     if READ_WRITE_ONCE_POD in (claim.spec.access_modes or ()) and _is_used_by_others(pod, use, storage):
@@ -227,6 +234,7 @@ def _unbound(claim: PersistentVolumeClaim, storage: Storage) -> UnboundClaim | N
     found = storage.storage_class(claim.storage_class)
     if found is None or found.volume_binding_mode != WAIT_FOR_FIRST_CONSUMER or claim.spec.volume_name:
         return None
+    # Once for the claim, and not once for each node.
     room = storage.capacities(found)
     return UnboundClaim(claim, found, tuple(storage.volumes_of_class(claim.storage_class)), room)
 
@@ -234,6 +242,7 @@ def _unbound(claim: PersistentVolumeClaim, storage: Storage) -> UnboundClaim | N
 def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
     """Return whether the node is in the zones of the volume. A node without zone labels is in every zone."""
     labels = node.metadata.labels or {}
+    # As in kube-scheduler: a cluster without zones has no node in a wrong one.
     if labels.keys().isdisjoint(_NEWER):
         return True
     wanted = ((name, _zones((volume.metadata.labels or {}).get(name))) for name in _NEWER)
@@ -242,6 +251,7 @@ def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
 
 def _zones(value: str | None) -> frozenset[str]:
     """Return the values of a zone label; none for a missing or malformed label."""
+    # Regional disks lie in several zones, which their label joins by two underscores.
     zones = frozenset(part.strip() for part in (value or "").split(_SEVERAL))
     return frozenset() if "" in zones else zones
 
@@ -269,6 +279,7 @@ class AttachLimits:
 
     def obstacle(self, node: str, used: Mapping[str, int]) -> Obstacle | None:
         """Return a driver that would have to attach too many volumes, or None. ``used``: see ``volume_amounts``."""
+        # A limit of a driver that the pod does not use is no matter of the pod's.
         drivers = {it.driver for it in self.wanted}
         limits = {name: most for name, most in self.storage.attach_limits(node).items() if name in drivers}
         claims = claims_in(used)
@@ -279,6 +290,7 @@ class AttachLimits:
             return None
         in_use = frozenset(attachable(claims, self.storage))
         attached = in_use | attachments
+        # A volume that the node has attached already takes no further place.
         new = self.wanted - in_use
         for driver in sorted({it.driver for it in new} & limits.keys()):
             there, more = (sum(it.driver == driver for it in volumes) for volumes in (attached, new))

@@ -133,6 +133,7 @@ def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
     for key in (GANG, GANG_SIZE, *(() if topology is None else (GANG_TOPOLOGY,))):
         if _said(pod, key) is not None:
             return Obstacle(GANG_MALFORMED, key, f"PodGroup {name} of the pod says this as well; remove one of both")
+    # Without the policy the group only asks for a place: the first pod chooses it, and the others follow.
     size = policy.min_count if policy is not None else 1
     if size > MOST_GANG_PODS:
         found = f"spec.schedulingPolicy.gang.minCount {size} is more than the {MOST_GANG_PODS} pods that are supported"
@@ -141,6 +142,7 @@ def _of_group(pod: Pod, group: PodGroup) -> Gang | Obstacle:
 
 
 def _key_of_group(pod: Pod, name: str) -> str:
+    # What the pod asks for in addition is part of the key: pods that disagree are not one gang.
     asked = (_said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE))
     return " ".join((f"{pod.metadata.namespace}/podgroup {name}", *(it for it in asked if it)))
 
@@ -152,6 +154,7 @@ def _named(pod: Pod, value: str) -> Gang | Obstacle:
     # A number is a size, and the pod's controller is the gang; everything else is a name.
     if not value.isdecimal():
         return Obstacle(GANG_MALFORMED, GANG, f'"{value[:80]}" is a name without a size; set {GANG_SIZE} as well')
+    # Leader and workers of one group have different controllers, so the label says who belongs together.
     group = (pod.metadata.labels or {}).get(LEADER_WORKER_GROUP)
     if group is not None:
         return _sized(pod, f"group {group}", f"of LeaderWorkerSet group {group}", GANG, value)
@@ -164,9 +167,11 @@ def _named(pod: Pod, value: str) -> Gang | Obstacle:
 def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang | Obstacle:
     if said is None:
         return Obstacle(GANG_MALFORMED, key, "is missing; set it to the number of pods in the gang")
+    # Checked by characters: int() accepts other digits, blanks and signs, and takes long for a long text.
     if not (said.isascii() and said.isdecimal() and len(said) < 10 and 0 < int(said) <= MOST_GANG_PODS):
         return Obstacle(GANG_MALFORMED, key, f'"{said[:80]}" is not a number of pods; set it to 1 to {MOST_GANG_PODS}')
     topology, attribute = _said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE)
+    # By the number and not by its text: "08" and "8" are one size.
     gang = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
     return _placed(pod, f"{gang} {attribute}" if attribute else gang, title, int(said))
 
@@ -185,10 +190,12 @@ def _placed(pod: Pod, key: str, title: str, size: int, topology: str | None = No
 
 
 def _is_attribute(name: str) -> bool:
+    # A name without a domain means the driver's own attribute, and the gang may have devices of several drivers.
     return name.count("/") == 1 and not any(fully_qualified_name(name, ""))
 
 
 def _said(pod: Pod, key: str) -> str | None:
+    # The annotation first: labels are often shared by a whole workload, annotations are the pod's own word.
     for values in (pod.metadata.annotations, pod.metadata.labels):
         if values and key in values:
             return values[key]

@@ -96,9 +96,11 @@ def _without_template(pod_set: PodSet) -> PodSet:
 
 def _kept(pod: Pod) -> Pod:
     spec, status = pod.spec, pod.status
+    # They count for other pods' rules; very many of them are dropped all the same.
     labels = pod.metadata.labels if len(encode(pod.metadata.labels)) <= LARGEST_OBJECT_BYTES // 4 else None
     # The room on its node counts, whoever placed it there.
     room = {name: Quantity.from_nanos(amount) for name, amount in pod_requests(pod).items() if name != POD_SLOTS}
+    # As long as they are few they are kept: the claims of a pod that runs must not be released.
     has_few_claims = len(spec.resource_claims or ()) <= MOST_CLAIMS
     return structs.replace(
         pod,
@@ -138,6 +140,7 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
     if len(encode(claim)) <= LARGEST_OBJECT_BYTES:
         return claim
     spec, meta = claim.spec, metadata_without_bulk(claim.metadata)
+    # Of the spec alone: status and metadata have been made small already.
     size = len(encode(spec))
     return replace(
         claim,
@@ -178,6 +181,7 @@ def spec_without_bulk(spec: ResourceClaimSpec, size: int) -> ResourceClaimSpec:
 def bytes_of_large(spec: ResourceClaimSpec) -> int | None:
     """The bytes of a spec of which little is kept; None if it is whole."""
     for config in spec.devices.config or ():
+        # No server accepts this name of a driver, so no tenant can write such a mark.
         if config.opaque is not None and config.opaque.driver == _TOO_LARGE:
             return int(bytes(config.opaque.parameters))
     return None
@@ -208,6 +212,7 @@ def _read(status: ResourceClaimStatus) -> ResourceClaimStatus:
     """Without the configuration, which plugins read from the server, and what drivers say of networks."""
     allocation = status.allocation
     if allocation is not None:
+        # Opaque parameters may be ten kilobytes for each request.
         allocation = replace(allocation, devices=replace(allocation.devices, config=None))
     devices = status.devices
     if devices is not None:

@@ -114,6 +114,7 @@ class LoadedNode:
 
     def _load(self, used: Amounts) -> None:
         self.used = used
+        # What the node does not offer is left out of the mean (NR-26): it says nothing about how full the node is.
         free = [1 - used.get(name, 0) / offer for name in _WEIGHED if (offer := self.offered.get(name, 0)) > 0]
         self.emptiness = sum(free) / len(free) if free else 0.0
         """The share of the node that is free, from 0 to 1: the mean of cpu, memory and pod slots."""
@@ -144,6 +145,7 @@ class Nominations:
     @classmethod
     def of(cls, node: str, of_others: Iterable[Nomination]) -> Nominations:
         """With the sums by node."""
+        # Summed once for the pod, since each node is asked about its sum.
         others, requests = tuple(of_others), dict[str, Amounts]()
         for it in others:
             requests[it.node] = add(requests.get(it.node, {}), it.requests)
@@ -154,6 +156,7 @@ class Nominations:
         # The usual case without a copy.
         if not any(it.allocations for it in self.of_others):
             return usage
+        # A copy, since the usage is everybody's.
         more = usage.snapshot()
         for it in self.of_others:
             for allocation in it.allocations:
@@ -162,6 +165,7 @@ class Nominations:
 
     def loaded(self, state: LoadedNode) -> LoadedNode:
         """The node with the pods that are to come there."""
+        # Nearly all nodes have no nomination, and stay the same object.
         requests = self._requests.get(state.name)
         return state if requests is None else state.with_load(add(state.used, requests))
 

@@ -39,6 +39,7 @@ _PREFIX = "claim:"  # no pod has such a name
 
 def is_immediate(claim: ResourceClaim) -> bool:
     """Whether the claim is to have devices as long as it exists."""
+    # A claim that a pod owns goes with the pod, and one that is being deleted gets nothing more.
     is_asked_for = (claim.metadata.annotations or {}).get(ANNOTATION) == IMMEDIATE
     return is_asked_for and owning_pod(claim) is None and claim.metadata.deletion_timestamp is None
 
@@ -49,6 +50,7 @@ def annotation_fault(claim: ResourceClaim) -> str:
     field = f"metadata.annotations[{ANNOTATION}]"
     if value is None:
         return ""
+    # Said to the claim's author: a value that is silently ignored would leave the claim without devices for ever.
     if value != IMMEDIATE:
         return f'{field}: "{value[:100]}" is not supported: use "{IMMEDIATE}", or remove the annotation'
     if owning_pod(claim) is not None:
@@ -64,6 +66,7 @@ def placeholder_key(claim: ResourceClaim) -> str:
 def placeholder_of(claim: ResourceClaim, scheduler: str) -> Pod:
     """The pod that is planned in the claim's place; it may take devices of the nodes that belong to the scheduler."""
     meta = claim.metadata
+    # With the claim's own age: it waits its turn among the pods as if its pod had come with it.
     return Pod(
         metadata=ObjectMeta(
             namespace=meta.namespace,
@@ -104,6 +107,7 @@ def contest(scheduler: str, rival: ResourceClaim) -> ResourceClaimConsumerRefere
 
 def contest_of(claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
     """Return the contest for which the claim is reserved, or None."""
+    # By group and resource: the name is the scheduler that ends the contest, and several may share a cluster.
     consumers = claim.status.reserved_for or ()
     return next((it for it in consumers if (it.api_group, it.resource) == (PARKED_GROUP, CONTESTS)), None)
 

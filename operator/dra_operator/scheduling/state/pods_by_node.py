@@ -76,10 +76,12 @@ class Carried:
 
     def add(self, term: AffinityTerm, by_node: Mapping[str, int]) -> None:
         """So many pods more carry a term about such pods."""
+        # Never taken back: that a term is gone says nothing about how the answer came about.
         self.minds_namespaces = self.minds_namespaces or term.minds_namespaces
         population = self.by_key.setdefault(term.key, Population())
         for node, number in by_node.items():
             population.add(node, number)
+        # Topology keys come from tenants: one of which no carrier is left would stay for ever.
         if not population.by_node:
             population.close()
             del self.by_key[term.key]

@@ -80,6 +80,7 @@ def attachable(claims: Iterable[str], storage: AttachedVolumes) -> Iterator[Atta
             continue
         volume = storage.volume(claim.spec.volume_name)
         if volume is not None:
+            # Only CSI drivers have limits that the node reports.
             if volume.spec.csi is not None:
                 yield Attachable(volume.spec.csi.driver, volume.spec.csi.volume_handle)
         # The volume is yet to be made, and takes a place on the node all the same.
@@ -109,6 +110,7 @@ class HostPort(NamedTuple):
 
     def is_taken(self, used: Mapping[str, int]) -> bool:
         """Whether a pod on the node holds it."""
+        # A port on every address conflicts with that port on any one, so the sum over all addresses is asked.
         if self.address == _EVERY_ADDRESS:
             return self.name in used
         return self.on_address in used or self._replace(address=_EVERY_ADDRESS).on_address in used
@@ -154,11 +156,13 @@ def pod_requests(pod: Pod) -> dict[str, int]:
             running = add(running, wanted)
             peak = _largest(peak, running)
         else:
+            # An ordinary init container runs beside the sidecars before it, and is gone when the next one starts.
             peak = _largest(peak, add(running, wanted))
     for container in pod.spec.containers or ():
         wanted = _container_requests(container)
         running = add(running, wanted) if running else wanted
     wanted = _with_pod_level(_largest(peak, running) if peak else running, pod.spec.resources)
+    # The runtime's own, on top of whatever the pod asks for as a whole.
     for name, quantity in (pod.spec.overhead or {}).items():
         wanted[name] = wanted.get(name, 0) + quantity.nanos
     wanted[POD_SLOTS] = NANO
@@ -193,6 +197,7 @@ def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None 
     ``of_devices``: what its devices bring of the node's resources, or cost; as its status records it unless given.
     """
     wanted = pod_requests(pod)
+    # A device serves the resource, so the node does not count it for this pod.
     if served:
         wanted = {name: amount for name, amount in wanted.items() if name not in served}
     # A plan knows better than the status, which is written after it.
@@ -219,6 +224,7 @@ def amounts_of(status: NodeAllocatableResourceClaimStatus) -> dict[str, int]:
     total = {it.name: it.quantity.nanos for it in status.mapping or () if it.quantity is not None}
     for it in status.overhead or ():
         per_pod = it.per_pod.nanos if it.per_pod is not None else 0
+        # It comes with each container that names the claim (K37-NA-03).
         per_container = it.per_container.nanos if it.per_container is not None else 0
         total = add(total, {it.name: per_pod + per_container * len(status.containers or ())})
     return total
@@ -286,6 +292,7 @@ def _with_pod_level(containers: dict[str, int], resources: ResourceRequirements 
 
 
 def _largest(one: Amounts, other: Amounts) -> dict[str, int]:
+    # The first container of nearly every pod.
     if not one:
         return dict(other)
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

@@ -29,6 +29,7 @@ The pod keeps it after the gate until its scheduler has decided.
 
 def has_gate(pod: Pod) -> bool:
     """Whether the pod is, or comes, to our gate."""
+    # Nearly no pod has gates, and this is asked at each change of each pod.
     return GATE in [gate.name for gate in pod.spec.scheduling_gates] if pod.spec.scheduling_gates else False
 
 
@@ -50,12 +51,15 @@ def reach(selectors: Iterable[NodeSelector | None], node: Node | None) -> NodeSe
     Each allocation adds the requirements of its first term that ``node`` matches: of alternatives the one that was
     chosen. Devices without a selector can be reached from anywhere. Raises NodeSelectionError.
     """
+    # Only allocations with a selector bind the pod to nodes.
     wanted = [node_selectors.parse(selector) for selector in selectors if selector is not None]
     matched = [node_selectors.first_match(terms, node) for terms in wanted] if node is not None else []
     terms = [term.source for term in matched if term is not None]
+    # Some device cannot be reached from there: narrowing the pod to the node would strand it.
     if len(terms) < len(wanted):
         return None
     return NodeSelectorTerm(
+        # Each requirement once: the API server limits how long a term may be.
         match_expressions=tuple(dict.fromkeys(item for term in terms for item in term.match_expressions or ())),
         match_fields=tuple(dict.fromkeys(item for term in terms for item in term.match_fields or ())),
     )

@@ -55,6 +55,7 @@ class Anchors(Generic[K]):
 
     def discard(self, anchor: Anchor, key: K) -> None:
         """Remove a key; an unknown one is ignored."""
+        # Anchors come from selectors of tenants, so an empty one must not stay behind.
         keys = self._keys.get(anchor, {})
         keys.pop(key, None)
         if not keys:
@@ -66,6 +67,7 @@ class Anchors(Generic[K]):
 
     def all_near(self, labels: Mapping[str, str] | None) -> dict[K, None]:
         """As ``near``, at one moment: without a look at any of the keys, so fast also if they are many."""
+        # Keys without an anchor may concern any pod.
         found = dict(self._keys.get(None, ()))
         for label in (labels or {}).items():
             found.update(self._keys.get(label, ()))
@@ -96,6 +98,7 @@ class PodSet:
     def matches(self, pod: Pod) -> bool:
         """Whether the pod is one of them."""
         meta = pod.metadata
+        # The namespace first: it is one look-up, and rules out most pods.
         is_there = self.namespaces is None or meta.namespace in self.namespaces
         return is_there and self.selector.matches(meta.labels or {})
 
@@ -110,11 +113,13 @@ class Selection:
     @property
     def anchor(self) -> Anchor:
         """A label that all of these pods have, if the selectors name one."""
+        # One label is enough: all of these pods have it, so a pod without it need not be compared.
         return next((anchor for pods in self.sets if (anchor := pods.selector.anchor) is not None), None)
 
     @property
     def namespaces(self) -> frozenset[str] | None:
         """All of these pods are in one of them; None stands for all."""
+        # The fewest of them: a pod has to be in each of the sets.
         return min((it.namespaces for it in self.sets if it.namespaces is not None), key=len, default=None)
 
     def matches(self, pod: Pod) -> bool:
@@ -134,6 +139,7 @@ class Selection:
             if names is not None and names != self.namespaces:
                 yield len(places)
                 places = [it for it in places if it[1][0].metadata.namespace in names]
+            # The selector matches nothing, and so do all of the sets together.
             if pods.selector.requirements is None:
                 return []
             for requirement in pods.selector.requirements:
@@ -174,6 +180,7 @@ class AffinityTerm:
         # All namespaces, also those that come later: no list of names would stay right.
         if self.others.is_empty:
             return PodSet(self.selector, None)
+        # By name, since labels of namespaces change: rules are made anew when they do (``ClusterEvent.NAMESPACE``).
         found = (name for name, labels in known.items() if self.others.matches(labels))
         return PodSet(self.selector, self.namespaces if self.others == NOTHING else self.namespaces.union(found))
 
@@ -204,6 +211,7 @@ def preferred(pod: Pod) -> Iterator[tuple[AffinityTerm, int]]:
     affinity = pod.spec.affinity
     if affinity is None:
         return
+    # What is to be avoided weighs negatively, so that one sum says it all.
     for kind, sign in ((affinity.pod_affinity, 1), (affinity.pod_anti_affinity, -1)):
         for it in (kind.preferred_during_scheduling_ignored_during_execution if kind is not None else None) or ():
             yield AffinityTerm.of(pod, it.pod_affinity_term), sign * it.weight
@@ -248,6 +256,7 @@ def has_too_many_rules(pod: Pod) -> bool:
 def steps_per_node(pod: Pod) -> int:
     """What it costs to compare the pod with one node, in steps of the allocator."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    # Tenants write tolerations and affinities by the hundred, and each node is compared with all of them.
     compared = len(pod.spec.tolerations or ())
     if affinity is not None:
         compared += requirements(affinity.required_during_scheduling_ignored_during_execution)
@@ -338,6 +347,7 @@ class DomainCounts:
         self.topology, self._by_node = topology, by_node
         self.by_domain: dict[str, int] = {}
         self._fewest: int | None = None
+        # The nodes that are known by now; the others come by ``moved``.
         for node, count in by_node.items():
             self.add(node, count)
         topology.counts.append(self)
@@ -394,6 +404,7 @@ class DomainsByNode:
 
     def _includes(self, node: Node) -> bool:
         scope, labels = self.scope, node.metadata.labels or {}
+        # The cheap half first: labels are look-ups, taints and affinities are comparisons.
         if not all(key in labels for key in scope.keys) or not scope.selector <= labels.items():
             return False
         if scope.tolerations is not None and untolerated(repelling(node.spec.taints or ()), scope.tolerations):
