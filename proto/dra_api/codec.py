@@ -129,29 +129,6 @@ def to_dict(value: object) -> Any:
     return msgspec.json.decode(encode(value))
 
 
-def decode_list(
-    type_: type[T],
-    data: bytes,
-    reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    keep: Callable[[T], T] = lambda item: item,
-) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
-    """A list response: the good items, the bad ones with their errors, and the list's metadata.
-
-    An item that nests too deep is among the bad ones, cut to what can be read. ``reshape`` brings each item from the
-    version in which it was served to that of ``type_``; ``keep`` says what is kept of an item, before the next one is
-    decoded.
-    """
-    envelope = raw_list(data)
-    good: list[T] = []
-    bad: list[tuple[bytes, DecodeError]] = []
-    for raw in envelope.items or ():
-        try:
-            good.append(keep(decode_item(type_, raw, is_cut=envelope.is_cut, reshape=reshape)))
-        except DecodeError as error:
-            bad.append((bytes(raw), error))
-    return good, bad, envelope.metadata
-
-
 def raw_list(data: bytes) -> RawList:
     """Read the envelope of a list. Raises DecodeError for what is no list."""
     try:

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-from dra_api.cache import remember_short
-
 _SYNTAX: Final = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
     r"(?:-((?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*))?"
@@ -73,12 +71,6 @@ class Version:
 def is_version(text: str) -> bool:
     """Whether the text has the form of a semantic version, with numbers of any size."""
     return _SYNTAX.fullmatch(text) is not None
-
-
-@remember_short(2048)
-def parse_version(text: str) -> Version:
-    """The version of a text, cached."""
-    return Version(text)
 
 
 def parse_time(text: object) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from dra_api.codec import DecodeError, convert, decode, decode_list, encode, to_dict
+from dra_api.codec import DecodeError, convert, decode, encode, to_dict
 from dra_api.core import Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -16,6 +16,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from listed import decode_list
 
 
 def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:

@@ -4,21 +4,19 @@ In this package, a section without a page is a section of allocator.md.
 """
 
 from dra_ledger import node_selectors
-from dra_ledger.basics import DeviceId, PoolId, ShareId
+from dra_ledger.basics import DeviceId, PoolId
 from dra_ledger.columns import Values, lookup
 from dra_ledger.errors import (
     AllocationError,
     ClaimError,
     NodeSelectionError,
     PoolError,
-    SelectorError,
 )
 from dra_ledger.features import GATES, Features, Semantics
 from dra_ledger.inventory import Inventory
 from dra_ledger.node_view import NodeView
 from dra_ledger.predicates import Compiled, Weighed
 from dra_ledger.taints import (
-    LEFT,
     LeftAlone,
     Territory,
     blocking,
@@ -34,7 +32,7 @@ from dra_operator.allocator.claim_program import extended_requests
 from dra_operator.allocator.device_counts import ValueSupply
 from dra_operator.allocator.node_index import Candidates
 
-from .allocator import DEFAULT_BUDGET_STEPS, Allocator, Decision
+from .allocator import DEFAULT_BUDGET_STEPS, Allocator
 from .claim_program import AttributeValue, ClaimProgram, CompiledRequests, RequestSelector
 from .ordering.mix import WEIGHT_SUM as WEIGHT_OF_ALL
 from .ordering.mix import Mix, MixClass, Totals, wasted_with
@@ -49,14 +47,12 @@ from .outcome import (
     Refused,
     RefusedClaim,
     Rule,
-    Tally,
 )
 
 __all__ = [
     "DEFAULT_BUDGET_STEPS",
     "DEVICE_ORDERS",
     "GATES",
-    "LEFT",
     "WEIGHT_OF_ALL",
     "Allocated",
     "AllocationError",
@@ -67,7 +63,6 @@ __all__ = [
     "ClaimProgram",
     "Compiled",
     "CompiledRequests",
-    "Decision",
     "DeviceId",
     "Failed",
     "Features",
@@ -87,10 +82,7 @@ __all__ = [
     "RefusedClaim",
     "RequestSelector",
     "Rule",
-    "SelectorError",
     "Semantics",
-    "ShareId",
-    "Tally",
     "Territory",
     "Totals",
     "Usage",

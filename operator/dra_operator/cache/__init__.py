@@ -1,6 +1,6 @@
 """The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
-from dra_ledger.allocated import AllocatedDevices, AssumedAllocation, DeviceTaken
+from dra_ledger.allocated import AllocatedDevices, DeviceTaken
 from dra_ledger.pools import newest_slices
 
 from . import evictions
@@ -16,7 +16,6 @@ from .key import (
     GETTING_READY,
     LEFTOVERS,
     NONE,
-    NOTHING,
     VOLUMES_PENDING,
     WITH_GANG,
     Controller,
@@ -48,12 +47,10 @@ __all__ = [
     "GETTING_READY",
     "LEFTOVERS",
     "NONE",
-    "NOTHING",
     "SCHEDULER_NAME",
     "VOLUMES_PENDING",
     "WITH_GANG",
     "AllocatedDevices",
-    "AssumedAllocation",
     "ClaimTemplate",
     "Cluster",
     "Controller",

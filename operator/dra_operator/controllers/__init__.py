@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from .claims.generate import records_claim_of_others
     from .control import Control, ControlOptions
     from .errors import (
-        BindingFailed,
         ControllerError,
-        GenerationFailed,
-        PlacementFailed,
     )
     from .logbook import LogLine, tell
     from .queue import WorkQueue
@@ -39,15 +36,12 @@ __all__ = [
     "NAMES",
     "WORKERS",
     "BackoffSettings",
-    "BindingFailed",
     "Control",
     "ControlOptions",
     "ControllerError",
     "ControllerName",
-    "GenerationFailed",
     "LogLine",
     "OwnControllers",
-    "PlacementFailed",
     "PreemptionSettings",
     "TimeSettings",
     "TimeSlices",

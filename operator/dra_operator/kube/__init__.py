@@ -10,7 +10,6 @@ from .client import (
     PodChanged,
     PodGroupChanged,
     may_have_happened,
-    rewrite,
     rights_for,
     with_remedy,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "Unanswered",
     "VolumeWriter",
     "may_have_happened",
-    "rewrite",
     "rights_for",
     "with_remedy",
 ]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dra_api import conversion, validation
-from dra_api.codec import DecodeError, convert, decode_list, encode
+from dra_api.codec import DecodeError, convert, encode
 from dra_api.core import Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import LabelSelector as LabelSelectorField
@@ -25,7 +25,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.selectors import Selector as LabelSelector
-from dra_api.values import parse_version
+from dra_api.values import Version
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
 from dra_kube import RESOURCE_CLAIMS
@@ -34,6 +34,7 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
+from listed import decode_list
 
 NOW: Final = "2026-01-01T00:00:00Z"
 _KINDS: Final = {resource.kind: (resource, kind) for resource, kind in WATCHED.items()}
@@ -102,7 +103,7 @@ def quantity(data: bytes) -> None:
 
 def version(data: bytes) -> None:
     """A semantic version."""
-    parse_version(data.decode())
+    Version(data.decode())
 
 
 _DEVICE: Final = prepare(
