@@ -24,6 +24,7 @@ from dra_operator.cache import (
     UidMemory,
     check,
     hints,
+    needs,
 )
 from dra_operator.cache.index import Duplicates, duplicates
 from dra_operator.scheduling.state import Nomination
@@ -439,11 +440,11 @@ def test_of_thousands_of_claims_that_one_pod_owns_not_all_are_looked_at_with_eac
         looked.append(len(list(owned)))
         return duplicates(pod, owned)
 
-    monkeypatch.setattr(hints, "duplicates", look)
+    monkeypatch.setattr(needs, "duplicates", look)
     for number in range(100):
         keys = cluster.apply(claim(f"c-{number}", ownerReferences=[owner("p")]))
     assert Key("templates", "ns/p") in keys
-    assert max(looked) == hints.LOOKED_AT_CLAIMS
+    assert max(looked) == needs.LOOKED_AT_CLAIMS
 
 
 @pytest.mark.rule("K37-QH-03", "SC-02")

@@ -141,13 +141,13 @@ def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str,
 def noted_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the pods that are decided about from now on."""
     decided: list[str] = []
-    decide = world.control.placer.decide
+    decide = world.control.placer._attempt
 
     async def noted(key: str) -> Decided | Postponed:
         decided.append(key)
         return await decide(key)
 
-    monkeypatch.setattr(world.control.placer, "decide", noted)
+    monkeypatch.setattr(world.control.placer, "_attempt", noted)
     return decided
 
 

@@ -117,18 +117,15 @@ class Decision:
             self._failed(error)
 
     def _solved(self, search: Search) -> None:
+        features = self._inventory.features
         try:
-            self.outcome = self._allocated(search)
+            results = Results(search.problem, search.state.grants, search.picks(), features, self._new_share_id)
+            self.outcome = Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
         except NodeSelectionError:
             if self._order is None:
                 raise
             self._order = None  # the devices of the reference's order may have selectors that can be merged
             self._begin(admin_exempt=search.problem.node.admin_exempt)
-
-    def _allocated(self, search: Search) -> Allocated:
-        features = self._inventory.features
-        results = Results(search.problem, search.state.grants, search.picks(), features, self._new_share_id)
-        return Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
 
     def _refused(self, search: Search) -> None:
         problem = search.problem

@@ -308,7 +308,7 @@ class Operator:
     @property
     def deciding(self) -> str:
         """What is being decided about, in words, for a watch from another thread; empty if nothing is."""
-        return self._parts.control.deciding if self._parts is not None else ""
+        return self._parts.control.placer.deciding if self._parts is not None else ""
 
     @property
     def late_look(self) -> str:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Protocol
 
 from dra_api.core import Pod
@@ -54,11 +53,9 @@ from dra_operator.controllers.scheduling.report import shows_reason
 from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.taints import PodEvictor, RuleReporter
 from dra_operator.controllers.workers import (
-    Decided,
     Dispatcher,
     Failures,
     Handler,
-    Postponed,
     Workers,
 )
 from dra_operator.kube import (
@@ -80,11 +77,6 @@ COMPONENT = "dra-operator"
 def utc_now() -> datetime:
     """Return the current time."""
     return datetime.now(UTC)
-
-
-def _stamp(now: Callable[[], datetime]) -> str:
-    """Return the current time as the API writes it."""
-    return format_time(now())
 
 
 def _keys_of(obj: Object) -> tuple[Key, ...]:
@@ -154,9 +146,6 @@ class Observer(Protocol):
 class Control:
     """The controllers of one cluster. To be made inside a running event loop."""
 
-    deciding = ""
-    """The pod that is being placed, in words."""
-
     _looks_again: asyncio.TimerHandle | None = None
     _observer: Observer | None = None
 
@@ -182,7 +171,7 @@ class Control:
         # Claims: made from templates, recorded in pods and groups, given back when their consumers are gone.
         delayed_deletion, counts = DelayedDeletion(queues.of("release"), clock), ClaimMetrics(registry)
         # The names go first if devices are scarce: a pod without devices gets a write to the same status.
-        names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), self._plan)
+        names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), queues.add)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self.conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
         self.generator = ClaimGenerator(context, maker, names, legacy_names=options.legacy_claim_names)
@@ -237,7 +226,7 @@ class Control:
             Workers(queues.of(name), handle, times.workers[name], failures, after) for name, handle in handlers.items()
         ]
         place = queues.of("placement")
-        self._crews.append(Dispatcher(place, self._decide, times, failures, after, ended, self.placer.is_vain))
+        self._crews.append(Dispatcher(place, self.placer.decide, times, failures, after, ended, self.placer.is_vain))
 
     def _context(
         self, client: Client, times: TimeSettings, clock: Callable[[], float], now: Callable[[], datetime]
@@ -246,7 +235,10 @@ class Control:
 
         Answers to writes come in by the same door as watch events, so that nothing waits for the watch.
         """
-        stamp = partial(_stamp, now)
+
+        def stamp() -> str:
+            return format_time(now())
+
         # Without the gate a server drops the time, and the answer would differ from what was written.
         allocated_at = stamp if self.cluster.features.binding_conditions else lambda: None
         return ControllerContext(
@@ -266,14 +258,6 @@ class Control:
     def _shows_reason(self, key: Key) -> bool:
         pod = self.cluster.pods.get(key.object)
         return pod is None or shows_reason(pod)
-
-    async def _decide(self, key: str) -> Decided | Postponed:
-        # Should a decision hang, the probe can say at which pod.
-        self.deciding = f"pod {key}"
-        try:
-            return await self.placer.decide(key)
-        finally:
-            self.deciding = ""
 
     def observe(self, observer: Observer) -> None:
         """Have the observer told of every change of the cache."""
@@ -362,10 +346,6 @@ class Control:
         self._look_at_users(claims, after=0.0)
         known = (claim for key in claims if (claim := self.cluster.claims.get(key)) is not None)
         self.queues.add(Key("release", claim.key) for claim in known if is_parked(claim))
-
-    def _plan(self, pod: Pod) -> None:
-        """Have the pod planned now."""
-        self.queues.add((Key("placement", pod.key),))
 
     def _has_shared_driver(self, allocation: AllocationResult) -> bool:
         """Return whether another scheduler may have taken the same device: it has pods with claims to some, had, or may

@@ -512,7 +512,8 @@ class ClaimWriter(ClaimReleases):
                 raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
             is_new = status.get("allocation") is None
             if is_new:
-                status["allocation"] = {**wanted, **self._stamp()}
+                now = self._timestamp()
+                status["allocation"] = wanted if now is None else {**wanted, "allocationTimestamp": now}
             return add_consumers(status, consumers) or is_new
 
         return self._took(await self._rewrite(claim, edit, "status", based_on))
@@ -547,7 +548,3 @@ class ClaimWriter(ClaimReleases):
             return sorted(meta["finalizers"]) != sorted(before)
 
         return self._took(await self._rewrite(claim, edit))
-
-    def _stamp(self) -> Object:
-        now = self._timestamp()
-        return {} if now is None else {"allocationTimestamp": now}

@@ -73,30 +73,27 @@ class _Filtering:
         self.is_faulty = False
 
     def filtered(self) -> Filtered:
-        """Applies the filters to all alternatives of the program."""
-        # All of them, also behind one that is short: an error of a later claim has to be met in any case (section 4).
-        made = list(self.domains())
-        # A search only takes devices away, so a request that is short alone is short behind any choice.
-        dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
-        wants_ledgers = any(domain.wanted for domains in made for domain in domains)
-        return Filtered(made, next(dead, len(made)), wants_ledgers, self.is_faulty)
+        """Apply the filters to all alternatives, in the order of the stages; check each claim after its requests.
 
-    def domains(self) -> Iterator[tuple[Domain, ...]]:
-        """The domains in the order of the stages; makes the checks of section 4 after the requests of each claim."""
-        program, stages, position = self._program, self._program.stages, 0
+        All of them, also behind a request that is short: an error of a later claim is met in any case (section 4).
+        """
+        program, stages, made = self._program, self._program.stages, list[tuple[Domain, ...]]()
         for number in range(len(program.claims)):
             least = 0
-            while position < len(stages) and stages[position].claim == number:
-                domains = tuple([self._domain(number, alternative) for alternative in stages[position].alternatives])
-                yield domains
+            while len(made) < len(stages) and stages[len(made)].claim == number:
+                domains = tuple([self._domain(number, alternative) for alternative in stages[len(made)].alternatives])
+                made.append(domains)
                 least += min([domain.need for domain in domains])
-                position += 1
             # After the requests before it: a pool in trouble is met while these collect their devices (section 7).
             if number + 1 == len(program.requests) and program.fault is not None:
                 raise program.fault
             # Each claim has a limit of its own (section 4).
             if least > MOST_RESULTS:
                 raise self._too_many(number, least)
+        # A search only takes devices away, so a request that is short alone is short behind any choice.
+        dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
+        wants_ledgers = any(domain.wanted for domains in made for domain in domains)
+        return Filtered(made, next(dead, len(made)), wants_ledgers, self.is_faulty)
 
     def _too_many(self, number: int, least: int) -> ClaimError:
         """The claim asks for more than it may have: on each node, or because of the devices that this one has."""

@@ -134,9 +134,9 @@ class _UnderWay:
 
 
 class NamesBeingWritten:
-    """``wanted``: whether a pod is to be planned before its claims are recorded; ``wake`` has that done."""
+    """``wanted``: whether a pod is to be planned before its claims are recorded; ``wake`` queues its key for that."""
 
-    def __init__(self, wanted: Callable[[Pod], bool], wake: Callable[[Pod], None]) -> None:
+    def __init__(self, wanted: Callable[[Pod], bool], wake: Callable[[Iterable[Key]], None]) -> None:
         self._wanted, self._wake = wanted, wake
         self._under_way: dict[str, _UnderWay] = {}
 
@@ -151,7 +151,7 @@ class NamesBeingWritten:
         known |= {entry: PodResourceClaimStatus(name=entry, resource_claim_name=name) for entry, name in claims.items()}
         self._under_way[pod.metadata.uid] = under_way = _UnderWay(tuple(known.values()))
         # After the names are known here: the plan that this starts must find them.
-        self._wake(pod)
+        self._wake((Key("placement", pod.key),))
         try:
             yield
         finally:

@@ -110,6 +110,9 @@ CLAIMS_COME_SECONDS = 5.0
 class SchedulingCycle:
     """Decides on ``placement:`` keys."""
 
+    deciding = ""
+    """The pod that is being placed, in words."""
+
     def __init__(
         self,
         context: SchedulingContext,
@@ -149,12 +152,16 @@ class SchedulingCycle:
         if pod is not None:
             # Counted from the first attempt on: however often the pod is put off, it says why once that has lasted.
             self._report.begin(pod)
+        # Should the decision hang, the probe can say at which pod.
+        self.deciding = f"pod {key}"
         try:
             decided = await self._attempt(key)
         except Exception as error:
             if self._is_to_be_told(key, error):
                 return Decided(partial(self._fail, key, error))
             raise
+        finally:
+            self.deciding = ""
         if isinstance(decided, Postponed):
             return decided
         # The writes run after this turn, beside other decisions; the pod is told of their failures as of those above.

@@ -316,7 +316,8 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         claims.append(PodClaim(None, made))
     held = [claim for _, claim in claims]
     # Asked before the nodes: a write under way decides which devices the pod has.
-    coming_first = _coming_first(pod, held, snapshot)
+    readiness = {it.metadata.uid: claim_readiness(it, snapshot.now, snapshot.binding_timeout) for it in held}
+    coming_first = _coming_first(pod, held, readiness, snapshot)
     if coming_first is not None:
         return coming_first
     # Its devices are kept so that no other scheduler loses one, and no pod may run with them.
@@ -339,7 +340,20 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     volumes = volumes_of(pod, snapshot.storage)
     if isinstance(volumes, Obstacle):
         return NotTried(volumes)
-    return _others_first(_cycle_state(pod, claims, ExtendedResources(pod, serving, made), volumes, snapshot), snapshot)
+    cycle_state = CycleState(
+        pod,
+        tuple(claims),
+        ExtendedResources(pod, serving, made),
+        snapshot.nodes,
+        snapshot.allocator,
+        snapshot.usage(),
+        snapshot.claim,
+        {uid: found for uid, found in readiness.items() if found.is_lost},
+        volumes,
+        snapshot.nominations(pod),
+        group_name(pod) is not None and not snapshot.has_placed_members(pod),
+    )
+    return _others_first(cycle_state, snapshot)
 
 
 def _not_ready(pod: Pod, obstacle: Obstacle, snapshot: Snapshot) -> Stolen | NotTried:
@@ -348,26 +362,6 @@ def _not_ready(pod: Pod, obstacle: Obstacle, snapshot: Snapshot) -> Stolen | Not
     # The group comes first: while it is missing nobody can tell whose claim is lacking.
     missing = group_obstacle(pod, group, snapshot.features) if obstacle.reason is CLAIM_UNMADE else None
     return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(missing or obstacle)
-
-
-def _cycle_state(
-    pod: Pod, claims: list[PodClaim], extended: ExtendedResources, volumes: PodVolumes, snapshot: Snapshot
-) -> CycleState:
-    states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for _, claim in claims}
-    failed = {uid: readiness for uid, readiness in states.items() if readiness.is_lost}
-    return CycleState(
-        pod,
-        tuple(claims),
-        extended,
-        snapshot.nodes,
-        snapshot.allocator,
-        snapshot.usage(),
-        snapshot.claim,
-        failed,
-        volumes,
-        snapshot.nominations(pod),
-        group_name(pod) is not None and not snapshot.has_placed_members(pod),
-    )
 
 
 def _others_first(state: CycleState, snapshot: Snapshot) -> Unsettled | Deferring | CycleState:
@@ -390,19 +384,17 @@ def is_alone(pod: Pod, claim: ResourceClaim) -> bool:
 
 
 def _coming_first(
-    pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot
+    pod: Pod, claims: Sequence[ResourceClaim], readiness: Mapping[str, ClaimReadiness], snapshot: Snapshot
 ) -> WriteUnderWay | Stolen | GettingReady | None:
     for claim in claims:
         if snapshot.assumed(claim):
             return WriteUnderWay(claim)
     if stolen := _stolen(pod, claims, snapshot):
         return stolen
-    states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
-    pending = [(claim, readiness.seconds) for claim, readiness in states if readiness.state is Readiness.PENDING]
-    has_failed = any(readiness.is_lost for _, readiness in states)
+    pending = [it for it in claims if readiness[it.metadata.uid].state is Readiness.PENDING]
     # A pod that still lacks a claim has more to get: it is planned while the others get ready.
-    if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
-        return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
+    if pending and not any(it.is_lost for it in readiness.values()) and all(is_reserved_for(pod, it) for it in claims):
+        return GettingReady(tuple(pending), min(readiness[it.metadata.uid].seconds for it in pending))
     return None
 
 

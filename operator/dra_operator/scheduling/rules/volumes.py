@@ -278,7 +278,7 @@ class AttachLimits:
         return cls(frozenset(attachable((use.key for use in volume_uses(pod)), storage)), storage)
 
     def obstacle(self, node: str, used: Mapping[str, int]) -> Obstacle | None:
-        """Return a driver that would have to attach too many volumes, or None. ``used``: see ``volume_amounts``."""
+        """Return a driver that would have to attach too many volumes, or None. ``used``: see ``node_requests``."""
         # A limit of a driver that the pod does not use is no matter of the pod's.
         drivers = {it.driver for it in self.wanted}
         limits = {name: most for name, most in self.storage.attach_limits(node).items() if name in drivers}

@@ -62,11 +62,6 @@ class AttachedVolumes(Protocol):
         ...
 
 
-def volume_amounts(pod: Pod) -> dict[str, int]:
-    """What the pod takes of its node, by the claims that it uses."""
-    return {f"{_CLAIM}{use.key}": NANO for use in volume_uses(pod)}
-
-
 def claims_in(used: Iterable[str]) -> list[str]:
     """The claims among the names of amounts, by ``namespace/name``."""
     return [name.removeprefix(_CLAIM) for name in used if name.startswith(_CLAIM)]
@@ -125,16 +120,6 @@ def host_ports(pod: Pod) -> Iterator[HostPort]:
             number = port.host_port or (port.container_port if pod.spec.host_network else 0)
             if number > 0:
                 yield HostPort(port.protocol or "TCP", number, port.host_ip or _EVERY_ADDRESS)
-
-
-def port_amounts(pod: Pod) -> dict[str, int]:
-    """What the pod takes of the ports of its node."""
-    total: dict[str, int] = {}
-    for port in host_ports(pod):
-        # Under both names, so that one look-up finds a conflict with any address, and one with this address.
-        for name in (port.name, port.on_address):
-            total[name] = total.get(name, 0) + NANO
-    return total
 
 
 Amounts = Mapping[str, int]
@@ -204,7 +189,13 @@ def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None 
     amounts = recorded_amounts(pod) if of_devices is None else of_devices
     if amounts:
         wanted = add(wanted, amounts)
-    return {**wanted, **port_amounts(pod), **volume_amounts(pod)}
+    for port in host_ports(pod):
+        # Under both names, so that one look-up finds a conflict with any address, and one with this address.
+        for name in (port.name, port.on_address):
+            wanted[name] = wanted.get(name, 0) + NANO
+    for use in volume_uses(pod):
+        wanted[f"{_CLAIM}{use.key}"] = NANO
+    return wanted
 
 
 def recorded_amounts(pod: Pod) -> dict[str, int]:
