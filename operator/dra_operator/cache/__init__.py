@@ -5,7 +5,6 @@ from dra_ledger.pools import newest_slices
 
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
-from .hints import is_unprotected
 from .index import by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
 from .key import (
@@ -29,6 +28,7 @@ from .key import (
     Wide,
 )
 from .loads import StorageView
+from .needs import is_unprotected
 from .pools import incomplete_pools, pool_answer
 from .store import (
     ClaimTemplate,

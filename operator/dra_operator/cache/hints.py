@@ -18,28 +18,19 @@ from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.quota import resources_of
 from dra_api.references import (
-    ClaimReferenceError,
-    claim_names,
     claims_of_group,
     claims_of_pod,
-    consumer_of,
     group_name,
     is_for_extended_resources,
-    is_owned_by,
-    is_owned_by_group,
-    is_pod_group,
     is_reserved_for,
     owning_group,
-    owning_pod,
     pod_is_done,
     volume_uses,
 )
 from dra_api.resource import (
-    FINALIZER,
     AllocationResult,
     DeviceClass,
     ResourceClaim,
-    ResourceClaimConsumerReference,
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
@@ -48,16 +39,13 @@ from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.allocated import AssumedAllocation
 
 from dra_operator.cache.devices import drivers_in
-from dra_operator.cache.index import duplicates, owner_id
 from dra_operator.cache.key import NOTHING, WITH_GANG, Hint, Key, Keys, Weak, place, place_users, place_widely
+from dra_operator.cache.needs import claim_needs_work, group_needs_work, has_duplicates, may_need_work, pod_needs_work
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ClaimTemplate, ObjectChange
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
-from dra_operator.scheduling.state import ANNOTATION, HOLD, Place, counts_alike, gang_key, placeholder_key
-
-LOOKED_AT_CLAIMS: Final = 16
-"""So many claims of a pod are looked at with each change of one, or of their template."""
+from dra_operator.scheduling.state import Place, counts_alike, gang_key, placeholder_key
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
@@ -169,11 +157,11 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if new is not None and claim_needs_work(cluster, new):
         keys.append(Key("release", key))
     keys += groups_of_claim(cluster, key, new)
-    if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
+    if new is not None and (owner := cluster.owner_of(new)) is not None and has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
     # A claim may have thousands of users, and anyone may change its annotations: only some changes concern them.
     users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
-    keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and _may_need_work(cluster, pod))
+    keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and may_need_work(cluster, pod))
     if new is None or _matters_to_users(old, new):
         keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)
     # Gone, or replaced without an event about its end: both may be what its owner waits for.
@@ -186,11 +174,6 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
-
-
-def _may_need_work(cluster: ClusterState, pod: Pod) -> bool:
-    """As ``pod_needs_work``; a pod with many entries is looked at when its turn comes, as there may be hundreds."""
-    return len(pod.spec.resource_claims or ()) > LOOKED_AT_CLAIMS or pod_needs_work(cluster, pod)
 
 
 def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
@@ -217,7 +200,7 @@ def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> K
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
-    pods = tuple(Key("templates", pod.key) for pod in users if _may_need_work(cluster, pod))
+    pods = tuple(Key("templates", pod.key) for pod in users if may_need_work(cluster, pod))
     return pods + groups_of_template(cluster, change.new.key)
 
 
@@ -293,90 +276,8 @@ def room_freed(cluster: ClusterState) -> Keys:
     return tuple(Weak(Key("placement", key)) for key, wake_on in cluster.to_wake.items() if wake_on.room)
 
 
-def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:
-    """Whether claims have to be made, recorded or reserved for the pod (claim-controller.md 5.2).
-
-    A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
-    """
-    if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
-        return False
-    name_of = claim_names(pod)
-    for entry in pod.spec.resource_claims or ():
-        try:
-            name, must_check_owner = name_of(entry)
-        except ClaimReferenceError:
-            return True
-        if name is None:
-            continue
-        claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
-        if claim is None:
-            # A claim that is named but missing is made by someone else; so is that of the group.
-            if entry.resource_claim_template_name is not None and not is_shared(cluster, pod, entry.name):
-                return True
-            continue
-        # Somebody made a claim of this name for himself: nothing of it can be repaired here.
-        if must_check_owner and not is_owned_by(pod, claim):
-            continue
-        # The kubelet starts no pod whose claim is not reserved for it, and no scheduler looks at a pod with a node.
-        unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
-        if pod.spec.node_name and unreserved:
-            return True
-    return _has_duplicates(cluster, pod)
-
-
-def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
-    """Whether the claim may have to be held, released or deleted (claim-controller.md 6 and 7).
-
-    Not while all that it is reserved for, and the pod that it was made for, are there: their end wakes it.
-    """
-    meta = claim.metadata
-    # Each of these has more to do than to wait for its consumers.
-    is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
-    if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
-        return True
-    if is_unprotected(cluster, claim) or is_reserved_in_vain(cluster, claim):
-        return True
-    users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
-    if (owner := owning_pod(claim)) is not None:
-        users.append((owner.name, owner.uid))
-    # By UID: a successor of the same name uses nothing of the claim.
-    known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
-    return any(pod is None or pod_is_done(pod) for pod in known)
-
-
-def is_unprotected(cluster: ClusterState, claim: ResourceClaim) -> bool:
-    """Whether nothing keeps the claim from vanishing although a pod that we placed uses it."""
-    meta, status = claim.metadata, claim.status
-    if status.allocation is None or meta.deletion_timestamp is not None:
-        return False
-    # Either finalizer keeps a deleted claim until its devices are given back.
-    if FINALIZER in (meta.finalizers or ()) or HOLD in (meta.finalizers or ()):
-        return False
-    users = (user for it in status.reserved_for or () for user in _users(cluster, claim, it))
-    # Another scheduler protects its own claims: two writers would only make each other conflict.
-    return any(pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
-
-
-def _users(cluster: ClusterState, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> Iterator[Pod]:
-    """The pods for which the consumer stands."""
-    key = f"{claim.metadata.namespace}/{consumer.name}"
-    if is_pod_group(consumer):
-        yield from cluster.groups.active(key)
-    elif (pod := cluster.pods.get(key, consumer.uid)) is not None:
-        yield pod
-
-
 def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
-
-
-def _has_duplicates(cluster: ClusterState, pod: Pod) -> bool:
-    """Whether there may be some. Of far more claims than entries that is not found out here, with each of them."""
-    claims = cluster.claims_by_owner.count(owner_id(pod.metadata.namespace, pod.metadata.uid))
-    # Users can make claims that name the pod as their owner: comparing them all at each change would be quadratic.
-    if claims > max(LOOKED_AT_CLAIMS, 2 * len(pod.spec.resource_claims or ())):
-        return True
-    return claims > 1 and any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
 def _claims_left_by(cluster: ClusterState, pod: Pod) -> Keys:
@@ -482,23 +383,6 @@ ONLY_KEPT: Final[Mapping[type[Object], Callable[[ClusterState, ObjectChange[Any]
 """Kinds from which the cache derives nothing, and whom a change of one wakes."""
 
 
-def group_needs_work(cluster: ClusterState, group: PodGroup) -> bool:
-    """Whether claims have to be made or recorded for the group."""
-    # Its claims end with it.
-    if group.metadata.deletion_timestamp is not None:
-        return False
-    name_of = claim_names(group)
-    for entry in group.spec.resource_claims or ():
-        try:
-            name, must_check_owner = name_of(entry)
-        except ClaimReferenceError:
-            return True
-        claim = cluster.claims.get(f"{group.metadata.namespace}/{name}") if name is not None else None
-        if must_check_owner and name is not None and (claim is None or not is_owned_by_group(group, claim)):
-            return True
-    return False
-
-
 def group_of_placed(cluster: ClusterState, pod: Pod) -> Keys:
     """The PodGroup of a pod that has a node now: enough of its pods may run."""
     group = cluster.groups.of(pod)
@@ -523,18 +407,6 @@ def groups_of_template(cluster: ClusterState, key: str) -> Keys:
     return tuple(Key("pod-groups", it.key) for it in users if it is not None and group_needs_work(cluster, it))
 
 
-def is_shared(cluster: ClusterState, pod: Pod, entry_name: str) -> bool:
-    """Whether the entry of the pod means the claim of its PodGroup, which the pod does not make."""
-    group = cluster.groups.of(pod)
-    entry = next((it for it in pod.spec.resource_claims or () if it.name == entry_name), None)
-    if group is None or entry is None:
-        return False
-    try:
-        return is_pod_group(consumer_of(pod, group, entry))
-    except ClaimReferenceError:
-        return True  # nothing can be made for such an entry
-
-
 def claims_left_by(cluster: ClusterState, group: PodGroup) -> Iterator[str]:
     """The keys of the claims that the group names, and of those made for it."""
     yield from (f"{group.metadata.namespace}/{name}" for name in claims_of_group(group))
@@ -548,15 +420,6 @@ def claims_left_by_member(cluster: ClusterState, pod: Pod) -> Iterator[str]:
     if name is None or group is None or cluster.groups.has_active(f"{pod.metadata.namespace}/{name}"):
         return
     yield from claims_left_by(cluster, group)
-
-
-def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:
-    """Whether the claim is reserved for a PodGroup of which no pod is known that needs it."""
-    # A reservation for a group was made before the gate was turned off, and nobody knows whom it serves.
-    if not cluster.features.workload_resource_claims:
-        return False
-    groups = (consumer for consumer in claim.status.reserved_for or () if is_pod_group(consumer))
-    return any(not cluster.groups.needs(claim, group) for group in groups)
 
 
 def on_volume_claim(cluster: ClusterState, change: ObjectChange[PersistentVolumeClaim]) -> Keys:
