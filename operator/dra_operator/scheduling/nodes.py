@@ -52,7 +52,7 @@ RULES: Final = (*OF_NODES, *BETWEEN_PODS)
 class PodRules:
     """The rules of one pod, made once per attempt; false if there are none."""
 
-    def __init__(self, pod: Pod, around: RuleSurroundings, rules: Sequence[type[NodeRule]] = RULES) -> None:
+    def __init__(self, pod: Pod, around: RuleSurroundings, rules: Sequence[type[NodeRule]]) -> None:
         self._rules = [rule for kind in rules if (rule := kind.of(pod, around)) is not None]
 
     def __bool__(self) -> bool:
@@ -182,7 +182,7 @@ class Nodes:
         around = RuleSurroundings(self.pods_by_node, self._topologies, volumes)
         return PodRules(pod, around, RULES if self.minds_pods(pod) else OF_NODES)
 
-    def rules_without_pods(self, pod: Pod, volumes: PodVolumes = NO_VOLUMES) -> PodRules:
+    def rules_without_pods(self, pod: Pod, volumes: PodVolumes) -> PodRules:
         """What the pod asks of any node, whatever pods there are."""
         return PodRules(pod, RuleSurroundings(self.pods_by_node, self._topologies, volumes), OF_NODES)
 

@@ -23,8 +23,8 @@ from dra_operator.scheduling.rules.pod_topology_spread import (
     constraints,
     queries_of_constraints,
 )
+from dra_operator.scheduling.state.ahead import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode, intolerable
-from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode, one_by_one
 from dra_operator.scheduling.state.topology import DomainCounts, Namespaces, Topologies, preferred
 
@@ -273,7 +273,7 @@ WeightedScores = tuple[tuple[str, int], ...]
 class PodScores:
     """The scores of one pod; false if it prefers no node."""
 
-    def __init__(self, pod: Pod, cluster: ScoredCluster, scores: Sequence[type[Score]] = SCORES) -> None:
+    def __init__(self, pod: Pod, cluster: ScoredCluster, scores: Sequence[type[Score]]) -> None:
         self._scores = tuple(score for kind in scores if (score := kind.of(pod, cluster)) is not None)
         self._best = tuple(it.best for it in self._scores)
 

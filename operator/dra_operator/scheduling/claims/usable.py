@@ -14,6 +14,7 @@ was made anew never had it. Then, or when the time is over, the pod releases its
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,9 +43,9 @@ from dra_api.values import parse_time
 from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage, VolumeWait
+from dra_operator.scheduling.state.ahead import is_parked
 from dra_operator.scheduling.state.large import bytes_of_large, size_refusal
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.placeholder import is_parked
 from dra_operator.scheduling.state.requests import extended_resources
 
 CLAIM_ELSEWHERE: Final = Reason("claim-elsewhere", "resourceclaim not available on the node")
@@ -357,26 +358,39 @@ def age_of_allocation(claim: ResourceClaim, now: datetime) -> float:
     return (now - allocated).total_seconds() if allocated is not None else 0.0
 
 
+class Pending(ABC):
+    """Something that a placed pod waits for; ``seconds`` is the longest that it may still take."""
+
+    __slots__ = ()
+    seconds: float
+
+    @property
+    @abstractmethod
+    def awaited(self) -> str:
+        """What is awaited, for a sentence."""
+
+    @property
+    def text(self) -> str:
+        """A clause about the pod."""
+        return f"waits up to {self.seconds:.0f} s for {self.awaited}"
+
+    @property
+    def lasting(self) -> str:
+        """The same without the seconds, which differ at each look."""
+        return f"waits for {self.awaited}"
+
+
 @dataclass(frozen=True, slots=True)
-class VolumesPending:
-    """Claims are being bound; ``seconds`` is the longest that this may still take."""
+class VolumesPending(Pending):
+    """Claims are being bound."""
 
     claims: tuple[str, ...]
     node: str
     seconds: float
 
     @property
-    def text(self) -> str:
-        """A clause about the pod."""
-        return f"waits up to {self.seconds:.0f} s for {self._awaited}"
-
-    @property
-    def lasting(self) -> str:
-        """The same without the seconds, which differ at each look."""
-        return f"waits for {self._awaited}"
-
-    @property
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
+        """The claims, and the node."""
         return f"{', '.join(self.claims)} to be bound on node {self.node}"
 
 

@@ -124,7 +124,7 @@ class Attempt:
         cycle_state: CycleState,
         filter_timeout: float,
         answered: Answered | None,
-        placement: Placement | None = None,
+        placement: Placement | None,
     ) -> None:
         self._answered = answered
         self._placement = placement

@@ -43,6 +43,7 @@ from dra_operator.scheduling.claims.usable import (
     CLAIM_UNMADE,
     ClaimReadiness,
     NotReady,
+    Pending,
     PodClaim,
     Readiness,
     VolumesFailed,
@@ -59,11 +60,10 @@ from dra_operator.scheduling.claims.usable import (
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.node_rules import group_obstacle, unsupported
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, Storage, volumes_of
+from dra_operator.scheduling.state.ahead import GATE, is_immediate, is_placeholder
 from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_of
 from dra_operator.scheduling.state.node import NO_NOMINATIONS, Nominations
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.placeholder import is_immediate, is_placeholder
-from dra_operator.scheduling.state.scheduling_gate import GATE
 
 ANY_DRIVER: Final = "*"
 
@@ -161,24 +161,15 @@ class Stolen:
 
 
 @dataclass(frozen=True, slots=True)
-class GettingReady:
+class GettingReady(Pending):
     """Devices have to be attached first; ``seconds`` is the longest that the first of the claims may still take."""
 
     claims: tuple[ResourceClaim, ...]
     seconds: float
 
     @property
-    def text(self) -> str:
-        """With every condition that is awaited."""
-        return f"waits up to {self.seconds:.0f} s for {self._awaited}"
-
-    @property
-    def lasting(self) -> str:
-        """The same without the seconds, which differ at each look."""
-        return f"waits for {self._awaited}"
-
-    @property
-    def _awaited(self) -> str:
+    def awaited(self) -> str:
+        """Every condition that is awaited."""
         awaited = (
             f"claim {claim.key}, device {device}: {', '.join(conditions)} not True"
             for claim in self.claims

@@ -21,7 +21,6 @@ is a plan without it (allocator.md 15).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -29,7 +28,7 @@ from typing import Final, TypeVar
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult
 
-from dra_operator.allocator import Allocated, AttributeValue, GaveUp, Usage
+from dra_operator.allocator import Allocated, Allocator, AttributeValue, GaveUp, Usage
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
 from dra_operator.scheduling.cycle.filter import Faulty, Fits, Lacking, NodeStatus, Plan, PodFilter, Undecided, counted
@@ -52,7 +51,7 @@ class GangOverlay:
     whether the gang could ever fit.
     """
 
-    def __init__(self, nodes: Nodes, usage: Usage, *, has_rules: bool, is_empty: bool = False) -> None:
+    def __init__(self, nodes: Nodes, usage: Usage, *, has_rules: bool, is_empty: bool) -> None:
         self._nodes, self._has_rules, self._is_empty = nodes, has_rules, is_empty
         self.usage = Usage() if is_empty else usage.snapshot()
         self._loads: dict[str, Amounts] = {}
@@ -164,9 +163,9 @@ class JointSearch:
         members: Sequence[Member],
         *,
         is_empty: bool,
-        worth: Worth = None,
+        worth: Worth,
         minds_pods: bool = True,
-        filter_timeout: float = math.inf,
+        filter_timeout: float,
     ) -> None:
         self._worth, self._minds_pods, self._filter_timeout = worth, minds_pods, filter_timeout
         first = members[0].state
@@ -331,17 +330,11 @@ class JointSearch:
         demands = question.demands.all()
         faulty: list[str] = []
         for demand in demands:
-            yield from self._look_up(demand)
+            yield from look_up(demand, self._allocator, self._base)
             if demand.candidates is not None:
                 faulty += question.demands.nodes_of(demand, demand.candidates.may_error)
         best = (name for name in self.nodes.best_first() if question.demands.may_fit(name))
         return list(dict.fromkeys([*faulty, *best]))
-
-    def _look_up(self, demand: Demand) -> Work[None]:
-        if demand.claims:
-            for expression in self._allocator.catch_up(demand.program, self._base):
-                yield Pause.SEARCHING if expression else Pause.INDEXING
-            demand.candidates = self._allocator.candidates(demand.program, self._base)
 
     def _advance(self, frame: MemberFrame) -> Work[bool]:
         """Place the member on the next node that takes it. Raises AllocationError and Aborted."""
@@ -465,6 +458,14 @@ class JointSearch:
         if self._steps >= PAUSE_STEPS:
             self._steps = 0
             yield Pause.SEARCHING
+
+
+def look_up(demand: Demand, allocator: Allocator, usage: Usage) -> Work[None]:
+    """Have the allocator's index say which nodes can meet the demand."""
+    if demand.claims:
+        for expression in allocator.catch_up(demand.program, usage):
+            yield Pause.SEARCHING if expression else Pause.INDEXING
+        demand.candidates = allocator.candidates(demand.program, usage)
 
 
 def _open_plan(frame: MemberFrame, node: str) -> Plan | None:

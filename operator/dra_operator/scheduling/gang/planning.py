@@ -22,7 +22,7 @@ from dra_operator.scheduling.cycle.filter import (
     Reasons,
 )
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.gang.domains import EVERYWHERE, NOTHING_SAME, GangDomain, SameValues, domains_of
+from dra_operator.scheduling.gang.domains import EVERYWHERE, GangDomain, SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, JointSearch, Work, Worth
 from dra_operator.scheduling.gang.members import Member, MemberFrame, members_of
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
@@ -86,7 +86,7 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
 
 
 def joint_plan(
-    states: Sequence[CycleState], same: SameValues = NOTHING_SAME, filter_timeout: float = math.inf
+    states: Sequence[CycleState], same: SameValues, filter_timeout: float = math.inf
 ) -> Work[JointPlan | NoPlace]:
     """Return places and devices for all these pods of one gang, or why there are none. Their claims are ready.
 

@@ -35,7 +35,7 @@ from dra_operator.scheduling.cycle.attempt import Aborted
 from dra_operator.scheduling.cycle.filter import NoPlace
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.gang.domains import SameValues, domains_of
-from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node
+from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node, look_up
 from dra_operator.scheduling.gang.members import Kind, Member, members_of
 from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
@@ -266,10 +266,7 @@ class GangVictims(Reprieve[PlannedGang]):
         """Return the nodes that may take a member in the cluster as it is, by the allocator's index."""
         demands = Demands(state.resource_claims, state.extended, self._live, state.allocator)
         for demand in demands.all():
-            if demand.claims:
-                for expression in state.allocator.catch_up(demand.program, state.usage):
-                    yield Pause.SEARCHING if expression else Pause.INDEXING
-                demand.candidates = state.allocator.candidates(demand.program, state.usage)
+            yield from look_up(demand, state.allocator, state.usage)
         return frozenset(filter(demands.may_fit, self._live.names()))
 
     def _end(self, bundle: Bundle) -> Work:

@@ -15,9 +15,9 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.selectors import Labels
 
+from dra_operator.scheduling.state.ahead import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.pods_by_node import Carried, DomainQuery, PodsByNode, one_by_one, together
 from dra_operator.scheduling.state.topology import (
     AffinityTerm,

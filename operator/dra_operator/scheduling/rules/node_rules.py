@@ -31,13 +31,12 @@ from dra_api.scheduling import PodGroup
 from msgspec import structs
 
 from dra_operator.allocator import Features, node_selectors, scheduler_of
+from dra_operator.scheduling.state.ahead import GATE, is_placeholder
 from dra_operator.scheduling.state.gang import topology_of
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
 from dra_operator.scheduling.state.node import NODE_CONDITION, UNSCHEDULABLE, LoadedNode, tolerations_of, untolerated
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.placeholder import is_placeholder
 from dra_operator.scheduling.state.requests import POD_SLOTS, HostPort, host_ports, pod_requests
-from dra_operator.scheduling.state.scheduling_gate import GATE
 from dra_operator.scheduling.state.topology import MOST_LABELS, MOST_RULES, has_too_many_rules
 
 from .rule import NodeRule, RuleSurroundings

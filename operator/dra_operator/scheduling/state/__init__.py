@@ -1,5 +1,26 @@
 """Nodes, the pods on them, placeholder pods and the scheduling gate, as every phase of a cycle sees them."""
 
+from .ahead import (
+    ANNOTATION,
+    GATE,
+    GATED,
+    HOLD,
+    IMMEDIATE,
+    OPENED_LAST,
+    annotation_fault,
+    claim_behind,
+    contest,
+    contest_of,
+    has_gate,
+    is_at_gate,
+    is_immediate,
+    is_parked,
+    is_placeholder,
+    placeholder_key,
+    placeholder_of,
+    reach,
+    title,
+)
 from .gang import (
     GANG,
     GANG_CROWDED,
@@ -39,21 +60,6 @@ from .node import (
     untolerated,
 )
 from .obstacle import Obstacle
-from .placeholder import (
-    ANNOTATION,
-    HOLD,
-    IMMEDIATE,
-    annotation_fault,
-    claim_behind,
-    contest,
-    contest_of,
-    is_immediate,
-    is_parked,
-    is_placeholder,
-    placeholder_key,
-    placeholder_of,
-    title,
-)
 from .pods_by_node import PodsByNode, counts_alike
 from .requests import (
     MILLI_BILLIONTHS,
@@ -68,7 +74,6 @@ from .requests import (
     subtract,
 )
 from .requests import host_ports as ports_held
-from .scheduling_gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
 from .topology import Anchors, Place
 
 __all__ = [

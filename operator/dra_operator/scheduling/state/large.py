@@ -43,7 +43,7 @@ from dra_api.resource import (
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
-from dra_operator.scheduling.state.placeholder import ANNOTATION, HOLD
+from dra_operator.scheduling.state.ahead import ANNOTATION, HOLD
 from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10

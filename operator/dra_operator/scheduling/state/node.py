@@ -14,11 +14,11 @@ from typing import Final
 from dra_api.core import Node, Pod, Taint, Toleration
 from dra_api.kueue import Workload
 from dra_api.quota import may_be_devices
-from dra_api.resource import SCHEDULER_KEY, AllocationResult
+from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import Usage, tolerates
+from dra_operator.scheduling.state.ahead import is_at_gate, of_nodes
 from dra_operator.scheduling.state.requests import POD_SLOTS, Amounts, add
-from dra_operator.scheduling.state.scheduling_gate import is_at_gate
 
 _REPELLING = ("NoSchedule", "NoExecute")
 NODE_CONDITION = "node.kubernetes.io/"
@@ -36,11 +36,6 @@ def tolerations_of(pod: Pod) -> tuple[Toleration, ...]:
     if not name or is_at_gate(pod):
         return said
     return (*said, of_nodes(name))
-
-
-def of_nodes(scheduler: str) -> Toleration:
-    """Return the toleration of the nodes that belong to a scheduler."""
-    return Toleration(key=SCHEDULER_KEY, operator="Equal", value=scheduler, effect="NoSchedule")
 
 
 def repelling(taints: Iterable[Taint]) -> Iterator[Taint]:
