@@ -149,7 +149,7 @@ class Api:
         )
 
     async def create_subresource(
-        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None = None
+        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None
     ) -> Object:
         """POST to a sub-resource: ``binding``, ``eviction``, ``token``."""
         return await self._object("POST", resource, name, namespace, subresource, body=body)
@@ -303,7 +303,7 @@ class Api:
     async def changes(
         self,
         resource: Resource,
-        namespace: str | None = None,
+        namespace: str | None,
         *,
         resource_version: str,
         silence: float | None = None,
@@ -437,7 +437,7 @@ def _is_answer(answer: Object, method: str, subresource: str | None, kind: str, 
     return True
 
 
-def _is_object(answer: Object, kind: str, asked: Object | None = None) -> bool:
+def _is_object(answer: Object, kind: str, asked: Object | None) -> bool:
     """Whether an answer is an object of the kind, with the name that was ``asked`` for; a review has none."""
     if answer.get("kind", kind) != kind:
         return False

@@ -258,9 +258,7 @@ class CompatibilityTable:
     Slices that the node sees come first: of two devices with one name theirs counts. ``drawn`` as in ``CounterTable``.
     """
 
-    def __init__(
-        self, slices: Iterable[Slice], devices: Sequence[Device], drawn: Mapping[str, Drawn] = NOTHING_DRAWN
-    ) -> None:
+    def __init__(self, slices: Iterable[Slice], devices: Sequence[Device], drawn: Mapping[str, Drawn]) -> None:
         self.is_idle = True
         """No device has groups, so that all are compatible."""
         self._memberships: dict[str, Membership] = {}

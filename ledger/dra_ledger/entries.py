@@ -346,7 +346,7 @@ class Seen:
     """
 
     def __init__(
-        self, sights: Iterable[Sight], usage: PoolUsage, features: Features, absent: str = "", unreadable: str = ""
+        self, sights: Iterable[Sight], usage: PoolUsage, features: Features, absent: str, unreadable: str
     ) -> None:
         self._features, self._absent, self._unreadable = features, absent, unreadable
         self.available: set[int] = set()

@@ -52,9 +52,9 @@ class NodeView:
         node: Node,
         views: Sequence[PoolView],
         foreign: Sequence[PoolView],
-        outdated: Sequence[Superseded] = (),
-        unreadable: Sequence[Unreadable] = (),
-        features: Features | None = None,
+        outdated: Sequence[Superseded],
+        unreadable: Sequence[Unreadable],
+        features: Features | None,
     ) -> None:
         self.node = node
         self._features = features or Features()

@@ -59,7 +59,7 @@ class PoolView:
         *,
         rules: PoolRules,
         counters: bool,
-        drawn: Mapping[str, Drawn] | None = None,
+        drawn: Mapping[str, Drawn] | None,
     ) -> None:
         self.pool = pool
         self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)

@@ -223,7 +223,7 @@ class Compiled:
     only once. ``kept`` decides which verdicts are remembered.
     """
 
-    def __init__(self, language: Language, *, minds_other_drivers: bool = False) -> None:
+    def __init__(self, language: Language, *, minds_other_drivers: bool) -> None:
         self._language = language
         self._minds_other_drivers = minds_other_drivers
         """A selector that fails on a device of a driver that is not meant is an error, as it is in the reference."""

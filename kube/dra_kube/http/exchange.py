@@ -43,7 +43,7 @@ class Exchange(asyncio.Protocol):
     ``tls``: the settings with which it is made.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
         self.tls = tls
         self.is_good = False
         self.is_lost = False

@@ -119,7 +119,7 @@ class _Line(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-async def watch_lines(stream: aiohttp.StreamReader, what: str = "the watch") -> AsyncIterator[list[WatchLine]]:
+async def watch_lines(stream: aiohttp.StreamReader, what: str) -> AsyncIterator[list[WatchLine]]:
     """Yield the events that have come since the last time, of the stream that errors call ``what``.
 
     ``TOO_DEEP`` replaces what nests too deep in an object. Raises Unreachable for what is no event, such as the page of

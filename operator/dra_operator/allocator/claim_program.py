@@ -251,7 +251,7 @@ class ClaimCompiler:
         )
         """By the claim's place among those of the pod, the value given, and what it asks for as JSON."""
 
-    def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None = None) -> ClaimProgram:
+    def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None) -> ClaimProgram:
         """Checks the claims and lists their alternatives, of devices that have the value if there is one."""
         requests: list[CompiledRequests] = []
         for number, claim in enumerate(claims):

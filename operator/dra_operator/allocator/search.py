@@ -449,7 +449,7 @@ PRUNED_STEP_FACTOR: Final = 25
 class Search:
     """A search that can be interrupted: ``run`` until it has an answer or has done so many steps."""
 
-    def __init__(self, problem: NodeProblem, make_pruner: MakePruner, order: DeviceOrder | None = None) -> None:
+    def __init__(self, problem: NodeProblem, make_pruner: MakePruner, order: DeviceOrder | None) -> None:
         self.problem = problem
         self.steps = 0
         self._make_pruner = make_pruner

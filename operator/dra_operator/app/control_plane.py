@@ -134,7 +134,7 @@ EVICTION: Final[frozenset[ControllerName]] = frozenset({"eviction"})
 class Heartbeat:
     """Whether a Lease is being renewed."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._spec: dict[str, Any] = {}
         self._had_holder = False

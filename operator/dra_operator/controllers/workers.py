@@ -254,7 +254,7 @@ class Dispatcher:
         failures: Failures,
         after: Callable[[], None],
         ended: Callable[[AttemptResult, float], None],
-        is_vain: Callable[[str], bool] = lambda _: False,
+        is_vain: Callable[[str], bool],
     ) -> None:
         self._queue, self._decide, self._time_slices, self._is_vain = queue, decide, times.time_slices, is_vain
         self._failures, self._after, self._ended = failures, after, ended

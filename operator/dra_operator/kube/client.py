@@ -82,7 +82,7 @@ class Client(Protocol):
         ...
 
     async def create_subresource(
-        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None = None
+        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None
     ) -> Object:
         """POST to ``binding`` and the like."""
         ...

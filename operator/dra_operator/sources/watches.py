@@ -52,7 +52,7 @@ Receive = Callable[[Change], Awaitable[None]]
 class Watches:
     """``follow`` each kind, and ``run`` until cancelled; ``clear`` before another API server is followed."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None) -> None:
         self.limits = limits or Limits()
         self._reflectors: dict[Resource, Reflector] = {}
         self._new = asyncio.Queue[Reflector]()

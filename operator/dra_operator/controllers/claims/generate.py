@@ -402,7 +402,7 @@ class ClaimGenerator:
     """Handles ``templates:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count as well (5.8)."""
 
     def __init__(
-        self, context: ControllerContext, maker: ClaimMaker, names: NamesBeingWritten, *, legacy_names: bool = False
+        self, context: ControllerContext, maker: ClaimMaker, names: NamesBeingWritten, *, legacy_names: bool
     ) -> None:
         self._context, self._maker, self._names_being_written = context, maker, names
         self._legacy_names = legacy_names

@@ -117,9 +117,9 @@ class SchedulingCycle:
         self,
         context: SchedulingContext,
         allocator: Allocator,
-        makes_room: MakesRoom | None = None,
-        placement: Placement | None = None,
-        mix: MixMemory | None = None,
+        makes_room: MakesRoom | None,
+        placement: Placement | None,
+        mix: MixMemory | None,
     ) -> None:
         self._context, self._allocator, self._makes_room = context, allocator, makes_room
         self._cluster, self._times, self._clock = context.cluster, context.times, context.clock

@@ -232,7 +232,7 @@ class ConflictCheck:
         holds: Callable[[str], bool],
         clock: Callable[[], float],
         grace: float,
-        knows_shared: Callable[[AllocationResult], bool] = lambda _: False,
+        knows_shared: Callable[[AllocationResult], bool],
     ) -> None:
         self._knows_shared = knows_shared
         self._has_shared_driver, self._holds, self._clock, self._grace = has_shared_driver, holds, clock, grace

@@ -98,7 +98,7 @@ def node_use(
     pod: Pod,
     held: Iterable[Held],
     published: Callable[[DeviceId], Device | None],
-    extended: Sequence[DeviceRequestAllocationResult],
+    extended: Sequence[DeviceRequestAllocationResult] = (),
     *,
     is_group_idle: bool,
 ) -> NodeUse | Obstacle:
