@@ -19,7 +19,7 @@ import aiohttp
 import grpc
 import pytest
 from dra_api.resource import ResourceClaim
-from dra_kube import RESOURCE_SLICES, Invalid, ServerError
+from dra_kube import RESOURCE_SLICES, Forbidden, Invalid, ServerError, Unauthorized
 from dra_kubeletplugin import (
     ClaimError,
     ClaimRef,
@@ -403,6 +403,24 @@ async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn(
     assert (await asyncio.wait_for(unprepare, 30))["uid-of-a"].error == ""
     assert (driver.most_running, driver.cancelled) == (1, 0)
     assert "prepare of claim default/a ended after" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (Forbidden(403, "Forbidden", "no"), "ServiceAccount needs a ClusterRole that allows it: .* resourceclaims"),
+        (Unauthorized(401, "Unauthorized", "no"), "does not know the kubeconfig's token or certificate, or the pod's"),
+    ],
+)
+async def test_a_plugin_without_rights_tells_the_kubelet_what_it_lacks(
+    kubelet: FakeKubelet, api: PluginApi, claim: MakeClaim, error: Exception, remedy: str
+) -> None:
+    """People see it in the events of the pod, before they think of the driver's log."""
+    await claim("a")
+    api.faults["get"] = [error]
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await kubelet.prepare([A])
+    assert re.search(remedy, str(raised.value.details()))
 
 
 async def test_a_call_whose_work_does_not_end_says_so_before_the_kubelet_gives_it_up(

@@ -47,7 +47,7 @@ from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 
 from dra_kubeletplugin.driver import text_of
-from dra_kubeletplugin.errors import PluginError, RegistrationRefused, ServerDied, StartError
+from dra_kubeletplugin.errors import PluginError, RegistrationRefused, ServerDied, StartError, with_remedy
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class LoggingInterceptor(Interceptor):
             self._logger.error("request %d %s failed: %s", request_id.get(), method, context.details())
             return
         expected = isinstance(error, PluginError | CdiError | KubeError | OSError)
-        text = text_of(error)
+        text = text_of(PluginError(with_remedy(error)) if isinstance(error, KubeError) else error)
         self._logger.error("request %d %s failed: %s", request_id.get(), method, text, exc_info=not expected)
         await context.abort(_code(error), text)
 
