@@ -205,6 +205,17 @@ RIGHT: dict[str, list[JSON]] = {
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}}},
         {"apiVersion": "example.com/v1", "kind": "ResourceClaim", "metadata": {"name": "o"}, "spec": {"size": "big"}},
     ],
+    "name that the API server completes": [
+        {**template(), "metadata": {"generateName": "t-", "namespace": "ml"}},
+        {**claim(), "metadata": {"generateName": "c-", "namespace": "ml"}},
+    ],
+    "pod of a node by its own claim": [
+        claim(),
+        {
+            **pod(),
+            "spec": {**pod_spec(), "nodeName": "n1", "resourceClaims": [{"name": "e-t", "resourceClaimName": "c"}]},
+        },
+    ],
     "nulls": [{**claim(selectors=None, count=None), "status": None}],
     "tolerating for some time": [
         claim(tolerations=[{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}])
@@ -371,6 +382,11 @@ WRONG: dict[str, list[JSON]] = {
             ("PodTemplate", "v1", "template"),
         )
     },
+    "claim without a name": changed([claim()], "metadata", {"namespace": "ml"}),
+    "both kinds of a constraint": [constrained(matchAttribute=f"{GPU}/numa", distinctAttribute=f"{GPU}/numa")],
+    "fewer devices than none": [asking(**{"example.com/gpu": "-1"})],
+    "claims of a pod that no scheduler sees": changed(FULL, "spec.nodeName", "n1", number=1),
+    "values that no node has twice": [constrained(distinctAttribute=f"{GPU}/model")],
     "claims of another driver by a mistyped name": [selecting('device.driver == "gpu.exmaple.com"')],
     "class that no device matches": [
         class_(
@@ -443,6 +459,9 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
     [
         ("selector", 'did you mean "selectors"?'),
         ("string against a version", "semver("),
+        ("both kinds of a constraint", "is ignored beside matchAttribute"),
+        ("fewer devices than none", "must not be negative"),
+        ("claims of a pod that no scheduler sees", 'nodeSelector: {kubernetes.io/hostname: "n1"}'),
         ("device that draws from a counter set of no slice", "counter set gpu-0-counters, which no slice of the pool"),
         ("device that draws from a counter that its set does not have", "counter memory of counter set c, which does"),
         ("counter set that is defined twice", "counter set c is defined twice, by slice n9-counters and slice again"),

@@ -214,7 +214,9 @@ def _title(item: JSON, namespace: str) -> tuple[str, JSON]:
     """``KIND NAMESPACE/NAME``, and the metadata with both."""
     metadata = item.get("metadata")
     meta = dict(metadata) if isinstance(metadata, dict) else {}
-    meta.setdefault("name", meta.get("generateName"))
+    if isinstance(prefix := meta.get("generateName"), str) and not meta.get("name"):
+        meta["name"] = f"{prefix}xxxxx"  # the API server adds five letters or digits
+    meta.setdefault("name", None)
     meta.setdefault("namespace", namespace)
     is_global = item["kind"] in ("DeviceClass", "ResourceSlice", "DeviceTaintRule", "Node", "Namespace")
     if is_global:

@@ -126,6 +126,9 @@ def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, aroun
 
 def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, published: Published) -> Iterator[Finding]:
     for place, constraint in enumerate(claim.spec.devices.constraints or ()):
+        if constraint.match_attribute and constraint.distinct_attribute:
+            text = "is ignored beside matchAttribute: write two constraints"
+            yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].distinctAttribute", text)
         for field, name in (
             ("matchAttribute", constraint.match_attribute),
             ("distinctAttribute", constraint.distinct_attribute),
@@ -241,6 +244,13 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
         if entry.name not in used:
             text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
             yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
+    made = [entry.name for entry in pod.spec.resource_claims or () if entry.resource_claim_template_name]
+    if pod.spec.node_name and made:
+        text = (
+            f"no scheduler looks at the pod, so that {listed(made)} gets no devices and the pod does not start: write "
+            f'nodeSelector: {{kubernetes.io/hostname: "{pod.spec.node_name}"}} instead'
+        )
+        yield manifest.finding(Severity.WARNING, "spec.nodeName", text)
     yield from _amounts(manifest, containers)
     if not (around.would_have(CLASSES) and around.would_have("nodes")):
         return
@@ -274,6 +284,8 @@ def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Fi
             if limit is None or limit != request:
                 text = f"the API server refuses a request of {name} without a limit of the same amount"
                 yield manifest.finding(Severity.ERROR, path, text)
+            elif limit.nanos < 0:
+                yield manifest.finding(Severity.ERROR, path, f"{name} must not be negative, as {limit} is")
             elif limit.nanos % 10**9:
                 yield manifest.finding(Severity.ERROR, path, f"{name} must be a whole number, not {limit}")
 
