@@ -27,12 +27,11 @@ from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
-from histories import incarnation
+from histories import replica
 from histories.history import GAME, play
 from histories.neighbours import Neighbours
-from histories.preemptions import is_preempted
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
-from histories.urgency import URGENT
+from histories.turns import URGENT, is_preempted
 from history_kit.game import Step, shrunk
 from objects import Obj
 from rounds import LONG, a_third
@@ -149,7 +148,7 @@ def test_an_operator_that_waits_for_victims_as_long_as_they_like_is_found_out() 
     )
     script = Script(nodes=(1, 1), replicas=1, preempts=True, steps=steps)
     assert not play(0, script, ()).findings
-    with mock.patch.object(incarnation, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
+    with mock.patch.object(replica, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
         assert any("could run for 90 s" in finding for finding in play(0, script, ()).findings)
 
 

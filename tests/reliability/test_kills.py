@@ -15,7 +15,7 @@ from contextlib import nullcontext
 import pytest
 from dra_kube import PODS
 from faults import HangAfter, Target
-from histories.one_life import live
+from histories.history import live
 from histories.script import GANG, KINDS_OF_PODS
 from operator_process import OperatorProcess
 from proving_ground import NAMESPACE, ProvingGround

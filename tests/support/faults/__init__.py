@@ -33,7 +33,7 @@ from faults.effects import (
     Target,
     Unserved,
 )
-from faults.passage import Entry, Journal
+from faults.proxy import Entry, Journal
 
 from .proxy import FaultProxy
 

@@ -25,8 +25,8 @@ from history_kit.game import Step
 from objects import Make, Obj
 from volume_lab import volume_claim
 
-from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
+from .replica import KINDS
 from .rest import is_of_gang
 from .script import GANG, GANG_SIZE, GROUPED, KINDS_OF_PODS, NAMED_RIVAL, VOLUME
 from .server import START

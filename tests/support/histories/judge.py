@@ -1,27 +1,65 @@
-"""Looks at every state of the server, as the witness of real servers does, and by its rules."""
+"""Looks at every state of the server, as the witness of real servers does, and by its rules; its ledger keeps books."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
-from dra_kube import LEASES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Resource
+from dra_kube import DEVICE_CLASSES, LEASES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_ledger import Ledger
+from dra_ledger.basics import DeviceId
+from dra_operator.cache import Cluster
 from fake_api import Call
 from fake_store import FakeStore, key_of
 from objects import Obj
 from witness import State, leaks, seen_claim, seen_pod, violations
 
-from .amounts import overdrawn, usual_amount
-from .attacher import not_attached
-from .bookkeeper import Bookkeeper
+from .neighbours import is_passing, not_attached
 from .node_rules import collisions, is_running
-from .preemptions import is_preempted, priority_of
-from .rest import devices_of, is_of_gang, waits
-from .rival import is_passing
+from .rest import devices_of, is_of_gang, overdrawn, usual_amount, waits
 from .script import CAPACITY, GANG, GANG_SIZE, OTHER
-from .sender import LEASE, NAMESPACE
+from .server import LEASE, NAMESPACE
+from .turns import is_preempted, priority_of
+
+KINDS: Final = {RESOURCE_CLAIMS: "ResourceClaim", RESOURCE_SLICES: "ResourceSlice", DEVICE_CLASSES: "DeviceClass"}
+
+
+class Bookkeeper:
+    """``findings`` has what was ever wrong, each thing once."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self.findings: dict[str, None] = {}
+
+    def changed(self, event: str, resource: Resource, obj: Obj) -> None:
+        """Another state: a claim is among the holders of each of its devices, or has gone from them."""
+        if resource not in KINDS:
+            return
+        named = {"apiVersion": "resource.k8s.io/v1", "kind": KINDS[resource], **obj}
+        self._ledger.feed({"type": event, "object": named})
+        if resource is RESOURCE_CLAIMS:
+            held = self._ledger.holders(obj["metadata"]["namespace"])
+            said = {f"{entry.pool}/{entry.name}" for entry, holder in held if holder.key == key_of(obj)}
+            has = set(devices_of(obj)) if event != "DELETED" else set()
+            if said != has:
+                self.findings[f"the ledger says that claim {key_of(obj)} has {said}, not {has}"] = None
+
+    def faults(self, cluster: Cluster) -> Iterator[str]:
+        """At rest: where the ledger and the operator differ about devices in use."""
+        yield from self.findings
+        claims = {claim.metadata.uid: claim.key for claim in cluster.claims}
+        held = {
+            (str(DeviceId.of(result)), claims.get(uid, uid))
+            for uid, allocation in cluster.allocated_devices.holders()
+            for result in allocation.results
+            if not result.admin_access
+        }
+        said = {(entry.id, holder.key) for entry, holder in self._ledger.holders()}
+        if held != said:
+            yield f"the operator says {sorted(held - said)}, the ledger {sorted(said - held)}"
+
 
 T = TypeVar("T")
 LATE_SECONDS = 30.0

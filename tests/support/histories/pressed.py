@@ -17,7 +17,7 @@ from history_kit.game import Game, Outcome, Step, main
 
 from . import history
 from .script import GANG, STEADFAST, TOLERANT, VOLUME, Script, faults
-from .urgency import URGENT
+from .turns import URGENT
 
 CALM_AT, STORM_SECONDS = 25.0, 200.0
 BELOW: Final = ("template", "two", "shared", "both", "extended", "plain", TOLERANT, STEADFAST, VOLUME, GANG)

@@ -1,26 +1,304 @@
 """A replica of the operator: its process is started again whenever it ends.
 
-Without leader election a process works as soon as it is started. As a candidate it does what ``app.supervisor`` does:
-it stands by, lists everything when it leads, ends when the lease is lost, and gives the lease up when it ends cleanly.
-Paused, it does nothing, and what reaches it waits; its requests are on their way all the same.
+Without leader election a process works as soon as it is started. As a candidate it stands by, lists everything when it
+leads, ends when the lease is lost, and gives the lease up when it ends cleanly. Paused, it does nothing, and what
+reaches it waits; its requests are on their way all the same. An ``Incarnation`` is one life of the process: from its
+first list to its end, which it may not see coming.
+
+``Watches`` bring it changes: late, more than once, not in every version, and sometimes not at all. Events about one
+object keep their order; those of different objects overtake each other. Within a kind they do so by ``OVERTAKING``
+seconds at most: its watch brings them in order, and under ``kopf run`` workers hold them back briefly. What is not the
+last version of an object may be skipped, because Kopf brings only the newest of several. After a gap everything is
+listed again, which does not say what was deleted: the operator's own lists do, but Kopf's do not.
+
+A rival whose claim people made comes without delay, and so does its claim, or when a watch is open that was not: the
+operator cannot know that devices are contested by a pod, or wanted by a claim, which is late without a sign.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import Context, copy_context
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, cast
 
-from dra_kube import KubeError
+from controllers_world import FEW, TinyLanguage
+from dra_api.codec import convert
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.scheduling import PodGroup
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from dra_kube import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_GROUPS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    Api,
+    KubeError,
+    Resource,
+    Stream,
+)
+from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.cache import ClaimTemplate, Cluster, Source
+from dra_operator.controllers import Control, ControlOptions, TimeSettings
+from dra_operator.controllers.settings import PreemptionSettings
+from dra_operator.sources.audit import Audit, LastLook
+from dra_operator.sources.intake import Loader
+from dra_operator.sources.malformed import MalformedObjects
+from fake_store import key_of
 from history_kit.clock import OWNER, VirtualLoop
+from objects import Obj
 
-from .incarnation import Incarnation, kinds_of
-from .sender import Sender
-from .server import Server
-from .watches import Watches
-from .weather import LATE, Weather
+from .script import GROUPED, NAMED_RIVAL, TAINTED
+from .server import LATE, Sender, Server, Weather
+
+KINDS: Final[Mapping[Resource, type[Object]]] = {
+    NODES: Node,
+    STORAGE_CLASSES: StorageClass,
+    PERSISTENT_VOLUMES: PersistentVolume,
+    PERSISTENT_VOLUME_CLAIMS: PersistentVolumeClaim,
+    DEVICE_CLASSES: DeviceClass,
+    DEVICE_TAINT_RULES: DeviceTaintRule,
+    RESOURCE_SLICES: ResourceSlice,
+    RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
+    POD_GROUPS: PodGroup,
+    RESOURCE_CLAIMS: ResourceClaim,
+    PODS: Pod,
+}
+"""In the order in which the operator lists them."""
+WITH: Final[Mapping[Resource, str]] = {DEVICE_TAINT_RULES: TAINTED, POD_GROUPS: GROUPED}
+"""Which histories have objects of a kind at all; the others do not list it."""
+PAUSE = 1.0  # seconds between two attempts to start
+AUDITS = 300.0  # seconds between two sweeps
+
+
+def kinds_of(traits: frozenset[str]) -> Mapping[Resource, type[Object]]:
+    """What the operator lists and watches in a history."""
+    return {resource: kind for resource, kind in KINDS.items() if resource not in WITH or WITH[resource] in traits}
+
+
+class _WatchedAudit(Audit):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._failed: set[Resource] = set()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an audit was asked for that has not begun, or that is to be repeated."""
+        return bool(self._failed) or any(called.is_set() for called in self._calls.values())
+
+    async def _compare(self, resource: Resource) -> bool:
+        self._failed.add(resource)
+        is_done = await super()._compare(resource)
+        if is_done:
+            self._failed.discard(resource)
+        return is_done
+
+
+class Incarnation:
+    """``start`` makes one that works until ``kill``. ``went_back`` is called when it has to be replaced."""
+
+    def __init__(
+        self,
+        server: Server,
+        now: Callable[[], datetime],
+        went_back: Callable[[], None],
+        *,
+        checks: Callable[[], bool],
+        sees_others: Callable[[], bool],
+        preempts: bool,
+        kinds: Mapping[Resource, type[Object]],
+    ) -> None:
+        groups = POD_GROUPS in kinds
+        features = Features(generic_workload=groups, workload_resource_claims=groups)
+        inventory = Inventory(features, language=TinyLanguage())
+        self.cluster = Cluster(inventory)
+        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(server.share_numbers)}")
+        options = ControlOptions(
+            times=TimeSettings(workers=FEW),
+            check_invariants=checks,
+            now=now,
+            sees_others=sees_others,
+            preemption=PreemptionSettings() if preempts else None,
+        )
+        self.control = Control(self.cluster, server, allocator, options)
+        api = cast(Api, server)
+        malformed_objects = MalformedObjects(self.control.hold)
+        self.audit = _WatchedAudit(api, self.control, malformed_objects, kinds, lambda _: went_back(), AUDITS)
+        self._last_look = LastLook(api, self.control, malformed_objects)
+        self._loader = Loader(api, kinds, self.control.load, malformed_objects, self.audit.loaded)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.is_working = False
+
+    async def start(self) -> None:
+        """List everything, then work."""
+        self._tasks.append(asyncio.create_task(self._load()))
+        await asyncio.wait(self._tasks)
+        if not self._tasks[0].cancelled():
+            work = (self.control.run(), self.audit.run(), self._last_look.run())
+            self._tasks = [asyncio.create_task(each) for each in work]
+            self.is_working = True
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                await self._loader.load_all()
+            except KubeError:
+                await asyncio.sleep(PAUSE)
+            else:
+                if not self._loader.missing():
+                    return
+                await asyncio.sleep(PAUSE)
+
+    def kill(self) -> None:
+        """It does nothing any more, and what it knew is gone."""
+        self.is_working = False
+        for task in self._tasks:
+            task.cancel()
+
+    def received(self, resource: Resource, event: str, obj: Object, raw: Obj) -> None:
+        """What a watch or a list brings, read and as the server sent it; as such echoes of answers do not get here."""
+        if event == "DELETED":
+            self.control.delete(Source.WATCH, KINDS[resource], obj.key, obj.metadata.uid)
+        else:
+            self.audit.saw(resource, obj.metadata.resource_version)
+            store, meta = self.control.cluster.store_of(KINDS[resource]), obj.metadata
+            self.control.apply(
+                Source.WATCH, obj, None if store.knows(obj.key, meta.uid, meta.resource_version) else raw
+            )
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is being done, and nothing is to be done later."""
+        return self.is_working and self.control.queues.is_quiet and not self.audit.is_due
+
+    def failed(self) -> str:
+        """How it ended by itself, if it did."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                return f"the operator ended by itself: {error!r}"
+        return ""
+
+
+OVERTAKING = 0.5
+LONGEST_GAP = 4.0
+PROMPT = 0.001  # seconds, no more than an answer takes
+RELIST = 0.2  # seconds from the break of a stream until the list, at least
+
+
+def _streams(now: float) -> dict[Resource, Stream]:
+    """What the operator knows of the streams by which it learns of other schedulers."""
+    return {resource: Stream(now) for resource in (PODS, RESOURCE_CLAIMS)}
+
+
+class Watches:
+    """``begin`` for each incarnation, in its process; ``changed`` is told of every change at the server."""
+
+    def __init__(self, weather: Weather, server: Server, kinds: Iterable[Resource]) -> None:
+        self._weather, self._server, self._kinds = weather, server, tuple(kinds)
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._operator: Incarnation | None = None
+        self._open: set[Resource] = set()
+        self._last_at: dict[str, float] = {}
+        self._last_of: dict[Resource, float] = {}
+        self._streams = _streams(0.0)
+        self.busy = 0
+        """Events on their way, and streams that are not open."""
+
+    def begin(self, operator: Incarnation) -> None:
+        """Streams for this operator, and for no other any more."""
+        self.end()
+        self._operator, self._context = operator, copy_context()
+        self._streams = _streams(self._loop.time())
+        for resource in self._kinds:
+            self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
+
+    def end(self) -> None:
+        """The streams are closed; what is on its way does not arrive."""
+        self._operator, self.busy = None, 0
+        self._open.clear()
+        self._last_at.clear()
+        self._last_of.clear()
+
+    def gap(self, resource: Resource, seconds: float) -> None:
+        """The stream breaks, and after so many seconds the kind is listed again."""
+        if self._operator is not None and resource in self._open:
+            self._open.discard(resource)
+            if (stream := self._streams.get(resource)) is not None:
+                stream.ended(self._loop.time())
+            self._reopen(resource, seconds + RELIST)
+
+    def sees_others(self) -> bool:
+        """Whether the streams of pods and claims are open, as the operator knows them."""
+        return all(stream.sees(self._loop.time()) for stream in self._streams.values())
+
+    def changed(self, event: str, resource: Resource, obj: Obj) -> None:
+        """An event for an open stream."""
+        if resource in self._open:
+            self._send(event, resource, obj)
+
+    def _reopen(self, resource: Resource, seconds: float) -> None:
+        self.busy += 1
+        self._loop.call_later(seconds, self._list, self._operator, resource, context=self._context)
+
+    def _list(self, operator: Incarnation | None, resource: Resource) -> None:
+        if operator is None or operator is not self._operator:
+            return
+        server = self._server
+        if server.is_away or resource.plural in server.unserved:
+            self._loop.call_later(RELIST, self._list, operator, resource, context=self._context)
+            return
+        self.busy -= 1
+        self._open.add(resource)
+        if resource in self._streams:
+            self._streams[resource].opened(self._loop.time())
+        for obj in server.of(resource):
+            self._send("", resource, obj)
+        operator.audit.call(resource)
+
+    def _send(self, event: str, resource: Resource, obj: Obj) -> None:
+        name = f"{event or 'LISTED'} {resource.plural} {key_of(obj)}"
+        fate = self._weather.of_event(name)
+        uid, now = obj["metadata"]["uid"], self._loop.time()
+        last_of_kind = self._last_of.get(resource, 0.0)
+        at = max(now + fate.before, last_of_kind - OVERTAKING)
+        if resource in self._streams and obj["metadata"]["name"].startswith(NAMED_RIVAL):
+            at = now + PROMPT
+        self._last_at[uid] = at = max(at, self._last_at.get(uid, 0.0))
+        self._last_of[resource] = max(at, last_of_kind)
+        self._deliver_at(at, event, resource, obj, fate.strike == "skipped")
+        if fate.strike == "doubled":
+            self._deliver_at(at + fate.after, event, resource, obj, False)
+        elif fate.strike == "last" and event:
+            self.gap(resource, LONGEST_GAP * self._weather.chance("gap", name))
+
+    def _deliver_at(self, at: float, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
+        self.busy += 1
+        args = (self._operator, event, resource, obj, may_skip)
+        self._loop.call_at(at, self._deliver, *args, context=self._context)
+
+    def _deliver(self, operator: Incarnation | None, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
+        if operator is None or operator is not self._operator:
+            return
+        self.busy -= 1
+        is_newest = self._server.objects.get((resource, *_where(obj))) is obj
+        if event == "DELETED" or is_newest or not may_skip:
+            operator.received(resource, event, convert(KINDS[resource], obj), obj)
+
+
+def _where(obj: Obj) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
 
 LEASE_OVER = LATE + 1
 """Seconds after which a process without leader election follows one that was killed: no write of that one is left."""

@@ -2,6 +2,10 @@
 
 A request that was sent reaches the server whatever becomes of its sender, which may have been killed meanwhile. While
 the server is ``away`` all requests fail. ``unserved`` kinds answer 404, as does a server that has them no more.
+
+``Weather`` says what befalls requests and events, and ``Odds`` how likely each fault is (``history_kit.game``).
+``Sender`` is a process as the server meets it: whose writes these are, and until when they may take effect. Its guard
+is the real ``Leader``'s. How a process ends the sending of writes is as in ``dra_kube.http.sending``.
 """
 
 from __future__ import annotations
@@ -9,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeVarTuple
+from typing import Any, NamedTuple, Self, TypeVarTuple, cast
+from unittest import mock
 
 from dra_api.values import format_time
 from dra_kube import (
@@ -23,20 +29,159 @@ from dra_kube import (
     PODS,
     ApiError,
     Conflict,
+    Connection,
+    Election,
     Forbidden,
+    NotSent,
     NotServed,
     Resource,
     ServerError,
     TooManyRequests,
     Unreachable,
 )
+from dra_operator.app import lease as leader
 from fake_api import Call, Effect, FakeApi
 from fake_store import copied, key_of
+from history_kit import game
+from history_kit.clock import OWNER
 from history_kit.game import Fate
 from objects import Obj
 
-from .sender import Sender
-from .weather import LATE, Weather
+LATE = 9.0
+"""Seconds after which a write has no effect any more: the server drops it before the lease of its sender is over."""
+
+
+class Odds(NamedTuple):
+    """How likely each fault is in one history."""
+
+    lost: float
+    unanswered: float
+    late: float
+    refused: float
+    slow: float
+    doubled: float
+    skipped: float
+    last: float
+
+
+class Weather(game.Weather):
+    """One history's."""
+
+    def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:
+        super().__init__(seed, only=only)
+        most = (0.08, 0.12, 0.08, 0.15, 0.15, 0.2, 0.2, 0.1)
+        calm = self.chance("calm") < 0.1
+        self.odds = Odds(*(0.0 if calm else limit * self.chance("odds", n) for n, limit in enumerate(most)))
+        self.slow = self.odds.slow
+
+    def of_request(self, name: str, *, is_write: bool) -> Fate:
+        """What happens to the next request of this name."""
+        odds = self.odds
+        kinds = (("lost", odds.lost), ("refused", odds.refused))
+        of_writes = (("unanswered", odds.unanswered), ("late", odds.late))
+        return self.fate(name, (*kinds, *of_writes) if is_write else kinds)
+
+    def of_event(self, name: str) -> Fate:
+        """What happens to an event on its way; ``before`` are its seconds."""
+        return self.fate(
+            name, (("doubled", self.odds.doubled), ("skipped", self.odds.skipped), ("last", self.odds.last))
+        )
+
+
+NAMESPACE = "kube-system"
+LEASE = "dra-operator"
+SETTLE = 2.0  # seconds that writes in flight have to be answered when a process ends
+
+
+class Sender:
+    """One life of a process that is a candidate for the lease."""
+
+    def __init__(self, name: str, server: FakeApi) -> None:
+        self.name = name
+        self.leader = _candidate(name, server)
+        self._assumed = 0
+        self._open_until = -math.inf  # from then on no write without an answer can take effect
+        self._answered = asyncio.Event()
+        self._ends = False
+
+    @classmethod
+    def current(cls) -> Self | None:
+        """Whose code runs now; None if it is no candidate's."""
+        return cast(Self | None, OWNER.get())
+
+    def may_write(self) -> bool:
+        """Whether a write may be sent now."""
+        try:
+            self.leader.allowance()
+        except NotSent:
+            return False
+        return True
+
+    async def send(self, ask: Callable[[float], Awaitable[Obj]]) -> Obj:
+        """The answer to a write; ``ask`` is given the seconds within which it must take effect. Raises NotSent."""
+        if self._ends:
+            await asyncio.get_running_loop().create_future()
+        seconds = self.leader.allowance()
+        self._assumed += 1
+        try:
+            return await ask(seconds)
+        except (Unreachable, asyncio.CancelledError):
+            self._open_until = asyncio.get_running_loop().time() + LATE
+            raise
+        finally:
+            self._assumed -= 1
+            self._answered.set()
+
+    async def settle(self) -> bool:
+        """Send no more writes; whether none is left that may still take effect."""
+        self._ends = True
+        try:
+            async with asyncio.timeout(SETTLE):
+                while self._assumed:
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            return False
+        return asyncio.get_running_loop().time() >= self._open_until
+
+
+def _candidate(name: str, server: FakeApi) -> leader.Leader:
+    """The real one, on the server of a history and on its clock."""
+    here: dict[str, Any] = {
+        "Api": lambda connection, **_: _LeaseApi(connection),
+        "Election": partial(Election, clock=asyncio.get_running_loop().time),
+        "Seat": lambda _lease: _Seat(name),
+    }
+    with mock.patch.multiple(leader, **here):
+        return leader.Leader(cast(Connection, server), LEASE, NAMESPACE)
+
+
+class _Seat(leader.Seat):
+    """That of a pod of its own, whose name is known."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._name = name
+
+    def identity(self) -> str:
+        """The name by which the server knows who writes."""
+        return self._name
+
+    def has_ended(self, holder: str) -> bool:
+        """The others are other pods."""
+        return False
+
+
+class _LeaseApi:
+    def __init__(self, server: FakeApi) -> None:
+        self.get, self.create, self.update = server.get, server.create, server.update
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """There is nothing to close."""
+
 
 Ts = TypeVarTuple("Ts")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,13 +10,10 @@ from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_S
 from objects import Make, Obj
 from volume_lab import HOST, OURS, storage_class
 
-from .attacher import Attacher
-from .incarnation import KINDS, Incarnation
 from .judge import Judge
-from .neighbours import Neighbours
+from .neighbours import Attacher, Neighbours, Rival
 from .node_rules import ZONE
-from .replica import LEASE_OVER, RESTART, Replica
-from .rival import Rival
+from .replica import KINDS, LEASE_OVER, RESTART, Incarnation, Replica
 from .script import (
     ATTACHED,
     BROKEN,
@@ -31,9 +28,8 @@ from .script import (
     UNITS,
     USUAL,
 )
-from .server import START, Server
-from .urgency import Urgency
-from .weather import Weather
+from .server import START, Server, Weather
+from .turns import Urgency
 
 ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
 

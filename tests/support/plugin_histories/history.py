@@ -23,8 +23,8 @@ from history_kit.clock import VirtualLoop, in_no_time
 from history_kit.game import Game, Outcome, Weather
 
 from .apiserver import Client
+from .judge import faults_of
 from .process import Killed, Process
-from .rest import faults_of
 from .script import Script, script_of
 from .stage import Stage
 

@@ -25,16 +25,12 @@ from dra_kubeletplugin import (
 from dra_kubeletplugin.process import serve
 from history_kit.game import Step, Weather
 
-from .apiserver import LATE, ApiServer
-from .disk import Disk
-from .drivers import NAME, NODE, made
-from .hardware import Hardware, device_of
+from .apiserver import LATE, ApiServer, Reader
+from .drivers import NAME, NODE, Hardware, device_of, made
 from .judge import Judge
-from .kubelet import Claim, Kubelet, Pod
-from .process import Killed, Process
-from .reader import Reader
+from .kubelet import Claim, Kubelet, Pod, Sockets
+from .process import Disk, Killed, Process
 from .script import ADAPTERS, ADMIN, KNOWN, SHARED, Script
-from .sockets import Sockets
 
 RESTART_SECONDS = (0.3, 2.0)  # after which a process is started again: the least, and how much more
 SETTLE_SECONDS = 3.0  # until a plugin that was disturbed has looked at the hardware again
