@@ -131,7 +131,7 @@ def test_some_victims_are_there_for_longer_than_they_are_waited_for() -> None:
         return seconds
 
     with mock.patch.object(Neighbours, "_grace", noted):
-        for seed in range(0, 400, PREEMPTIONS):
+        for seed in range(0, 8000, PREEMPTIONS):
             assert not play(seed).findings
             if max(lasting, default=0.0) > PREEMPTION_PATIENCE_SECONDS:
                 return
