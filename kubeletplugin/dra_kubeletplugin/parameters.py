@@ -8,6 +8,7 @@ own kinds. msgspec by itself does so only for structs that ask for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -61,8 +62,9 @@ def configs_for(
 
     Parameters are decoded into ``kind``, which may be a dataclass, a ``TypedDict`` or a ``msgspec.Struct``. A field
     that ``kind`` does not have is an error, unless ``allow_unknown`` drops it. Raises ClaimError with the claim and the
-    field at fault.
+    field at fault, and TypeError for a ``kind`` that nothing can be decoded into.
     """
+    _type_info(kind)
     allocation = claim.status.allocation
     found: list[DeviceConfig[Any]] = []
     for config in configs_for_result(allocation.devices.config if allocation else None, result.request):
@@ -84,16 +86,72 @@ def decode_parameters(raw: bytes, kind: Any, *, allow_unknown: bool = False) -> 
 
     Raises ValueError, TypeError or RecursionError; the message names the field, and no value.
     """
-    decoded = msgspec.json.decode(raw, type=kind)
+    try:
+        decoded = msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        place = _PLACE.search(text := str(error))
+        if values := _values_at(place[1] if place else "", _type_info(kind)):
+            raise ValueError(f"{text}; use one of {', '.join(map(str, values))}") from error
+        raise
     if not allow_unknown:
         for fault in _unknown_fields(msgspec.json.decode(raw), _type_info(kind), "$"):
             raise ValueError(fault)
     return decoded
 
 
-@cache
 def _type_info(kind: Any) -> inspect.Type:
-    return inspect.type_info(kind)
+    """Raises TypeError: the driver's mistake would otherwise be told to each claim's author."""
+    try:
+        return _known_type(kind)
+    except TypeError as error:
+        raise TypeError(
+            f"the driver's parameters cannot be decoded into {kind!r} ({error}): use a dataclass, a TypedDict, a "
+            "msgspec.Struct or dict[str, Any], whose fields are of such types, text, numbers, lists or enums"
+        ) from error
+
+
+@cache
+def _known_type(kind: Any) -> inspect.Type:
+    info = inspect.type_info(kind)
+    fields = info.fields if isinstance(info, inspect.DataclassType | inspect.StructType) else ()
+    for name, found in [("", info), *((field.name, field.type) for field in fields)]:
+        if isinstance(found, inspect.CustomType):
+            raise TypeError(f"field {name}: {found.cls!r}" if name else "no such type")
+    return info
+
+
+_PLACE = re.compile(r" - at `\$(.*)`$")
+_PLACE_PART = re.compile(r"\.(?P<field>[^.\[]+)|\[.*?\]")
+
+
+def _values_at(place: str, kind: inspect.Type) -> list[Any]:
+    """Return the values that a type allows at a place such as ``.color``; none if these are not a few."""
+    kinds = _members(kind)
+    for part in _PLACE_PART.finditer(place):
+        inner: list[inspect.Type] = []
+        for each in kinds:
+            if isinstance(each, inspect.DictType):
+                inner.append(each.value_type)
+            elif part["field"] and isinstance(each, inspect.StructType | inspect.DataclassType | inspect.TypedDictType):
+                inner += [field.type for field in each.fields if field.encode_name == part["field"]]
+            else:
+                inner += _item_types(each, 1)
+        kinds = [member for each in inner for member in _members(each)]
+    values: list[Any] = []
+    for each in kinds:
+        if isinstance(each, inspect.LiteralType):
+            values += each.values
+        elif isinstance(each, inspect.EnumType):
+            values += [member.value for member in each.cls]
+    return values
+
+
+def _members(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _members(kind.type)
+    return (
+        [each for member in kind.types for each in _members(member)] if isinstance(kind, inspect.UnionType) else [kind]
+    )
 
 
 def _unknown_fields(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from enum import Enum
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import pytest
@@ -110,3 +112,49 @@ def test_what_a_type_can_hold_is_decoded(value: Paint) -> None:
 @given(st.recursive(st.builds(Drawn, last=st.none() | st.builds(Tone)), lambda inner: st.builds(Drawn, next=inner)))
 def test_so_is_a_type_within_itself(value: Drawn) -> None:
     assert decode_parameters(msgspec.json.encode(value), Drawn) == value
+
+
+class Colour(Enum):
+    RED, GREEN = "red", "green"
+
+
+@dataclass
+class Choices:
+    mode: Literal["fast", "slow"] | None = None
+    colours: list[Colour] = field(default_factory=list)
+    by_port: dict[str, Colour] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"mode": "slwo"}, r"\.mode`; use one of fast, slow$"),
+        ({"colours": ["red", "pink"]}, r"\.colours\[1\]`; use one of red, green$"),
+        ({"by_port": {"p": "pink"}}, r"\.by_port\[...\]`; use one of red, green$"),
+        ({"mode": 3}, r"got `int` - at `\$\.mode`; use one of fast, slow$"),
+    ],
+)
+def test_a_value_that_is_none_of_a_few_is_told_which_there_are(parameters: dict[str, Any], text: str) -> None:
+    claim = allocated("a", "p/gpu-0", config=parameters)
+    with pytest.raises(ClaimError, match=text):
+        configs_for(DRIVER, claim, results_for(DRIVER, claim)[0], Choices)
+
+
+class Undecoded:
+    """A class that nothing decodes."""
+
+
+@dataclass
+class Odd:
+    phase: complex = 0j
+
+
+@pytest.mark.parametrize("kind", [Undecoded, Odd, Choices(), "Choices", Callable[[], None]], ids=repr)
+@pytest.mark.parametrize("parameters", [None, {"color": "red"}])
+def test_a_type_that_nothing_is_decoded_into_is_the_drivers_mistake(
+    kind: Any, parameters: dict[str, Any] | None
+) -> None:
+    """It was told to the author of each claim, and only of those with parameters."""
+    claim = allocated("a", "p/gpu-0", config=parameters)
+    with pytest.raises(TypeError, match=r"the driver's parameters cannot be decoded into .*: use a dataclass"):
+        configs_for(DRIVER, claim, results_for(DRIVER, claim)[0], kind)
