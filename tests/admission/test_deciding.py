@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from admission_histories import LaggingWorld
@@ -300,3 +301,30 @@ async def test_a_promise_without_an_answer_is_kept_until_it_is_known_what_became
         world.api.land()
         await world.until("admitted", lambda: world.is_admitted("first"))
         assert "thief" not in world.bound()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_set_neither_ends_a_promise_nor_extends_it(world: AdmissionWorld, hours: int) -> None:
+    world.settings = AdmissionSettings(promise=3.0)
+    async with promised(world, workload("idle", 4)):
+        world.skew = timedelta(hours=hours)
+        world.api.change(WORKLOADS, "ns/idle", lambda it: it["metadata"].update(labels={"x": "y"}))
+        world.api.add(PODS, Make.pod("pod", [Make.FROM_TEMPLATE]))
+        await world.rests(1.0)
+        assert world.bound() == []
+        await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 15)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_back_off_begins_by_the_clock_of_kueue(world: AdmissionWorld, hours: int) -> None:
+    """Kueue takes over no back-off that is over: it gave quota again at once, many times a second."""
+    world.skew = timedelta(hours=hours)
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: "requeueState" in world.workload("second").get("status", {}))
+        due = datetime.fromisoformat(world.workload("second")["status"]["requeueState"]["requeueAt"])
+        assert 50 < (due - datetime.now(UTC)).total_seconds() < 70
+        await world.rests(1.0)
+    assert world.kueue.decided["Retry"] == 1

@@ -41,6 +41,8 @@ class AdmissionWorld(World):
         self.settings = AdmissionSettings()
         self.is_real_time, self.has_admission = True, has_admission
         self.moment: float | None = None
+        self.skew = timedelta()
+        """How far the clock of the controller is ahead of that of server and Kueue."""
 
     def at(self, seconds: float) -> None:
         """Set the clock of server, Kueue and controller, which stands still from now on, to so long after ``EPOCH``."""
@@ -58,7 +60,7 @@ class AdmissionWorld(World):
             control,
             self.api,
             VIEW,
-            lambda: datetime.fromisoformat(self.now),
+            lambda: datetime.fromisoformat(self.now) + self.skew,
             self.settings,
             self.registry,
             self._clock,

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
 
@@ -57,7 +57,9 @@ from .workloads import (
     after_eviction,
     backoff_seconds,
     decision_patch,
+    evicted_at,
     own_checks,
+    promised_at,
     rank,
     rank_of_promise,
     requeue_patch,
@@ -92,6 +94,7 @@ LOGGED_CHARACTERS: Final = 500
 SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
+_UNKNOWN_TIME: Final = datetime.max.replace(tzinfo=UTC)
 _PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
 
 
@@ -129,6 +132,10 @@ class Memory:
     """The quota that it had last: its flavors say which nodes it may use."""
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The nodes of its promise, by pod set."""
+    promised_at: datetime | None = None
+    """When the promise began, by the clocks of those who wrote it."""
+    promise_began: float = -math.inf
+    """The same by the clock that pauses are measured by."""
     is_started: bool = False
     """All its pods were bound, so the promise is over."""
     is_broken: bool = False
@@ -169,6 +176,7 @@ class AdmissionController:
         self._failed_checks: dict[str, float] = {}
         self._names = frozenset[str]()
         self._follow_ups = set[asyncio.Task[None]]()
+        self._follow_up_limit = asyncio.Semaphore(WRITES)
         self._open: set[str] = set()
         """Keys of Workloads that needed something at the last look, and of those that have changed since."""
         control.observe(self)
@@ -305,7 +313,8 @@ class AdmissionController:
             self._names, self._open = names, {workload.key for workload in store}
         for key in list(self._open):
             workload = store.get(key)
-            stage = stage_of(workload, names, now, promise) if workload is not None else CheckStage.NONE
+            moment = self._moment(workload, names, now) if workload is not None else now
+            stage = stage_of(workload, names, moment, promise) if workload is not None else CheckStage.NONE
             if workload is None or stage is CheckStage.NONE:
                 self._open.discard(key)
                 continue
@@ -323,6 +332,21 @@ class AdmissionController:
             known = {workload.metadata.uid for workload in store}
             self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
         return found
+
+    def _moment(self, workload: Workload, names: frozenset[str], now: datetime) -> datetime:
+        """Return the time by which the promise is to be measured: clocks that are set do not end it, or extend it."""
+        if not workload.has_quota or not any(states(workload, names)):
+            return now
+        memory = self._memory.setdefault(workload.metadata.uid, Memory())
+        began = promised_at(workload, names, _UNKNOWN_TIME)
+        if memory.promised_at != began:
+            # Only of what was written before this process saw the Workload the clocks say how old it is.
+            age = (now - began).total_seconds() if memory.promised_at is None else 0.0
+            memory.promise_began = self._clock() - min(max(age, 0.0), self._settings.promise)
+            memory.promised_at = began
+        if began == _UNKNOWN_TIME:
+            return now
+        return began + timedelta(seconds=self._clock() - memory.promise_began)
 
     def _is_unsure(self, workload: Workload, memory: Memory) -> bool:
         """Return whether the Workload may be Ready although nobody has said so. Until it is known its place is kept."""
@@ -477,7 +501,8 @@ class AdmissionController:
 
     async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
         # Kueue's next write of the Workload refuses this one, and comes here as the next version of it.
-        written = await self._write(workload, wanted, self._names)
+        async with self._follow_up_limit:
+            written = await self._write(workload, wanted, self._names, evicted_at(workload))
         memory = self._memory.get(workload.metadata.uid)
         if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
             memory.back_off, memory.lost_turns = None, 0
@@ -535,10 +560,12 @@ class AdmissionController:
         logger.info("workload %s: devices came free: its back-off ends", workload.key)
         self._control.answered(convert(Workload, raw))
 
-    async def _write(self, workload: Workload, decision: CheckDecision, names: frozenset[str]) -> Written:
+    async def _write(
+        self, workload: Workload, decision: CheckDecision, names: frozenset[str], time: str = ""
+    ) -> Written:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""
         meta = workload.metadata
-        patch = decision_patch(workload, names, decision, format_time(self._now()))
+        patch = decision_patch(workload, names, decision, time or format_time(self._now()))
         try:
             raw = await self._client.patch(
                 WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"

@@ -128,6 +128,16 @@ def after_eviction(workload: Workload, names: Collection[str], back_off: CheckDe
     return back_off if all(state.state == CheckState.PENDING for state in its) else None
 
 
+def evicted_at(workload: Workload) -> str:
+    """Return when Kueue evicted it, by Kueue's clock, or an empty text.
+
+    A back-off begins then. Kueue takes over none that is over by its clock, and would give quota again at once, and
+    again and again, if the clock of this process were late.
+    """
+    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    return (evicted.last_transition_time or "") if evicted is not None else ""
+
+
 def _backs_off(workload: Workload, names: Collection[str], now: datetime) -> bool:
     """Return whether Kueue waits because of a check of ours, and of no other controller's."""
     requeue = workload.status.requeue_state
