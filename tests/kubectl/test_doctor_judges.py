@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.observed import Observed
@@ -101,6 +102,29 @@ def test_what_a_judge_calls_wrong_is_a_trouble_to_doctor(seed: int) -> None:
     found, judged = troubles(pods, claims), wrong(pods, claims)
     for what in judged:
         assert any(word in text for word in concerned(what) for text in found), (what, found)
+
+
+@pytest.mark.parametrize("seed", range(fewer(400)))
+def test_no_advice_takes_the_devices_of_a_running_pod_for_unused(seed: int) -> None:
+    """Neither in words nor by a repair, whether the claim is reserved for the pod or not."""
+    random = Random(seed)
+    pods = [convert(Pod, pod_of(random, number)) for number in range(random.randint(1, 4))]
+    made = [claim_of(random, number) for number in range(random.randint(1, 4))]
+    for claim in made:
+        if random.random() < 0.2:
+            claim["metadata"]["deletionTimestamp"] = LONG_AGO
+    claims = [convert(ResourceClaim, it) for it in made]
+    seen = Observed([*pods, *claims], NOW)
+    running = [pod for pod in pods if pod.spec.node_name and not pod_is_done(pod)]
+    used = {f"ns/{use.name}" for pod in running for use in claims_of_pod(pod)}
+    for one in diagnose(seen):
+        said = f"{one.trouble.message}; {one.trouble.remedy}"
+        if one.trouble.object.removeprefix("claim ") in used:
+            assert "no pod uses" not in said, one.trouble
+            assert "no other pod uses" not in said, one.trouble
+        assert not any(f"claim {key}, which no pod uses" in said for key in used), one.trouble
+        if one.repair is not None and f"ns/{one.repair.name}" in used:
+            assert "/status/allocation" not in {it["path"] for it in one.repair.operations}, one.trouble
 
 
 def healthy(random: Random) -> tuple[list[Obj], list[Obj]]:

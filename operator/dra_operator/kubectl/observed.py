@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from dra_api.codec import encode
 from dra_api.core import Event, Pod
 from dra_api.meta import Object
-from dra_api.references import group_name
+from dra_api.references import claims_of_pod, group_name, pod_is_done
 from dra_api.releases.release import NEWEST, Release
 from dra_api.selectors import Selector
 
@@ -61,6 +61,15 @@ class Observed:
         for pod in self.every(Pod):
             if (name := group_name(pod)) is not None:
                 found.setdefault(f"{pod.metadata.namespace}/{name}", []).append(pod)
+        return found
+
+    @cached_property
+    def pods_by_claim(self) -> Mapping[str, Sequence[Pod]]:
+        """The pods that name a claim and have not finished, reserved for them or not, by ``namespace/name`` of it."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self.every(Pod):
+            for use in claims_of_pod(pod) if not pod_is_done(pod) else ():
+                found.setdefault(f"{pod.metadata.namespace}/{use.name}", []).append(pod)
         return found
 
     @cached_property

@@ -90,7 +90,8 @@ def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Di
     what = f"is reserved for {'pod' if is_one else 'pods'} {names}, which {'does' if is_one else 'do'} not exist"
     text = f"drop {'the reservation' if is_one else counted(len(pods), 'reservation')}"
     then: list[Operation] = []
-    if len(gone) == len(claim.status.reserved_for or ()) and is_freed_with_its_consumers(claim):
+    is_last = len(gone) == len(claim.status.reserved_for or ()) and not running_with(seen, claim)
+    if is_last and is_freed_with_its_consumers(claim):
         operations.append({"op": "remove", "path": "/status/allocation"})
         text += ", and free the devices, which no other pod uses"
         then = _without_finalizer(claim)
@@ -171,11 +172,18 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
     elif (
         status.allocation is not None
         and not status.reserved_for
+        and not running_with(seen, claim)
         and not others
         and FINALIZER in (meta.finalizers or ())
     ):
         what = f"{message}: it still has devices, which no pod uses, and no controller has freed them"
         yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, without_devices(claim, "free them"))
+    elif unreserved := running_with(seen, claim):
+        names = listed(pod.metadata.name for pod in unreserved)
+        remedy = "the devices are free to others once the claim is gone: delete the pods first"
+        remedy += not_made_again(seen, [pod.metadata.name for pod in unreserved], meta.namespace)
+        command = delete_pods([pod.metadata.name for pod in unreserved], meta.namespace)
+        yield _stuck(claim, f"{message}, is reserved for no pod, and pods run with it: {names}", remedy, command)
     elif status.allocation is not None or status.reserved_for:
         remedy = "the operator or the kube-controller-manager releases them: check that one of the two is running"
         yield _stuck(claim, f"{message}: it still has devices, which no pod uses", remedy)
@@ -237,13 +245,10 @@ def allocation_troubles(seen: Observed) -> Iterator[Diagnosis]:
     yield from _in_two_claims(seen, claims)
     if "pods" in seen.unseen:
         return
-    users: dict[str, list[Pod]] = defaultdict(list)
+    users = seen.pods_by_claim
     for pod in sorted(seen.every(Pod), key=lambda pod: pod.key):
-        if not pod_is_done(pod):
-            for use in claims_of_pod(pod):
-                users[f"{pod.metadata.namespace}/{use.name}"].append(pod)
-            if str(RESOURCE_CLAIMS) not in seen.unseen:  # a claim that may not be read is not missing
-                yield from _runs_without(seen, pod)
+        if not pod_is_done(pod) and str(RESOURCE_CLAIMS) not in seen.unseen:  # one that may not be read is not missing
+            yield from _runs_without(seen, pod)
     for claim in claims:
         yield from _for_nobody(seen, claim, users.get(claim.key, ()))
     yield from _unnamed_twins(claims, users)
@@ -316,9 +321,15 @@ def _consumers(seen: Observed, claim: ResourceClaim) -> list[Pod]:
     return [pod for pod in found if pod is not None and is_reserved_for(pod, claim)]
 
 
+def running_with(seen: Observed, claim: ResourceClaim) -> list[Pod]:
+    """Return the pods that name the claim and have a node, also those that it is not reserved for."""
+    return [pod for pod in seen.pods_by_claim.get(claim.key, ()) if pod.spec.node_name]
+
+
 def _running(seen: Observed, claim: ResourceClaim) -> list[Pod]:
-    """Those that need it still."""
-    return [pod for pod in _consumers(seen, claim) if not pod_is_done(pod)]
+    """Return the pods that need it still: those that it is reserved for, and others that run with it."""
+    reserved = [pod for pod in _consumers(seen, claim) if not pod_is_done(pod)]
+    return [*reserved, *(pod for pod in running_with(seen, claim) if pod not in reserved)]
 
 
 def _who(seen: Observed, claim: ResourceClaim) -> str:

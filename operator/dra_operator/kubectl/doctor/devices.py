@@ -16,7 +16,7 @@ from dra_ledger.pools import Status
 
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
-from dra_operator.kubectl.doctor.claims import delete_pods, is_gone, not_made_again
+from dra_operator.kubectl.doctor.claims import delete_pods, is_gone, not_made_again, running_with
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
 from dra_operator.kubectl.observed import Observed
@@ -139,6 +139,7 @@ def _vanished(
     meta = claim.metadata
     may_exist = "pods" in seen.unseen
     consumers = [user.name for user in pods_of(seen, claim) if may_exist or not is_gone(seen, claim, user)]
+    consumers += [name for pod in running_with(seen, claim) if (name := pod.metadata.name) not in consumers]
     told = {
         driver for (_, driver), pods in without.items() if any(f"{meta.namespace}/{it}" in pods for it in consumers)
     }
@@ -152,6 +153,10 @@ def _vanished(
         command = delete_pods(consumers, meta.namespace)
         remedy += "; otherwise delete the pods, so that they get other devices"
         remedy += not_made_again(seen, consumers, meta.namespace)
+    elif waiting := seen.pods_by_claim.get(claim.key):
+        remedy += (
+            f"; otherwise delete the claim and create it again: {listed(pod.key for pod in waiting)} waits with it"
+        )
     elif not claim.status.reserved_for:
         command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
         remedy += "; otherwise delete the claim, which no pod uses"
