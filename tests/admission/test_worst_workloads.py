@@ -262,6 +262,16 @@ async def test_a_workload_is_searched_for_again_after(
     assert fits == (change not in ("a flavor", "time"))
 
 
+async def test_a_tenant_with_thousands_of_workloads_does_not_keep_others_waiting(world: AdmissionWorld) -> None:
+    """Each is decided on in no time, and then all are written, eight at a time."""
+    answering, late = planner(world), made("late")
+    many = [made(f"many-{number:04}", 1_000_000, namespace="many") for number in range(2000)]
+    found = answering.answer(question(world, candidates=[*many, late])).candidates
+    assert len(found) <= 501
+    assert list(found).index("late") < 110
+    assert found["late"].fits
+
+
 async def test_a_tenant_with_hard_workloads_is_behind_nobody_of_lower_priority(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

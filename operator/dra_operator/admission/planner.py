@@ -63,6 +63,8 @@ ROUND_SECONDS: Final = 5.0
 """Seconds of a round after which the Workloads that it has not reached are left to the next one."""
 NAMESPACE_SECONDS: Final = 1.0
 """Seconds after which the Workloads of a namespace let other namespaces go first."""
+WRITE_SECONDS: Final = 0.01
+"""Seconds that a decision counts besides, for its write: thousands are made in no time, and written eight at a time."""
 STRETCH_SECONDS: Final = 0.005
 """Seconds after which other threads have their turn."""
 THREAD_REST_SECONDS: Final = 0.02
@@ -255,12 +257,12 @@ class Planner:
 
     def _decide(self, question: CheckRound, answers: CheckAnswers) -> None:
         """Answer the Workloads that wait, until the time of the round is over."""
-        began = time.monotonic()
+        began, written = time.monotonic(), 0.0
         answers.left = len(question.candidates) + len(question.backing_off)
         for waiting, has_quota in ((question.candidates, True), (question.backing_off, False)):
             for workload in self._in_turn(waiting):
                 uid, now = workload.metadata.uid, time.monotonic()
-                if now - began > ROUND_SECONDS:
+                if now - began + written > ROUND_SECONDS:
                     return
                 answers.looked.append(uid)
                 answers.left -= 1
@@ -275,6 +277,8 @@ class Planner:
                     )
                 if has_quota:
                     answers.candidates[uid] = found
+                    written += WRITE_SECONDS
+                    self._spent[workload.metadata.namespace] += WRITE_SECONDS
                 elif known is None:
                     answers.backing_off[uid] = found
                 self._spent[workload.metadata.namespace] += time.monotonic() - now
