@@ -16,7 +16,6 @@ So it stays as its author wrote it.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterator, KeysView, ValuesView
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -33,7 +32,9 @@ from msgspec import Raw, field
 from msgspec.structs import replace
 
 from dra_operator.scheduling.state import (
+    BULKY_BYTES,
     LARGEST_OBJECT_BYTES,
+    annotations_read,
     bytes_of_large,
     claim_without_bulk,
     metadata_without_bulk,
@@ -173,7 +174,7 @@ class ClaimTemplate(Object, frozen=True):
         """The template itself, or what is kept of it if it is large."""
         # Only the length is looked at where that is enough: to decode a template of a megabyte takes milliseconds.
         size = len(self.spec)
-        if size + len(encode(self.metadata)) <= LARGEST_OBJECT_BYTES:
+        if size + len(encode(self.metadata)) <= BULKY_BYTES:
             return self
         kept = replace(self, metadata=metadata_without_bulk(self.metadata))
         if size <= LARGEST_OBJECT_BYTES:
@@ -215,15 +216,15 @@ def without_bulk(obj: T) -> T:
             return replace(obj, spec=replace(obj.spec, pod_sets=None))
         case Workload():
             obj = workload_without_bulk(obj)  # type: ignore[assignment]
-    if len(encode(obj)) <= LARGEST_OBJECT_BYTES:
+    size = len(encode(obj))
+    # Tenants make these two, and of others nearly all are needed.
+    if size <= (BULKY_BYTES if isinstance(obj, PersistentVolumeClaim | PodDisruptionBudget) else LARGEST_OBJECT_BYTES):
         return obj
     match obj:
         case Node() | Namespace() | PersistentVolume():
             return replace(obj, metadata=_with_labels(obj.metadata))
         case PersistentVolumeClaim() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
-            return replace(obj, metadata=_for_volumes(obj.metadata), spec=replace(obj.spec, selector=_NO_VOLUME))
-        case PersistentVolumeClaim():
-            return replace(obj, metadata=_for_volumes(obj.metadata))
+            return replace(obj, metadata=_without_labels(obj.metadata), spec=replace(obj.spec, selector=_NO_VOLUME))
         case PodDisruptionBudget() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
             return replace(obj, metadata=_without_labels(obj.metadata), spec=replace(obj.spec, selector=_ALL_PODS))
     return replace(obj, metadata=_without_labels(obj.metadata))
@@ -233,23 +234,18 @@ def _with_labels(meta: ObjectMeta) -> ObjectMeta:
     return replace(meta, annotations=None, finalizers=None, owner_references=None)
 
 
-def _for_volumes(meta: ObjectMeta) -> ObjectMeta:
-    """Keep the annotations of Kubernetes: which node was chosen for the volume, and whether it is bound."""
-    ours = {name: text for name, text in (meta.annotations or {}).items() if _OF_VOLUMES.match(name)}
-    return replace(_without_labels(meta), annotations=ours or None)
-
-
 def _without_labels(meta: ObjectMeta) -> ObjectMeta:
-    """Keep short annotations with our prefix, and the controller."""
-    ours = {name: text for name, text in (meta.annotations or {}).items() if name.startswith("dra.kopf.dev/")}
+    """Keep the annotations that are read, and the controller."""
     # The controller stays: evictions and budgets look for pods by their owner.
     owner = meta.controller
     return replace(
-        _with_labels(meta), labels=None, annotations=ours or None, owner_references=None if owner is None else (owner,)
+        _with_labels(meta),
+        labels=None,
+        annotations=annotations_read(meta),
+        owner_references=None if owner is None else (owner,),
     )
 
 
-_OF_VOLUMES: Final = re.compile(r"(pv|volume)(\.beta)?\.kubernetes\.io/")
 _NO_VOLUME: Final = LabelSelector(match_labels={"dra.kopf.dev/too-large": "true"})
 """No volume has the label, so a claim with a selector that is too large is not bound."""
 _ALL_PODS: Final = LabelSelector()

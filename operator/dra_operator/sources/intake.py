@@ -34,6 +34,7 @@ from dra_kube import (
 
 from dra_operator.cache import Source, without_bulk
 from dra_operator.controllers import Control
+from dra_operator.scheduling.state import BULKY_BYTES
 
 from .audit import Audit
 from .kind_table import OF_KUEUE, OF_STORAGE, Kinds
@@ -43,7 +44,7 @@ from .malformed import MalformedObjects
 logger = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 64 << 10
-"""Bytes of JSON from which an object is kept without its bulk."""
+"""Bytes of JSON from which an object is not kept as the server sent it."""
 
 
 class Intake:
@@ -70,12 +71,11 @@ class Intake:
             return
         try:
             obj = change.decoded(kind)
-            is_large = len(change.content) > LARGE_BYTES
-            raw = None if is_large else _kept(change, obj)
+            raw = None if len(change.content) > LARGE_BYTES else _kept(change, obj)
         except (ValueError, KeyError, TypeError) as error:
             self._malformed_objects.take(resource, brief(bytes(change.content)), error)
             return
-        if is_large:
+        if len(change.content) > BULKY_BYTES:
             obj = without_bulk(obj)
         self._audit.saw(resource, version.resource_version)
         if isinstance(obj, Pod):

@@ -21,6 +21,9 @@ HOARD = 400
 SHARED = spec(request("req", kind="visitor"))
 """A claim for devices of the driver whose devices the neighbour uses."""
 KINDS = ("claims", "pods", "templates", "volume claims")
+MARKS = ("dra.kopf.dev/allocate", "volume.kubernetes.io/selected-node")
+"""Annotations that the operator reads, with values that only a tenant would write."""
+MARK_BYTES = 120_000
 ALLOCATED = "allocated claims"
 """Claims that get devices, each with a pod; beside the others these are written, fifty at a time."""
 
@@ -67,8 +70,10 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
     """One of the objects, as large as they come."""
     name = f"{kind.replace(' ', '-')}-{number}"
     configured = {**SHARED, "devices": {**SHARED["devices"], "config": parameters(320_000)}}
+    marks = dict.fromkeys(MARKS, "x" * MARK_BYTES)
     if kind == "claims":
-        return tenant.claim(name, configured, labels=labels(LARGEST_BYTES - 330_000))
+        bulk = labels(LARGEST_BYTES - 330_000 - MARK_BYTES * len(MARKS))
+        return tenant.claim(name, configured, labels=bulk, annotations=marks)
     if kind == "templates":
         return tenant.template(name, configured, labels=labels(LARGEST_BYTES - 330_000))
     if kind == ALLOCATED:
@@ -76,7 +81,8 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
     if kind == "pods":
         return tenant.pod(name, labels=labels(), schedulerName="nobody")
     room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
-    meta = {"name": name, "namespace": tenant.namespace, "labels": labels()}
+    meta = {"name": name, "namespace": tenant.namespace, "annotations": marks}
+    meta |= {"labels": labels(LARGEST_BYTES - MARK_BYTES * len(MARKS))}
     return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": room})
 
 

@@ -38,7 +38,9 @@ from .gang import (
     names_gang,
 )
 from .large import (
+    BULKY_BYTES,
     LARGEST_OBJECT_BYTES,
+    annotations_read,
     bytes_of_large,
     claim_without_bulk,
     is_large,
@@ -78,6 +80,7 @@ from .topology import Anchors, Place
 
 __all__ = [
     "ANNOTATION",
+    "BULKY_BYTES",
     "GANG",
     "GANG_CROWDED",
     "GANG_INCOMPLETE",
@@ -109,6 +112,7 @@ __all__ = [
     "PodsByNode",
     "add",
     "annotation_fault",
+    "annotations_read",
     "bytes_of_large",
     "claim_behind",
     "claim_without_bulk",

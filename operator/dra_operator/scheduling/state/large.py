@@ -7,9 +7,10 @@ node are kept: name and UID, the room on its node, its labels and claims unless 
 other pod away, and its host ports and volumes do not count.
 
 A claim first loses the labels, annotations and owners that the operator does not look at, and the device status of
-drivers. If the spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes:
-other schedulers may allocate such a claim. Its devices and consumers count as those of any other claim, so it is
-protected, released and deleted.
+drivers; labels and annotations go from ``BULKY_BYTES`` on, since a namespace may hold a hundred thousand claims. If the
+spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes: other schedulers
+may allocate such a claim. Its devices and consumers count as those of any other claim, so it is protected, released and
+deleted.
 
 A Workload of Kueue loses the annotations of its templates that the operator does not look at. If its templates still
 have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no place is looked
@@ -18,6 +19,8 @@ for.
 
 from __future__ import annotations
 
+import re
+from itertools import islice
 from typing import Final
 
 from dra_api.codec import encode
@@ -26,10 +29,8 @@ from dra_api.kueue import PodSet, PodSetTemplate, Workload
 from dra_api.meta import ObjectMeta
 from dra_api.quantity import Quantity
 from dra_api.resource import (
-    EXTENDED_RESOURCE_ANNOTATION,
     FINALIZER,
     NULL,
-    POD_CLAIM_NAME_ANNOTATION,
     DeviceClaim,
     DeviceClaimConfiguration,
     DeviceRequest,
@@ -43,11 +44,13 @@ from dra_api.resource import (
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
-from dra_operator.scheduling.state.ahead import ANNOTATION, HOLD
+from dra_operator.scheduling.state.ahead import HOLD
 from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10
 """Bytes as JSON. An ordinary pod has one to three thousand."""
+BULKY_BYTES: Final = 8 << 10
+"""Bytes from which an object is kept without what nobody reads of its metadata: tenants store them by the thousand."""
 MOST_CLAIMS: Final = 256
 _PREFIX: Final = "dra.kopf.dev/"
 _NO_NODE: Final = "dra.kopf.dev/too-large"
@@ -56,13 +59,15 @@ _NO_NODE: Final = "dra.kopf.dev/too-large"
 
 def pod_without_bulk(pod: Pod) -> Pod:
     """The pod itself, or what is kept of it if it is too large. Annotations and owners do not make it so."""
+    if len(encode(pod)) <= BULKY_BYTES:
+        return pod
+    # A large annotation is no reason to refuse a pod, nor to forget its gang.
+    meta = structs.replace(pod.metadata, annotations=annotations_read(pod.metadata))
+    pod = structs.replace(pod, metadata=meta)
     if len(encode(pod)) <= LARGEST_OBJECT_BYTES:
         return pod
-    # A large annotation is no reason to refuse a pod: nothing of it is read.
-    owner = pod.metadata.controller
-    meta = structs.replace(
-        pod.metadata, annotations=None, finalizers=None, owner_references=None if owner is None else (owner,)
-    )
+    owner = meta.controller
+    meta = structs.replace(meta, finalizers=None, owner_references=None if owner is None else (owner,))
     pod = structs.replace(pod, metadata=meta)
     return pod if len(encode(pod)) <= LARGEST_OBJECT_BYTES else _kept(pod)
 
@@ -85,8 +90,7 @@ def workload_without_bulk(workload: Workload) -> Workload:
 
 def _with_our_annotations(pod_set: PodSet) -> PodSet:
     meta = pod_set.template.metadata
-    ours = {name: text for name, text in (meta.annotations or {}).items() if name.startswith(_PREFIX)}
-    kept = replace(meta, annotations=ours or None, finalizers=None, owner_references=None)
+    kept = replace(meta, annotations=annotations_read(meta), finalizers=None, owner_references=None)
     return replace(pod_set, template=replace(pod_set.template, metadata=kept))
 
 
@@ -125,7 +129,22 @@ def _kept(pod: Pod) -> Pod:
     )
 
 
-_READ: Final = (ANNOTATION, EXTENDED_RESOURCE_ANNOTATION, POD_CLAIM_NAME_ANNOTATION)
+_READ: Final = re.compile(
+    r"(dra\.kopf\.dev|resource\.kubernetes\.io|kueue\.x-k8s\.io|leaderworkerset\.sigs\.k8s\.io"
+    r"|(pv|volume)(\.beta)?\.kubernetes\.io)/|kubernetes\.io/config\.mirror$"
+)
+_MOST_READ_NAMES: Final = 16
+_LONGEST_CHARACTERS: Final = 320
+"""Of a value: a topology is the key of a label, of 317 at most. A longer one is wrong, and stays so when it is cut."""
+
+
+def annotations_read(meta: ObjectMeta) -> dict[str, str] | None:
+    """Some annotations, each cut: who makes an object may give ours any values, of 256 KiB in all."""
+    read = (name for name in meta.annotations or () if _READ.match(name))
+    annotations = meta.annotations or {}
+    return {name: annotations[name][:_LONGEST_CHARACTERS] for name in islice(read, _MOST_READ_NAMES)} or None
+
+
 _OURS: Final = (FINALIZER, HOLD)
 _TOO_LARGE: Final = "dra.kopf.dev/too-large"
 """The driver of the configuration with which the claim is left. It is no valid name, so that no other claim has it."""
@@ -137,8 +156,12 @@ _LARGE: Final = "dra.kopf.dev/large"
 
 def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
     """The claim itself, or what is kept of it if it is large."""
-    if len(encode(claim)) <= LARGEST_OBJECT_BYTES:
+    bulk = len(encode(claim))
+    if bulk <= BULKY_BYTES:
         return claim
+    if bulk <= LARGEST_OBJECT_BYTES:
+        kept = replace(claim.metadata, labels=None, annotations=annotations_read(claim.metadata))
+        return claim if kept == claim.metadata else replace(claim, metadata=kept)
     spec, meta = claim.spec, metadata_without_bulk(claim.metadata)
     # Of the spec alone: status and metadata have been made small already.
     size = len(encode(spec))
@@ -165,7 +188,7 @@ def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
     return replace(
         meta,
         labels=None,
-        annotations={name: text for name, text in (meta.annotations or {}).items() if name in _READ} or None,
+        annotations=annotations_read(meta),
         finalizers=kept or None,
         owner_references=None if owner is None else (owner,),
     )
