@@ -40,6 +40,7 @@ from dra_kubeletplugin.kubelet.server import (
     RegistrationService,
     RegistrationStatus,
     SocketServer,
+    beside,
     is_newest,
 )
 from dra_kubeletplugin.settings import PluginSettings
@@ -141,6 +142,7 @@ class KubeletPlugin:
                     stack.push_async_callback(_cancel, asyncio.create_task(work))
             self._stack = stack.pop_all()
         log.info("driver %s serves on %s", settings.driver_name, settings.plugin_path)
+        self._warn_of_others()
         return self
 
     async def __aexit__(
@@ -265,6 +267,20 @@ class KubeletPlugin:
     def statistics(self) -> Statistics:
         """Slices written so far."""
         return self._publisher.statistics if self._publisher else Statistics()
+
+    def _warn_of_others(self) -> None:
+        """Say so if another instance shares no lock files with this one, as in the update that brings the uids."""
+        path = self.settings.plugin_path
+        without = beside(path, self.settings.plugin_sockets) if self.settings.run_dra_service else []
+        if self.settings.rolling_update_uid:
+            without = [other for other in without if other.name == "dra.sock"]
+        if without and self.settings.serialize:
+            log.warning(
+                "another instance of driver %s serves on %s, and one of the two has no rolling_update_uid: they do not "
+                "take turns, so that both may work on one claim. Give each the uid of its pod, or let one end first",
+                self.settings.driver_name,
+                ", ".join(map(str, without)),
+            )
 
     async def _tell_started(self) -> None:
         """Call the driver's ``started``, and say so if the start waits for it."""

@@ -543,6 +543,20 @@ async def test_the_older_instance_publishes_nothing_until_the_newer_one_ends(
         assert names() == {"gpu-old", "gpu-plugged-in"}
 
 
+@pytest.mark.parametrize(("first", "second", "is_told"), [("", "new", True), ("old", "", True), ("old", "new", False)])
+async def test_instances_that_share_no_lock_files_are_named(
+    api: PluginApi, settings: PluginSettings, caplog: pytest.LogCaptureFixture, first: str, second: str, is_told: bool
+) -> None:
+    """An update that brings the uids has an instance without one: both may work on a claim, and nothing said so."""
+    uids = {"": "", "old": "3b1c6d0e-8c1d-4b52-9c3f-0a54c0ffee00", "new": "3b1c6d0e-8c1d-4b52-9c3f-0a54c0ffee01"}
+    one, other = (replace(settings, rolling_update_uid=uids[name]) for name in (first, second))
+    async with KubeletPlugin(Sample(), one, api.client):
+        assert "take turns" not in caplog.text
+        async with KubeletPlugin(Sample(), other, api.client):
+            told = f"serves on {one.plugin_path}, and one of the two has no rolling_update_uid: they do not take turns"
+            assert (told in caplog.text) is is_told
+
+
 @pytest.mark.rule("PH-07")
 async def test_the_instance_that_starts_last_is_the_newest_also_when_the_clock_was_set_back(
     api: PluginApi, settings: PluginSettings, driver: Sample

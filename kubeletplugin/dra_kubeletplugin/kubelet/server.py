@@ -338,6 +338,14 @@ def is_newest(path: Path, instances: re.Pattern[str]) -> bool:
     return not any(_is_newer(other, shown) for other in others)
 
 
+def beside(path: Path, instances: re.Pattern[str]) -> list[Path]:
+    """Return the sockets of other instances that listen beside the one at ``path``."""
+    with suppress(OSError):
+        others = [other for other in path.parent.iterdir() if instances.fullmatch(other.name) and other != path]
+        return sorted(other for other in others if _is_newer(other, -1))
+    return []
+
+
 def _shown_at(path: Path) -> int:
     """When the socket was shown, in nanoseconds; 0 if it is gone."""
     try:
