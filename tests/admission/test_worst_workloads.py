@@ -272,6 +272,29 @@ async def test_a_tenant_with_thousands_of_workloads_does_not_keep_others_waiting
     assert found["late"].fits
 
 
+async def test_promises_of_a_tenant_that_lost_their_place_do_not_keep_others_waiting(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, searches = Placing.place_together, list[str]()
+
+    def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        searches.append(pods[0].metadata.namespace)
+        if pods[0].metadata.namespace == "hard":
+            time.sleep(0.2)
+        return place(placing, pods)
+
+    monkeypatch.setattr(Placing, "place_together", slow)
+    monkeypatch.setattr(planner_module, "ROUND_SECONDS", 0.1)
+    lost = [made(f"hard-{number}", 9, namespace="hard") for number in range(5)]
+    answering = planner(world)
+    for _ in range(2):  # each round has its time anew
+        searches.clear()
+        answers = answering.answer(question(world, promised=[*lost, made("other", 1)]))
+        assert searches == ["hard", "ns"]
+        assert answers.promised["hard-4"].reason == "its pods could not be placed in time"
+        assert answers.promised["other"].fits
+
+
 async def test_a_tenant_with_hard_workloads_is_behind_nobody_of_lower_priority(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,8 @@ class Planner:
         self._assumed: list[Pod] = []
         self._spent: defaultdict[str, float] = defaultdict(float)
         """Seconds by namespace since a round reached all Workloads."""
+        self._searched: defaultdict[str, float] = defaultdict(float)
+        """Seconds by namespace of this round for promises that have lost their place."""
         self._failed: dict[bytes, _Failure] = {}
         """By shape: Workloads that had no place since the view last changed."""
         self._failed_since = -math.inf
@@ -246,6 +248,7 @@ class Planner:
         self._forget_failed(question)
         self._catch_up(question)
         answers = CheckAnswers()
+        self._searched.clear()
         try:
             pods = self._pods_by_owner({wanted.workload.metadata.namespace for wanted in question.promised})
             for wanted in question.promised:
@@ -409,9 +412,7 @@ class Planner:
         """Place the pods of a promise: on the nodes that they had, else together elsewhere, else as many as fit."""
         self._due, mark = time.monotonic() + SEARCH_SECONDS, self._placing.mark
         try:
-            found = self._on(pods, nodes) or self._placing.place_together(pods)
-            if isinstance(found[0], NotPlaced):
-                found = [self._placing.place_alone(pod) for pod in pods]
+            found = self._on(pods, nodes) or self._elsewhere(workload.metadata.namespace, pods)
         except SearchTookTooLong:
             self._placing.undo(mark)
             return Outcome.without_place(workload, "its pods could not be placed in time")
@@ -424,6 +425,22 @@ class Planner:
         seats = tuple(_seat(workload, it) for it in found if isinstance(it, Placed))
         reason = next((it.reason for it in found if isinstance(it, NotPlaced)), "")
         return Outcome.without_place(workload, reason, seats=seats) if reason else Outcome(workload, seats)
+
+    def _elsewhere(self, namespace: str, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+        """Place the pods together, else as many as fit. Raises SearchTookTooLong.
+
+        A node that goes may take the places of dozens of promises, each with 5 s of search in each round.
+        """
+        if self._searched[namespace] > ROUND_SECONDS:
+            raise SearchTookTooLong
+        began = time.monotonic()
+        try:
+            found = self._placing.place_together(pods)
+            if isinstance(found[0], NotPlaced):
+                found = [self._placing.place_alone(pod) for pod in pods]
+        finally:
+            self._searched[namespace] += time.monotonic() - began
+        return found
 
     def _on(self, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> list[Placed] | None:
         """Place each pod on the node that one of its set had before, or none."""
