@@ -238,7 +238,7 @@ def test_rows_of_large_objects_are_made_one_by_one_and_others_have_a_turn_in_bet
     config = [{"opaque": {"driver": "d.example.com", "parameters": {f"p{it}": [it] for it in range(10_000)}}}]
     for number in range(30):
         meta = {"name": f"c{number}", "namespace": "ns", "uid": str(number), "resourceVersion": "1"}
-        claims.restore(Stored({"metadata": meta, "spec": {"devices": {"config": config}}}, 1, {}))
+        claims.restore(Stored({"metadata": meta, "status": {"devices": config}}, 1, {}))
     tracemalloc.start()
     try:
         page = Page([*claims.all()], 1)
@@ -261,7 +261,8 @@ def test_rows_of_objects_with_many_labels_need_none_of_them_decoded(monkeypatch:
     labels = {f"label-{number}": "x" * 60 for number in range(5_000)}
     for number in range(4):
         meta = {"name": f"c{number}", "namespace": "ns", "uid": "1", "resourceVersion": "1", "labels": labels}
-        claims.restore(Stored({"metadata": meta, "spec": {}, "status": {"allocation": {}}}, 1, {}))
+        spec = {"devices": {"config": [{"opaque": {"parameters": "x" * 100_000}}] * (number % 2)}}
+        claims.restore(Stored({"metadata": meta, "spec": spec, "status": {"allocation": {}}}, 1, {}))
     decoded, decode = 0, Stored.decode
 
     def counted(stored: Stored) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.values import format_time
 from dra_devcluster.apiserver.structure import Structure
-from dra_devcluster.apiserver.tables import human_duration, render_table, shows_labels
+from dra_devcluster.apiserver.tables import human_duration, render_table, shows_labels, shows_spec
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -356,12 +356,14 @@ class _Read(dict[str, Any]):
         return super().__getitem__(key)
 
 
-def test_only_kinds_whose_cells_show_labels_are_decoded_with_them(structure: Structure) -> None:
+def test_only_kinds_whose_cells_show_labels_or_specs_are_decoded_with_them(structure: Structure) -> None:
     samples = {(api_version, plural): obj for api_version, plural, obj, _ in ROWS.values()}
     for resource in structure.resources():
         obj = samples.get((resource.api_version, resource.plural), {})
         meta = _Read({"name": "x", "creationTimestamp": ago(minutes=5), **obj.get("metadata", {})})
-        render_table(resource, [{**obj, "metadata": meta}], now=NOW, include="None")
+        whole = _Read({**obj, "metadata": meta})
+        render_table(resource, [whole], now=NOW, include="None")
+        assert shows_spec(resource) or "spec" not in whole.read, resource.plural
         has_labels = bool(meta.read & {"labels", "annotations", "managedFields"})
         assert has_labels == (shows_labels(resource) and resource.definition is None), resource.plural
 

@@ -25,7 +25,7 @@ from dra_devcluster.apiserver.served.registry import Registry, deprecations
 from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, prefix_of, to_served
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
-from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels
+from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels, shows_spec
 from dra_devcluster.apiserver.verbs.checks import check_fields
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire.bodies import Target, Wanted, media_type, parse_object, read_body, respond, wanted
@@ -48,7 +48,8 @@ def render_list(resource: Resource, page: Page, want: Wanted, query: Json) -> It
     if want.shape == "table":
         empty = orjson.dumps(_table(resource, (), want, query, page.metadata))
         row = partial(_row, resource, want, query)
-        yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}", lambda stored: stored.brief_bytes)
+        read = partial(Stored.brief_bytes, with_spec=shows_spec(resource))
+        yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}", read)
         return
     kind, version = f"{resource.kind}List", resource.api_version
     if want.shape == "metadata":
@@ -124,8 +125,10 @@ def _partial(stored: Stored, want: Wanted) -> Json:
 
 def _table(resource: Resource, items: Sequence[Stored], want: Wanted, query: Json, meta: Json) -> Json:
     include = query.get("includeObject") or "Metadata"
-    is_brief = include == "None" and not shows_labels(resource)
-    objects = [to_served(resource, stored.brief() if is_brief else stored.decode()) for stored in items]
+    is_brief, with_spec = include == "None" and not shows_labels(resource), shows_spec(resource)
+    objects = [
+        to_served(resource, stored.brief(with_spec=with_spec) if is_brief else stored.decode()) for stored in items
+    ]
     made = render_table(resource, objects, now=datetime.now(UTC), include=include, metadata=meta)
     return {**made, "apiVersion": f"meta.k8s.io/{want.version}"}
 

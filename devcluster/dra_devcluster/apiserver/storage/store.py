@@ -36,7 +36,19 @@ _BRIEF_BYTES: Final = 4 << 10
 class Stored:
     """One version of an object. Immutable: a write makes a new one."""
 
-    __slots__ = ("_brief", "data", "fields", "finalizing", "labels", "name", "namespace", "owners", "revision", "uid")
+    __slots__ = (
+        "_brief",
+        "_has_spec",
+        "data",
+        "fields",
+        "finalizing",
+        "labels",
+        "name",
+        "namespace",
+        "owners",
+        "revision",
+        "uid",
+    )
 
     def __init__(self, obj: Json, revision: int, fields: dict[str, str]) -> None:
         meta = obj["metadata"]
@@ -51,6 +63,9 @@ class Stored:
         rest = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
         self.data: bytes = orjson.dumps(rest)[1:]
         self._brief = orjson.dumps(_brief(rest)) if len(self.data) > _LARGE_BYTES else b""
+        self._has_spec = len(self._brief) <= _BRIEF_BYTES
+        if not self._has_spec:
+            self._brief = orjson.dumps(_brief({**rest, "spec": {}}))
         if len(self._brief) > _BRIEF_BYTES:
             self._brief = b""
 
@@ -69,17 +84,16 @@ class Stored:
         decoded: Json = orjson.loads(b"{" + self.data)
         return decoded
 
-    @property
-    def brief_bytes(self) -> int:
+    def brief_bytes(self, *, with_spec: bool) -> int:
         """How many bytes ``brief`` reads."""
-        return len(self._brief or self.data)
+        return len(self._brief if self._brief and (self._has_spec or not with_spec) else self.data)
 
-    def brief(self) -> Json:
+    def brief(self, *, with_spec: bool) -> Json:
         """As ``decode``, without labels, annotations and managed fields. Of a large object that is kept if it is short.
 
         A list of rows would otherwise decode megabytes of labels for each, every time.
         """
-        if self._brief:
+        if self._brief and (self._has_spec or not with_spec):
             brief: Json = orjson.loads(self._brief)
             return brief
         return _brief(self.decode())

@@ -8,6 +8,6 @@ columns as JSON paths (`additionalPrinterColumns`).
 
 from dra_devcluster.apiserver.tables.parts import age, human_duration
 
-from .table import partial_metadata, render_table, shows_labels
+from .table import partial_metadata, render_table, shows_labels, shows_spec
 
-__all__ = ["age", "human_duration", "partial_metadata", "render_table", "shows_labels"]
+__all__ = ["age", "human_duration", "partial_metadata", "render_table", "shows_labels", "shows_spec"]

@@ -210,6 +210,14 @@ def shows_labels(resource: Resource) -> bool:
     return resource.definition is not None or f"{resource.group}/{resource.plural}" in _WITH_LABELS
 
 
+_WITHOUT_SPEC: Final = ("resource.k8s.io/resourceclaims", "resource.k8s.io/resourceclaimtemplates")
+
+
+def shows_spec(resource: Resource) -> bool:
+    """Whether a cell may come from the spec; of these kinds none does, and specs have hundreds of kilobytes."""
+    return f"{resource.group}/{resource.plural}" not in _WITHOUT_SPEC
+
+
 def partial_metadata(obj: Json) -> Json:
     """The object as PartialObjectMetadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
