@@ -51,16 +51,16 @@ CASES: Final = {
     "a class that is missing, and a tainted node": (
         [node("gpu-1", taints=WEB), slice_("gpu-1"), claim(asks(class_name="absent")), waits()],
         ["device class absent does not exist", "untolerated taint {web: }"],
-        "add the toleration {key: web",
+        "{key: web, operator: Exists",
     ),
     "a mistyped class, and all devices in use": (
         [slice_("gpu-1"), HELD, claim(asks(class_name="gpus")), waits()],
         ["device class gpus does not exist", "; there is gpu"],
-        f'write deviceClassName gpu instead of gpus in request "gpu" of claim ns/c, and {IN_USE}',
+        f'gpu instead of gpus in request "gpu" of claim ns/c, and {IN_USE}',
     ),
     "a claim that is not made, and a selector in its template": (
         [slice_("gpu-1"), template("t", asks(count=5)), waits(resourceClaims=of_template("t"))],
-        ["makes the claim from ResourceClaimTemplate ns/t", "needs 5 devices"],
+        ["ResourceClaimTemplate ns/t", "needs 5 devices"],
         "ask for at most 2 instead of 5",
     ),
     "a mistyped template, and all devices in use": (
@@ -80,13 +80,13 @@ CASES: Final = {
     ),
     "no operator, and all devices in use": (
         [slice_("gpu-1"), HELD, claim(), waits()],
-        ["apparently no dra-operator serves the scheduler name dra-scheduler"],
+        ["there is no Lease dra-operator-dra-scheduler"],
         IN_USE,
     ),
     "a gate, a volume claim, a class, and a taint": (
         [node("gpu-1", taints=WEB), slice_("gpu-1"), claim(asks(class_name="absent")), waits(uses="data", **GATE)],
         ["kueue", 'persistentvolumeclaim "data" not found', "device class absent", "untolerated taint {web: }"],
-        "add the toleration {key: web",
+        "{key: web, operator: Exists",
     ),
 }
 

@@ -19,11 +19,7 @@ from objects import Make
 GPU = 'device.driver == "gpu.example.com"'
 HALF: dict[str, Any] = {"resourceSliceCount": 2}
 """Of two slices one is there."""
-UPDATED = (
-    "no node could serve it, even with all devices free: claim ns/claim, request req: asks for all devices, but "
-    "resource pool {} is currently being updated, since it announces 2 slices of its newest generation "
-    "and has fewer: have its driver publish the whole pool, or ask for a number of devices"
-)
+UPDATED = "resource pool {} is currently being updated"
 
 
 def _slice(node: str, devices: int, driver: str = "gpu.example.com", **pool: Any) -> ResourceSlice:
@@ -69,4 +65,5 @@ def test_a_pool_that_is_being_published_is_no_error_of_the_claim(case: str) -> N
     seen = Observed([*objects, convert(DeviceClass, Make.device_class("gpu", GPU)), *slices], datetime.now(UTC))
     manifest = Manifest("claim.yaml", "ResourceClaim ns/claim", convert(ResourceClaim, raw))
     found = findings(seen, [manifest], Settings(), has_cluster=True)
-    assert [(str(one.severity), one.message) for one in found] == expected
+    assert [str(one.severity) for one in found] == [severity for severity, _ in expected]
+    assert all(text in one.message for one, (_, text) in zip(found, expected, strict=True)), found

@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("kubectl", "scheduling", "allocator", "controllers", "admission")
 SHORTEST_LETTERS: Final = 18
 """Shorter parts of a text are words that many texts have."""
-MOST_PERCENT: Final = 10
+MOST_PERCENT: Final = 7
 
 
 def texts(tree: ast.Module) -> Iterator[str]:

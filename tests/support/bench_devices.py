@@ -183,7 +183,7 @@ def _rule(scene: Scene) -> str:
     scene.world.add(
         {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": meta, "spec": spec}
     )
-    return "comes from DeviceTaintRule maintenance|key: maintenance"
+    return "DeviceTaintRule maintenance|key: maintenance"
 
 
 def _wrong_toleration(scene: Scene) -> str:
