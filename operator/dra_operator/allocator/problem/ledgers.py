@@ -205,8 +205,7 @@ class ChargedOnce(Ledger):
         """Devices that cannot be charged now."""
 
     def admit(self, devices: int, request: Request) -> int:
-        # A further share of a device that is charged already costs nothing, even if its counters are used up (section
-        # 10).
+        # A further share of a charged device costs nothing, even if its counters are used up (allocator.md section 10).
         return devices & (~self._closed | self._already_charged)
 
     def take(self, device: int, request: Request) -> None:

@@ -126,7 +126,7 @@ def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
         users_text = f"{counted(len(pods), 'pod')} there {'uses' if len(pods) == 1 else 'use'} its devices"
         message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(pods))}"
         command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}", of_names=[node])
-        remedy = "check that the pod of the driver runs there: without it these pods neither start nor end"
+        remedy = "check that the pod of the driver runs there: without it these pods neither start nor terminate"
         yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
     yield from _plugins_that_are_down(seen)
     yield from _unreachable_nodes(seen)
