@@ -28,7 +28,7 @@ from dra_kubeletplugin.testing import FakeKubelet
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from plugin_claims import prepared_claim
+from node_world import prepared_claim
 
 NAME, NODE = "gpu.example.com", "node-1"
 DRIVER = f"""

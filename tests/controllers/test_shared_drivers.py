@@ -22,8 +22,7 @@ from dra_operator.controllers.claims import release
 from dra_operator.controllers.scheduling import binding
 from dra_operator.sources import audit
 from dra_operator.sources.audit import LastLook
-from fake_api import ERRORS, Call
-from fake_store import copied
+from fake_api import ERRORS, Call, copied
 from objects import Make, Obj
 from waiting import becomes
 

@@ -8,7 +8,7 @@ import pytest
 from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_operator.cache import check
-from fake_store import Event
+from fake_api import Event
 from objects import Make
 
 

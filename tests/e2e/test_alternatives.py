@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from dra_kube import RESOURCE_CLAIMS, Object
 from dra_kubeletplugin import Pool, counter_set, device
-from scene import Scene
-from variants import both
+from scene import Scene, both
 
 
 def alternatives(scene: Scene, *counts: int, **fields: Any) -> Object:

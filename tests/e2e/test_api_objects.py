@@ -29,8 +29,7 @@ from dra_kube import (
     Resource,
 )
 from dra_kubeletplugin import Owner, Pool, Slice, SlicePublisher
-from scene import Scene
-from variants import control_plane
+from scene import Scene, control_plane
 from waiting import until
 
 ADMIN = "resource.kubernetes.io/admin-access"

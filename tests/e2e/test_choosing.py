@@ -10,11 +10,10 @@ from typing import Any
 
 import envtest
 import pytest
-from bare_node import bare_node
 from dra_kube import NODES, RESOURCE_CLAIMS, Object
 from dra_kubeletplugin import Pool, device
-from scene import Scene
-from variants import both, control_plane
+from node_stub import bare_node
+from scene import Scene, both, control_plane
 from world import NODE_LABEL
 
 NODES_HERE, DEVICES = 8, 100 if envtest.assets() else 10

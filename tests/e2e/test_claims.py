@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS
-from scene import Scene
-from variants import both
+from scene import Scene, both
 from waiting import until
 
 EXTERNAL = {"admin_x=y", "user_a=b", "claim_external_claim_req=true"}

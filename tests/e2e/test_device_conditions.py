@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Object
 from operator_process import NAME, OperatorProcess
-from scene import Scene
-from variants import control_plane
+from scene import Scene, control_plane
 from waiting import stays, until
 
 ATTACHED, BROKEN = "attached", "broken"

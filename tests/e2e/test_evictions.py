@@ -12,8 +12,7 @@ from dra_api.resource import Device, DeviceTaint
 from dra_kube import DEVICE_TAINT_RULES, NAMESPACES, RESOURCE_SLICES, NotFound, NotServed, Object
 from dra_kubeletplugin import Pool, device
 from operator_process import OperatorProcess
-from scene import Scene
-from variants import both
+from scene import Scene, both
 from waiting import until
 
 KEY = "dra.example.com/unhealthy"

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, ApiError, Object, Resource
 from dra_kubeletplugin import Pool, device
-from scene import Scene
-from variants import both, control_plane
+from scene import Scene, both, control_plane
 from waiting import until
 
 QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", namespaced=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Object
 from operator_process import operator_process
-from scene import Scene
-from variants import control_plane, done_by_us
+from scene import Scene, control_plane, done_by_us
 from waiting import stays, until
 
 ENTRY = "resource.kubernetes.io/pod-claim-name"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_node import bare_node
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
@@ -28,6 +27,7 @@ from dra_kube import (
     Object,
     connection,
 )
+from node_stub import bare_node
 from operator_process import operator_process
 from waiting import until
 

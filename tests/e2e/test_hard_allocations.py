@@ -7,8 +7,7 @@ from pathlib import Path
 from allocator_lab import partition_problem
 from dra_kube import RESOURCE_SLICES, Object
 from operator_process import NAME, OperatorProcess, operator_process
-from scene import Scene
-from variants import control_plane
+from scene import Scene, control_plane
 
 
 async def wish_for_what_takes_too_long(scene: Scene, scheduler: str) -> list[Object]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dra_kube import RESOURCE_CLAIMS, Object
-from scene import Scene
-from variants import both
+from scene import Scene, both
 from waiting import until
 
 

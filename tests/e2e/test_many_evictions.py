@@ -14,8 +14,7 @@ import envtest
 import pytest
 from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NotServed, Object
 from operator_process import OperatorProcess
-from scene import Scene
-from variants import control_plane, done_by_us
+from scene import Scene, control_plane, done_by_us
 from waiting import until
 
 pytestmark = pytest.mark.timeout(900)  # a thousand pods, on a busy machine

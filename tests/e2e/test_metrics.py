@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from operator_process import NAME, OperatorProcess
-from scene import Scene
-from variants import control_plane
+from scene import Scene, control_plane
 from waiting import until
 
 GAUGE = "resourceclaim_controller_resource_claims"

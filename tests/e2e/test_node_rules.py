@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_kube import NAMESPACES, NODES, Object
-from scene import Scene
-from variants import both
+from scene import Scene, both
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dra_kube import LEASES, NODES, PODS, RESOURCE_SLICES, Object
 from dra_kubeletplugin import Pool, attribute, device
-from scene import Scene
-from variants import both
+from scene import Scene, both
 from waiting import stays, until
 
 

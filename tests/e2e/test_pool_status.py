@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api, Invalid, NotFound, NotServed, Object
 from operator_process import OperatorProcess
-from scene import Scene
-from variants import control_plane
+from scene import Scene, control_plane
 from waiting import stays, until
 
 COMPLETE = ("Complete", "True")

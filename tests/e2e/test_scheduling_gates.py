@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from dra_kube import PODS
-from scene import Scene
-from stock import needs_stock_control_plane
-from variants import both
+from envtest import needs_stock_control_plane
+from scene import Scene, both
 from waiting import until
 
 GATE = "dra.kopf.dev/allocate"

@@ -12,8 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import pytest
 from dra_kube import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, NotFound, Object, Resource
-from scene import Scene
-from variants import both
+from scene import Scene, both
 from volume_lab import BOUND, SELECTED, on_labels, storage_class, uses, volume, volume_controller
 
 NAME = "e2e.kopf-dra/name"  # a label: bare nodes have none with their name

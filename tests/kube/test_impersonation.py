@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from authority import write_kubeconfig
 from dra_kube import PODS, Api, Connection, ConnectionSettingsError, connection
 from dra_operator.sources.handlers import session_for
-from kubeconfig_file import write_kubeconfig
 
 Call = Callable[[Connection], Awaitable[None]]
 USER = {

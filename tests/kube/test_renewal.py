@@ -16,11 +16,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from authority import Authority
+from authority import Authority, write_kubeconfig
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import PODS, Api, ApiError, Unreachable, connection
 from dra_operator.sources.handlers import session_for
-from kubeconfig_file import write_kubeconfig
 
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 

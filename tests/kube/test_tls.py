@@ -15,12 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from authority import Authority
+from authority import Authority, write_kubeconfig
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import Api, Connection, Unreachable, connection
 from dra_kube.access.tls import client_tls
 from dra_operator.sources.handlers import session_for
-from kubeconfig_file import write_kubeconfig
 
 TLS = sys.modules["dra_kube.access.tls"]
 Call = Callable[[Connection], Awaitable[None]]

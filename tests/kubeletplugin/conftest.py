@@ -14,8 +14,7 @@ from dra_kube import NODES, RESOURCE_CLAIMS
 from dra_kubeletplugin import PluginSettings
 from dra_kubeletplugin.testing.api import Json, PluginApi
 from dra_kubeletplugin.testing.fixtures import driver_node
-from node_world import NodeWorld
-from plugin_claims import MakeClaim
+from node_world import MakeClaim, NodeWorld
 
 __all__ = ["driver_node"]  # a fixture is used by its name
 

@@ -27,7 +27,7 @@ from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost
-from plugin_claims import MakeClaim
+from node_world import MakeClaim
 from waiting import becomes
 
 INSIDE = "KOPF_DRA_TESTS_IN_NAMESPACE"

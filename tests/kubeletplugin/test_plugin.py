@@ -46,7 +46,7 @@ from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
 from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
-from plugin_claims import MakeClaim
+from node_world import MakeClaim
 from waiting import becomes
 
 A = ClaimRef("default", "a", "uid-of-a")

@@ -20,7 +20,7 @@ from dra_kubeletplugin import results_for as results_of
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.testing import DriverNode, FakeKubelet, allocated_claim
-from plugin_claims import prepared_claim
+from node_world import prepared_claim
 from waiting import becomes
 
 NAME = "gpu.example.com"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import aiohttp
 import manifest_accounts
 import pytest
+from authority import write_kubeconfig
 from bare_client import Client
 from command import running
 from dra_api.kueue import GROUP as KUEUE
@@ -25,7 +26,6 @@ from dra_operator.app.rights import (
     needed,
 )
 from dra_operator.controllers import OwnControllers
-from kubeconfig_file import write_kubeconfig
 from rbac_server import SERVERS, rbac_server
 from waiting import until
 

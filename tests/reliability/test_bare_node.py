@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bare_node import bare_node
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import NODES, Api, connection
+from node_stub import bare_node
 from waiting import until
 
 

@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 from dra_kube import RESOURCE_CLAIMS, Object
+from envtest import needs_stock_control_plane
 from proving_ground import NAMESPACE, ProvingGround
 from rounds import rounds
-from stock import needs_stock_control_plane
 
 DEVICES = 4
 SCHEDULERS = ("dra-scheduler", "default-scheduler")

@@ -25,8 +25,8 @@ from dra_api.api_resources import RESOURCE_QUOTAS
 from dra_kube import NAMESPACES, PODS, Api, Forbidden, NotFound, Resource, connection
 from dra_operator.commands.object_files import KINDS
 from dra_operator.kubectl.cli import main
+from envtest import needs_stock_control_plane
 from scheduling_causes import ALL, NAMESPACE, POD, Cause, Json
-from stock import needs_stock_control_plane
 
 # Without the controller of claims, which would take reservations off that no pod has.
 CONTROLLERS: Final = "resourcequota-controller,persistentvolume-binder-controller"

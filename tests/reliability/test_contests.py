@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from contest_model import OLD, Rules, explore
 from contests import Outcome, play_contests, play_leaders
+from envtest import needs_stock_control_plane
 from rounds import rounds
-from stock import needs_stock_control_plane
 
 RULES = Rules()
 

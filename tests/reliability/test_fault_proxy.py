@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_call import api_call
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
     CONFIG_MAPS,
@@ -48,6 +47,7 @@ from faults import (
     Refuse,
     Target,
 )
+from faults.effects import api_call
 from waiting import until
 
 WRITES = Target(verbs=("patch",), resource="configmaps")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_kube import PODS, Object, Resource
+from envtest import needs_stock_control_plane
 from proving_ground import NAMESPACE, ProvingGround
-from stock import needs_stock_control_plane
 from witness import State
 
 JOBS = Resource("batch", ("v1",), "jobs", "Job", True)

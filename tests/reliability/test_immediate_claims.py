@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from dra_kube import RESOURCE_CLAIMS, Object
+from envtest import missing, needs_stock_control_plane
 from faults import CutAfter, CutBefore, Target
 from proving_ground import NAMESPACE, PATIENCE, ProvingGround, claim_spec
-from stock import missing, needs_stock_control_plane
 from waiting import stays, until
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,13 +14,13 @@ from contextlib import nullcontext
 
 import pytest
 from dra_kube import PODS
+from envtest import missing
 from faults import HangAfter, Target
 from histories.history import live
 from histories.script import GANG, KINDS_OF_PODS
 from operator_process import OperatorProcess
 from proving_ground import NAMESPACE, ProvingGround
 from rounds import rounds
-from stock import missing
 from waiting import becomes, until
 
 pytestmark = pytest.mark.timeout(900)

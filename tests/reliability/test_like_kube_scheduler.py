@@ -11,9 +11,9 @@ from pathlib import Path
 import envtest
 import pytest
 from dra_kube import Api, connection
+from envtest import needs_stock_control_plane
 from like_scheduler import Trial, device_scene, node_scene, preference_scene
 from rounds import rounds
-from stock import needs_stock_control_plane
 
 KINDS = {"nodes": node_scene, "preferences": preference_scene, "devices": device_scene}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_kube import EVENTS, POD_DISRUPTION_BUDGETS, PODS, Resource
+from envtest import needs_stock_control_plane
 from proving_ground import NAMESPACE, ProvingGround
-from stock import needs_stock_control_plane
 from waiting import until
 
 CLASSES = Resource("scheduling.k8s.io", ("v1",), "priorityclasses", "PriorityClass", False)

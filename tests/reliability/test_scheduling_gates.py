@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIMS, Object
+from envtest import needs_stock_control_plane
 from faults import CutAfter, CutBefore, Delay, Target
 from proving_ground import NAMESPACE, PATIENCE, ProvingGround
-from stock import needs_stock_control_plane
 from waiting import stays, until
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from dra_kube import RESOURCE_CLAIMS, Object
+from envtest import needs_stock_control_plane
 from proving_ground import NAMESPACE, PATIENCE, ProvingGround
-from stock import needs_stock_control_plane
 from waiting import until
 
 OURS: dict[str, Any] = {"schedulerName": "dra-scheduler"}

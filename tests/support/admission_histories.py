@@ -12,8 +12,7 @@ from typing import Final
 
 from admission_world import AdmissionWorld
 from dra_kube import RESOURCE_CLAIM_TEMPLATES, WORKLOADS
-from fake_api import ERRORS, Call
-from fake_store import Event
+from fake_api import ERRORS, Call, Event
 from kueue_model import finish, is_true, workload
 from objects import Make, Obj
 

@@ -1,4 +1,4 @@
-"""Certificate authorities as clusters have them, flaws included, and what serves with their certificates."""
+"""Certificate authorities as clusters have them, flaws included, what serves with their certificates; kubeconfigs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -113,3 +115,18 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def write_kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    """Write the file ``config`` in the folder; ``cluster`` and ``user`` are their entries."""
+    file = folder / "config"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file.write_text(yaml.safe_dump(content))
+    return file

@@ -2,7 +2,8 @@
 
 With a ``kube-controller-manager`` in the folder it runs too, for garbage collection, namespaces and workloads; its
 claim controller stays off, since ours is the one under test. A *stock* control plane is what a cluster has: the
-kube-controller-manager with all its default controllers and its Lease, and kube-scheduler.
+kube-controller-manager with all its default controllers and its Lease, and kube-scheduler. Tests that need one are
+marked ``needs_stock_control_plane``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import envtest
+import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -300,3 +303,16 @@ def _kubeconfig(path: Path, url: str) -> Path:
         )
     )
     return path
+
+
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+def missing() -> str:
+    """What is missing for a stock control plane, with the remedy; empty if nothing is."""
+    folder = envtest.assets()
+    lacks = [name for name in NEEDED if folder is None or not (folder / name).exists()]
+    return f"set KUBEBUILDER_ASSETS to a folder with {', '.join(lacks)}" if lacks else ""
+
+
+needs_stock_control_plane = pytest.mark.skipif(bool(missing()), reason=missing())

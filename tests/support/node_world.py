@@ -1,21 +1,47 @@
-"""The prepared claims of one node without sockets: allocations in, the driver's calls and the files out."""
+"""The prepared claims of one node without sockets: such claims in, the driver's calls and the files out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dra_api.codec import encode
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
+from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.testing import allocated_claim
+from dra_kubeletplugin.testing.api import Json
+
+MakeClaim = Callable[..., Awaitable[Json]]
+"""Makes an allocated claim: ``await claim("name", device="gpu-0", config=[...])``."""
+
+
+def prepared_claim(driver: str, node: str, device: str, name: str) -> tuple[ResourceClaim, ClaimRecord]:
+    """A claim of one device in the node's pool, and its record; containers have the claim's name in ``CLAIM``."""
+    claim = allocated_claim(driver, f"{node}/{device}", name=name)
+    (result,) = results_for(driver, claim)
+    record = ClaimRecord(
+        uid=claim.metadata.uid,
+        namespace="default",
+        name=name,
+        boot_id=boot_id(),
+        fingerprint=fingerprint(driver, claim),
+        phase="prepared",
+        holds=(HeldDevice(pool=result.pool, device=result.device),),
+        devices=(PreparedDevice.of(result, edits=ContainerEdits(env=(f"CLAIM={name}",))),),
+        allocated=encode(own_part(driver, claim)).decode(),
+        node=node,
+    )
+    return claim, record
+
 
 DRIVER = "gpu.example.com"
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import envtest
-from bare_node import bare_node
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     DEVICE_CLASSES,
@@ -40,10 +39,10 @@ from dra_kube import (
     Object,
     connection,
 )
+from envtest import missing
 from faults import FaultProxy
-from node_stub import node_stub
+from node_stub import bare_node, node_stub
 from operator_process import OperatorProcess, operator_process
-from stock import missing
 from waiting import until
 from witness import Witness
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import envtest
 import pytest
-import stock
 import yaml
 from dra_kube import NAMESPACES, Api, Object, Resource
 from kueue_model import CRDS
@@ -51,7 +50,7 @@ def assets() -> Path | None:
 def missing() -> str:
     """What is missing for a real Kueue, with the remedy; empty if nothing is."""
     text = "set KUEUE_ASSETS to a folder with the program kueue and with config/components of its source as components"
-    return stock.missing() or ("" if assets() else text)
+    return envtest.missing() or ("" if assets() else text)
 
 
 needs_kueue = pytest.mark.skipif(bool(missing()), reason=missing())

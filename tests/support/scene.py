@@ -1,14 +1,19 @@
-"""One end-to-end test: a namespace, a driver with a name of its own, and the objects that scenarios are made of."""
+"""One end-to-end test: a namespace, a driver with a name of its own, and the objects that scenarios are made of.
+
+The marks at the end say with which nodes a test runs, and beside which controllers it does not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from dra_devcluster.agent import NodeAgent
 from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 from dra_kube import (
@@ -405,3 +410,13 @@ class Scene:
     async def _delete(self, resource: Resource, name: str, namespace: str | None = None) -> None:
         with suppress(NotFound):
             await self.api.delete(resource, name, namespace)
+
+
+both = pytest.mark.parametrize("scene", ["kubelet", "control-plane"], indirect=True)
+"""Run with nodes that run pods, and with the control plane alone."""
+
+control_plane = pytest.mark.parametrize("scene", ["control-plane"], indirect=True)
+"""Run with the control plane alone: nodes are objects, and slices have no plugin behind them."""
+
+done_by_us = pytest.mark.skipif("KOPF_DRA_STOCK" in os.environ, reason="kube-controller-manager does this here")
+"""Not beside a kube-controller-manager with all its controllers (``KOPF_DRA_STOCK=1``)."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import envtest
-from bare_node import bare_node
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import NODES, Api, Connection, NotFound, connection
+from node_stub import bare_node
 
 T = TypeVar("T")
 NODE_LABEL = "e2e.kopf-dra/nodes"  # value: "running" where pods run, "objects" where only the control plane acts

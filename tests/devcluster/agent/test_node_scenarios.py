@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counting_socket import CountingSocket
 from dra_devcluster.agent import LocalRuntime
 from dra_devcluster.agent.claims.checkpoint import decode
-from fake_plugin import FakePlugin, MakePlugin
+from fake_plugin import CountingSocket, FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes, until
 

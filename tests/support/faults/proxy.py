@@ -22,14 +22,13 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
-from api_call import ApiCall, api_call
 from dra_devcluster.apiserver.identity import kubeconfig, make_identity, write_kubeconfig
 from dra_kube import Connection
 from dra_kube.door import open_door
 from dra_kube.http.connecting import Sockets
 from yarl import URL
 
-from faults.effects import Answer, Dice, Event, EventFault, Fault, Span, Target, refusal
+from faults.effects import Answer, ApiCall, Dice, Event, EventFault, Fault, Span, Target, api_call, refusal
 
 EVERYTHING = Target()
 

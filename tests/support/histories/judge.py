@@ -11,8 +11,7 @@ from dra_kube import DEVICE_CLASSES, LEASES, PERSISTENT_VOLUME_CLAIMS, PODS, RES
 from dra_ledger import Ledger
 from dra_ledger.basics import DeviceId
 from dra_operator.cache import Cluster
-from fake_api import Call
-from fake_store import FakeStore, key_of
+from fake_api import Call, FakeStore, key_of
 from objects import Obj
 from witness import State, leaks, seen_claim, seen_pod, violations
 

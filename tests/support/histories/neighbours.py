@@ -32,7 +32,7 @@ from dra_kube import (
     NotFound,
     Resource,
 )
-from fake_store import FakeStore, key_of
+from fake_api import FakeStore, key_of
 from objects import Obj
 from volume_lab import bind_volumes
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from dra_kube import NODES, PODS
-from fake_store import FakeStore, key_of
+from fake_api import FakeStore, key_of
 from objects import Make, Obj
 
 from .script import OTHER

@@ -54,7 +54,7 @@ from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit, LastLook
 from dra_operator.sources.intake import Loader
 from dra_operator.sources.malformed import MalformedObjects
-from fake_store import key_of
+from fake_api import key_of
 from history_kit.clock import OWNER, VirtualLoop
 from objects import Obj
 

@@ -26,7 +26,7 @@ from dra_kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from fake_store import FakeStore, key_of
+from fake_api import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on

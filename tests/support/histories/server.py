@@ -40,8 +40,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.app import lease as leader
-from fake_api import Call, Effect, FakeApi
-from fake_store import copied, key_of
+from fake_api import Call, Effect, FakeApi, copied, key_of
 from history_kit import game
 from history_kit.clock import OWNER
 from history_kit.game import Fate

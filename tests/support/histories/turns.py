@@ -28,7 +28,7 @@ from typing import Final
 from dra_api.values import parse_time
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS
 from dra_operator.scheduling.preemption import OVERDUE_SECONDS, PREEMPTION_PATIENCE_SECONDS
-from fake_store import FakeStore, key_of
+from fake_api import FakeStore, key_of
 from objects import Obj
 
 from .node_rules import ROOM, is_running, rules_of

@@ -20,7 +20,6 @@ from datetime import datetime
 from pathlib import Path
 
 import envtest
-from bare_node import bare_node
 from dra_kube import (
     LEASES,
     NAMESPACES,
@@ -32,7 +31,7 @@ from dra_kube import (
     Unreachable,
     connection,
 )
-from node_stub import node_stub
+from node_stub import bare_node, node_stub
 from operator_process import OperatorProcess, operator_process
 from waiting import until
 

@@ -23,8 +23,7 @@ from dra_devcluster.agent.network.pod_network import (
     _relay,
     can_be_relayed,
 )
-from node_exec import execute
-from one_node import OneNode
+from one_node import OneNode, execute
 from waiting import becomes, until
 
 Json = dict[str, Any]

@@ -28,8 +28,7 @@ from dra_devcluster.agent.network.port_forward import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from node_exec import http_client
-from one_node import OneNode
+from one_node import OneNode, http_client
 
 PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 headers = st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4)

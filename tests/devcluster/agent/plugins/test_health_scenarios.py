@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from counting_socket import CountingSocket
 from dra_api.releases.release import Release
 from dra_devcluster.agent import AgentSettings, LocalRuntime
 from dra_kube import PODS
-from fake_plugin import FakePlugin, MakePlugin
+from fake_plugin import CountingSocket, FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes, until
 

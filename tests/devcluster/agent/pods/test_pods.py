@@ -16,8 +16,7 @@ import pytest
 from dra_devcluster.agent.containers.runtime import LocalRuntime
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 from dra_kube import CONFIG_MAPS, EVENTS, LEASES, NODES, SECRETS, ApiError
-from node_exec import execute, http_client
-from one_node import OneNode
+from one_node import OneNode, execute, http_client
 from waiting import becomes, until
 
 Json = dict[str, Any]

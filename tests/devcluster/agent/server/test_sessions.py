@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from dra_devcluster.agent.processes.logs import LogFollowers, TooSlow
 from dra_devcluster.agent.processes.process import Input
-from node_exec import session
-from one_node import OneNode
+from one_node import OneNode, session
 from waiting import becomes
 
 SUCCESS = {"metadata": {}, "status": "Success"}

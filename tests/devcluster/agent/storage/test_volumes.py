@@ -13,8 +13,7 @@ import pytest
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_kube import CONFIG_MAPS, SECRETS, Resource
-from node_exec import execute
-from one_node import OneNode
+from one_node import OneNode, execute
 from waiting import until
 
 Json = dict[str, Any]
