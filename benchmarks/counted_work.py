@@ -292,7 +292,7 @@ def _count(name: str) -> None:
     count = Count()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:  # real time would decide how often something is looked at
         loop = runner.get_loop()
-        time.perf_counter = time.monotonic = loop.time
+        time.perf_counter = time.monotonic = time.thread_time = loop.time
         work = pieces()[name](count)
         if work is not None:
             runner.run(work)  # type: ignore[arg-type]  # it is a coroutine

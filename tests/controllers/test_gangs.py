@@ -827,7 +827,7 @@ async def test_a_namespace_pays_for_looks_at_its_gangs_that_lead_to_no_plan(
     add(world, "g", 2, range(1))
     world.start()
     seconds = iter(range(100))
-    monkeypatch.setattr(cycle, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    monkeypatch.setattr(cycle, "time", SimpleNamespace(thread_time=lambda: float(next(seconds))))
     decided = await world.control.placer.decide("ns/g-0")
     assert isinstance(decided, Decided)
     assert decided.spent == 1.0

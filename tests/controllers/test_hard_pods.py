@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from allocator_lab import partition_problem
 from controllers_world import World
 from dra_api.selectors import Requirement
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.scheduling import Pause, Planning, plan
+from dra_operator.controllers.scheduling.planning import InProgress
+from dra_operator.scheduling import Elapsed, Pause, Planning, plan
 from objects import Make
 
 pytestmark = pytest.mark.real_time
@@ -151,3 +154,16 @@ async def test_a_plan_for_a_node_that_others_have_filled_in_a_pause_is_not_carri
             await world.tick()
     assert conditions[0].get("message") == "0/1 nodes are available: 1 too many pods on the node"
     assert not world.api[PODS, "ns/slow"]["spec"].get("nodeName")
+
+
+async def test_what_other_processes_take_of_the_machine_is_not_charged_to_a_plan() -> None:
+    """On a busy machine each plan would count as a hard one, and its pod rest for twenty times as long."""
+
+    def planning() -> Generator[Pause, Elapsed, str]:
+        time.sleep(0.2)  # as long as the scheduler of the machine lets others run
+        yield Pause.SEARCHING
+        return "planned"
+
+    attempt = InProgress(planning())
+    assert await attempt.advance(0.02) == "planned"
+    assert attempt.spent < 0.02

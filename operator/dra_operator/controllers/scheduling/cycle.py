@@ -235,9 +235,9 @@ class SchedulingCycle:
             return await self._gangs.go_on(of_gang)
         # A plan that was put aside continues, unless the pod or a claim of it is another one by now.
         if attempt is None or not attempt.is_of(self._cluster):
-            began = time.perf_counter()
+            began = time.thread_time()
             begun = self._begin(pod)
-            spent = time.perf_counter() - began
+            spent = time.thread_time() - began
             if isinstance(begun, Decided):
                 return begun._replace(spent=spent)  # a look at all pods of a large gang is not cheap
             begun.spent = spent

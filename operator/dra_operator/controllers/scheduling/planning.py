@@ -70,7 +70,10 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class InProgress(Generic[T]):
-    """Planning in pieces; ``spent`` are the seconds of search that it took so far."""
+    """Planning in pieces; ``spent`` are the seconds of search that it took so far.
+
+    They are this thread's: what other processes take of a busy machine must not have a pod rest for a second.
+    """
 
     planning: InitVar[Generator[Pause, Elapsed, T]]
     spent: float = 0.0
@@ -86,11 +89,11 @@ class InProgress(Generic[T]):
         """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
         turn_ends = self.spent + turn
         while True:
-            began = time.perf_counter()
+            began = time.thread_time()
             pause = next(self._pieces, None)
             # What brings the index up to date is not the pod's to pay: other decisions gain from it.
             if pause is not Pause.INDEXING:
-                self.spent += time.perf_counter() - began
+                self.spent += time.thread_time() - began
             if self._pieces.is_over:
                 return self._pieces.answer
             # From here on others may take what this plan counts on.
