@@ -59,8 +59,9 @@ def _two_terms(scene: Scene) -> str:
 
 
 def _other_driver(scene: Scene) -> str:
-    scene.select('device.driver == "nic.example.com"')
-    return f"devices of {DRIVER}, nic.example.com at once"
+    other = scene.random.choice(("nic.example.com", "fpga.example.com"))
+    scene.select(f'device.driver == "{other}"')
+    return f"devices of ({DRIVER}, )?{other}(, {DRIVER})? at once"
 
 
 def _alternatives(scene: Scene) -> str:
@@ -265,8 +266,8 @@ SELECTORS: Final[dict[str, Break]] = {
     "a capacity as an attribute": _selector(
         f'device.attributes["{DRIVER}"].memory == "40Gi"', 'device.capacity\\["gpu.example.com"\\].memory is there'
     ),
-    "a version by an operator": _selector(f'{VERSION} >= semver("535.0.0")', "overload"),
-    "a quantity by an operator": _selector(f'{MEMORY} >= quantity("40Gi")', "overload"),
+    "a version by an operator": _selector(f'{VERSION} >= semver("535.0.0")', "overload|compareTo"),
+    "a quantity by an operator": _selector(f'{MEMORY} >= quantity("40Gi")', "overload|compareTo"),
     "less than the least": _selector(f'{MEMORY}.isLessThan(quantity("40Gi"))'),
     "devices that can be shared": _selector("device.allowMultipleAllocations"),
     "another driver than that of the class": _other_driver,
@@ -298,7 +299,10 @@ DEVICES: Final[dict[str, Break]] = {
     "more memory than a device has": _too_much_memory,
     "a mistyped capacity": _capacity("memroy", "10Gi", "memroy"),
     "an amount that no policy allows": _capacity(
-        "memory", "30Gi", "allows 10Gi, 20Gi", policy={"default": "10Gi", "validValues": ["10Gi", "20Gi"]}
+        "memory",
+        "30Gi",
+        "allows 10Gi, 20Gi|instead of 30Gi",
+        policy={"default": "10Gi", "validValues": ["10Gi", "20Gi"]},
     ),
     "counters that others drew": _counters_drawn,
 }

@@ -26,7 +26,11 @@ CASES: Final = 180
 KINDS: Final = (SELECTORS, DEVICES, NODES, PODS)
 ALONE: Final = [(title, broken) for kind in KINDS for title, broken in kind.items()]
 HIDING: Final[dict[str, tuple[Collection[str], ...]]] = {
-    "a claim or template that is missing": (SELECTORS, DEVICES),
+    "a claim or template that is missing": (
+        SELECTORS,
+        DEVICES,
+        {"a toleration in the wrong place", "a claim on a node that the pod leaves out"},
+    ),
     "a class that is missing": (SELECTORS, DEVICES),
     "a driver that is not there": (DEVICES,),
     "a pool that is published in part": (DEVICES,),
@@ -36,8 +40,11 @@ HIDING: Final[dict[str, tuple[Collection[str], ...]]] = {
         {"a counter set that no slice has", "devices of one name", "a toleration in the wrong place"},
     ),
     "all devices, some in use": (SELECTORS,),
+    "a toleration in the wrong place": (
+        {"a device taint", "a device taint that evicts", "broken devices", "a toleration of another taint"},
+    ),
     "an allocation for a node that is gone": ({"a claim on a node that the pod leaves out"},),
-    "a claim on a node that the pod leaves out": (SELECTORS, DEVICES),
+    "a claim on a node that the pod leaves out": (SELECTORS, DEVICES, {"a class that is missing", "a mistyped class"}),
     "a counter set that no slice has": (DEVICES,),
     "devices of one name": (DEVICES,),
     "two conditions on two nodes": ({"more memory than a device has"},),

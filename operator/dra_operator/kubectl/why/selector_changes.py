@@ -145,7 +145,7 @@ class Mending:
             yield from self._of_other_types()
         if self._lacks_driver:
             yield from self._drivers()
-            if not self._driver_is_typed_wrong:
+            if not self._driver_is_typed_wrong and not self._asks_for_another_driver:
                 return  # no change of a selector brings the devices of a driver that publishes none
         yield from self._domains()
         yield from self._identifiers()
