@@ -17,7 +17,6 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.references import (
     classes_of,
-    group_name,
     pod_is_done,
     without_group,
 )
@@ -60,6 +59,7 @@ from . import (
     other_schedulers,
 )
 from .index import (
+    Index,
     V,
     claims_used,
     devices_of,
@@ -111,6 +111,20 @@ class Cluster(ClusterState):
             VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
             **{kind: (Store(), partial(wakes, self)) for kind, wakes in hints.ONLY_KEPT.items()},
         }
+
+        # What a new look-up needs: filed for one pod, for a batch, and forgotten, all by these tables.
+        self._pod_indexes: tuple[tuple[Index[str], Callable[[Pod], Iterable[str]]], ...] = (
+            (self.pods_by_claim, claims_used),
+            (self.pods_by_template, templates_named),
+            (self.pods_by_volume_claim, volume_claims_used),
+            (self.pods_by_gang, self._gangs_named),
+            (self.groups.members, groups_named),
+        )
+        self._claim_indexes: tuple[tuple[Index[Any], Callable[[ResourceClaim], Iterable[Any]]], ...] = (
+            (self.claims_by_owner, owners_of),
+            (self.claims_by_class, classes_of),
+            (self.claims_by_device, devices_of),
+        )
 
     # --- changes ---
 
@@ -357,12 +371,8 @@ class Cluster(ClusterState):
             key, uid, node = pod.key, pod.metadata.uid, pod.spec.node_name
             # A change of any pod may make a gang complete, or take a member away.
             self._gang_members.clear()
-            self.pods_by_claim.file(key, claims_used(pod))
-            self.pods_by_template.file(key, templates_named(pod))
-            self.pods_by_volume_claim.file(key, volume_claims_used(pod))
-            self.pods_by_gang.file(key, self._gangs_named(pod))
-            if group_name(pod):
-                self.groups.members.file(key, groups_named(pod))
+            for index, values in self._pod_indexes:
+                index.file(key, values(pod))
             self._note_waiting(pod)
             # The watch shows the node: what was only assumed of the binding counts no more.
             if node:
@@ -381,11 +391,8 @@ class Cluster(ClusterState):
     def _note_pods(self, pods: Sequence[Pod]) -> None:
         """As ``_note_pod`` for new ones."""
         self._gang_members.clear()
-        self.pods_by_claim.file_late(_filings(pods, claims_used))
-        self.pods_by_template.file_late(_filings(pods, templates_named))
-        self.pods_by_volume_claim.file_late(_filings(pods, volume_claims_used))
-        self.pods_by_gang.file_late(_filings(pods, self._gangs_named))
-        self.groups.members.file_late(_filings(pods, groups_named))
+        for index, values in self._pod_indexes:
+            index.file_late(_filings(pods, values))
         # A done pod still has its node, and takes nothing of it.
         placed = (pod for pod in pods if pod.spec.node_name and not pod_is_done(pod))
         self.loads.load((pod, node_requests(pod, served_resources(pod))) for pod in placed)
@@ -396,15 +403,9 @@ class Cluster(ClusterState):
 
     def _forget_pod(self, pod: Pod) -> bool:
         self._gang_members.clear()
-        for index in (
-            self.pods_by_claim,
-            self.pods_by_template,
-            self.pods_by_resource,
-            self.pods_by_volume_claim,
-            self.pods_by_gang,
-            self.groups.members,
-        ):
+        for index, _ in self._pod_indexes:
             index.file(pod.key, ())
+        self.pods_by_resource.file(pod.key, ())
         self._wait_no_more(pod.key)
         self.bound.discard(pod.metadata.uid)
         self.storage.wait_no_more(pod.metadata.uid)
@@ -495,9 +496,8 @@ class Cluster(ClusterState):
             self.allocated_devices.stored(old.metadata.uid, None)
         if new is None:
             key = old.key if old else ""
-            self.claims_by_owner.file(key, ())
-            self.claims_by_class.file(key, ())
-            self.claims_by_device.file(key, ())
+            for index, _ in self._claim_indexes:
+                index.file(key, ())
             self.large_claims.discard(key)
         else:
             self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
@@ -506,18 +506,16 @@ class Cluster(ClusterState):
                 self.large_claims.add(key)
             elif self.large_claims:
                 self.large_claims.discard(key)
-            self.claims_by_owner.file(key, owners_of(new))
-            self.claims_by_class.file(key, classes_of(new))
-            self.claims_by_device.file(key, devices_of(new))
+            for index, values in self._claim_indexes:
+                index.file(key, values(new))
         self._note_sharing(other_schedulers.on_claim, [change], late=late)
 
     def _note_claims(self, claims: Sequence[ResourceClaim]) -> None:
         """As ``_note_claim`` for new ones."""
         allocated = [(it.metadata.uid, it.status.allocation) for it in claims if it.status.allocation is not None]
         self.allocated_devices.load(allocated)
-        self.claims_by_owner.file_late(_filings(claims, owners_of))
-        self.claims_by_class.file_late(_filings(claims, classes_of))
-        self.claims_by_device.file_late(_filings(claims, devices_of))
+        for index, values in self._claim_indexes:
+            index.file_late(_filings(claims, values))
         self.large_claims.update(claim.key for claim in claims if is_large(claim))
         for claim in claims:
             self._file_placeholder(ObjectChange(None, claim))
