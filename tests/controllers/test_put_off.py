@@ -70,7 +70,6 @@ claims/release.py ParkedClaims.handle _later  said: parked-claim
 claims/release.py ParkedClaims._give_back sleep  below 5 s: the grace
 claims/release.py ClaimReleaser._protect puts_off  no pod: its claim is in use, by a pod with a node
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
-context.py ControllerContext.add_after add_after  below 5 s: those who call it have lines
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
 control.py Control._look_at_users add_after  said: unseen-allocation
 control.py Control.hold hold  no pod: the controller admission counts these devices too
