@@ -424,6 +424,7 @@ class NodeIndex:
         return needs
 
     def _want(self, alternative: Alternative, together: Counter[DeviceCounts]) -> Want:
+        # The same counts as in ``_together``, which knows what all requests need of them.
         counts = self._counts_of(alternative)
         if alternative.everything:
             return Want(counts, alternative.least)

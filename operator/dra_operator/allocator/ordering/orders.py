@@ -98,6 +98,7 @@ def _counters_left(domain: Domain) -> dict[int, int]:
     """What is left of the counters from which a device draws, and of those that are bound up with them."""
     found: dict[int, int] = {}
     for ledger in domain.ledgers:
+        # Only a ledger of counters has some; the others bound nothing that could be spent here.
         counters = ledger.shared_counters
         if counters is None:
             continue

@@ -199,6 +199,7 @@ class Ranking:
         if node is None or not demand.may_fit(name):
             self._unscored.pop(name, None)
             return 1
+        # In thousandths, as the mix counts cpu: billionths would part nodes that are alike.
         free = (node.offered.get("cpu", 0) - node.used.get("cpu", 0)) // MILLI_BILLIONTHS
         if free < self._milli_cpu:
             return 1  # the pod does not fit; when cpu comes free, the node has changed

@@ -40,6 +40,7 @@ class Budget:
 
     def covers(self, pod: Pod) -> bool:
         """Return whether preempting the pod is charged to the budget."""
+        # A disruption that the budget has counted already is not charged twice.
         return pod.metadata.name not in self.disrupted and self.selector.matches(pod.metadata.labels or {})
 
 

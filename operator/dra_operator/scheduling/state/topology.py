@@ -219,6 +219,7 @@ def preferred(pod: Pod) -> Iterator[tuple[AffinityTerm, int]]:
 
 def equal_labels(pod: Pod, keys: Iterable[str] | None, operator: str = "In") -> list[Requirement]:
     """That others have the pod's value of each of these labels, or with NotIn another one or none."""
+    # A key that the pod lacks selects nothing, as the API server leaves it out.
     own = pod.metadata.labels or {}
     return [Requirement(key, operator, frozenset((own[key],))) for key in keys or () if key in own]
 
