@@ -90,7 +90,8 @@ def cluster(*objects: Object, classes: Iterable[str] = ("gpu",), features: Featu
 
 def told_of(view: Cluster, what: Pod | ResourceClaim) -> list[str]:
     allocator = Allocator(view.inventory, new_share_id=lambda: "share")
-    made = Pipeline(Observed([], NOW), Settings(), view, allocator, Placement(), MixLearner(view, allocator))
+    seen = Observed(list(view.store_of(ResourceSlice)), NOW)
+    made = Pipeline(seen, Settings(), view, allocator, Placement(), MixLearner(view, allocator))
     return (why_pod(made, what) if isinstance(what, Pod) else why_claim(made, what)).lines
 
 
