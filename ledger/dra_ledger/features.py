@@ -129,6 +129,10 @@ class Semantics(Struct, frozen=True):
     """Draws of a claim from counters stay drawn when its driver publishes the device smaller or not at all. The
     reference counts the published draws, and gives the rest out again (Kubernetes issue 140802)."""
 
+    shares_stay_held: bool = True
+    """A device that its driver no longer shares stays in use until the last share is given back. The reference gives it
+    to another claim meanwhile."""
+
     @classmethod
     def reference(cls) -> Semantics:
         """As Kubernetes 1.36.2 behaves."""
@@ -138,4 +142,5 @@ class Semantics(Struct, frozen=True):
             rule_without_selector_selects_nothing=False,
             errors_stay_on_node=False,
             counters_stay_drawn=False,
+            shares_stay_held=False,
         )

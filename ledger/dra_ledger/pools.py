@@ -60,8 +60,10 @@ class PoolView:
         rules: PoolRules,
         counters: bool,
         drawn: Mapping[str, Drawn] | None,
+        shares_stay_held: bool,
     ) -> None:
         self.pool = pool
+        self._shares_stay_held = shares_stay_held
         self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)
         self.devices: tuple[Device, ...] = tuple(device for s in self.slices for device in s.devices)
         self.numbers = {device.name: number for number, device in enumerate(self.devices)}
@@ -142,7 +144,9 @@ class PoolView:
     def held(self, usage: PoolUsage) -> int:
         """Return the devices that nobody else gets (``PoolUsage.holds``)."""
         found = self.bits(usage.exclusive) if usage.exclusive else 0
-        return found | self.bits(usage.shares) & ~self.shareable if usage.shares else found
+        if usage.shares and self._shares_stay_held:
+            found |= self.bits(usage.shares) & ~self.shareable
+        return found
 
     def _of_slices(self, holds: Callable[[Slice], bool]) -> int:
         bits = shift = 0
@@ -232,7 +236,7 @@ class Pool:
     def __init__(self, pool: PoolId, semantics: Semantics, features: Features) -> None:
         self.id = pool
         self._rules = POOL_RULES[features.release]
-        self._newest_only = semantics.newest_generation_only
+        self._newest_only, self._shares_stay_held = semantics.newest_generation_only, semantics.shares_stay_held
         self._errors_stay = semantics.errors_stay_on_node
         self._partitionable = features.partitionable_devices
         self._drawn: Mapping[str, Drawn] | None = NOTHING_DRAWN if semantics.counters_stay_drawn else None
@@ -386,7 +390,13 @@ class Pool:
             chosen = set(key)
             others = [s for s in self._slices.values() if s.generation == newest and s.name not in chosen]
             view = PoolView(
-                self.id, relevant, others, rules=self._rules, counters=self._partitionable, drawn=self._drawn
+                self.id,
+                relevant,
+                others,
+                rules=self._rules,
+                counters=self._partitionable,
+                drawn=self._drawn,
+                shares_stay_held=self._shares_stay_held,
             )
             self._views[key] = view
         return view

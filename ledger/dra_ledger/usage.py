@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from dra_api.resource import AllocationResult, Device, DeviceRequestAllocationResult
 
 from .basics import DeviceId, Journal, PoolId
+from .features import Semantics
 
 Key = TypeVar("Key")
 Amounts = Mapping[str, int]
@@ -37,13 +38,12 @@ class PoolUsage(NamedTuple):
         """Devices whose counters are spent: allocated, shared, or with consumed capacity (section 10)."""
         return {*self.exclusive, *self.shares, *self.consumed}
 
-    def holds(self, device: Device) -> bool:
-        """Return whether nobody else gets the device: held whole, or held in shares though no longer shareable.
-
-        DEVIATE (allocator.md section 15): the reference gives the latter to another claim.
-        """
+    def holds(self, device: Device, semantics: Semantics) -> bool:
+        """Return whether nobody else gets the device: held whole, or held in shares though no longer shareable."""
         name = device.name
-        return name in self.exclusive or (name in self.shares and not device.allow_multiple_allocations)
+        if name in self.exclusive:
+            return True
+        return name in self.shares and not device.allow_multiple_allocations and semantics.shares_stay_held
 
     def __bool__(self) -> bool:
         return bool(self.exclusive or self.shares or self.consumed)

@@ -24,7 +24,7 @@ from dra_api.resource import AllocationResult, DeviceTaintRule
 from dra_operator.allocator import Allocated, Outcome, Semantics, search
 
 Json = dict[str, Any]
-REFERENCE_MISTAKES = ("newest_generation_only", "admin_ignores_allocations", "errors_stay_on_node")
+REFERENCE_MISTAKES = ("newest_generation_only", "admin_ignores_allocations", "errors_stay_on_node", "shares_stay_held")
 LIMIT = 4_000
 """Steps of the oracle: what takes longer is left out, and must be rare."""
 

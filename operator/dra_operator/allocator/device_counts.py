@@ -59,7 +59,7 @@ class Query(NamedTuple):
         true = (1 << len(slice_.devices)) - 1
         # By name: what is in use is known by names, which outlive the numbers of a slice.
         for number, device in enumerate(slice_.devices) if held and not self.in_use_too else ():
-            if held.holds(device):
+            if held.holds(device, inventory.semantics):
                 true &= ~(1 << number)
         part = slice_.verdicts(self.expressions, inventory.compiled)
         faulty = slice_.faulty(self.capacity, inventory.features)
@@ -290,7 +290,7 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
                 supply = found.get(value)
                 if supply is None:
                     supply = found[value] = ValueSupply(AttributeValue(attribute, value))
-                supply.free += not held.holds(device)
+                supply.free += not held.holds(device, inventory.semantics)
                 if node is None:
                     supply.anywhere = True
                 else:

@@ -53,6 +53,7 @@ class Gates:
     newest_generation_only: bool = True
     admin_ignores_allocations: bool = True
     errors_stay_on_node: bool = True
+    shares_stay_held: bool = True
     release: tuple[int, int] = (1, 36)
 
     @property

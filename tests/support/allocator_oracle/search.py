@@ -216,7 +216,8 @@ class Search:
             return True
         taken = self.problem.taken
         is_shared = any(held == candidate.id for held, _ in taken.shares)
-        return candidate.id in taken.devices or (is_shared and not self._shareable(candidate))
+        stays = is_shared and not self._shareable(candidate) and self.problem.gates.shares_stay_held
+        return candidate.id in taken.devices or stays
 
     def selectable(self, wanted: Wanted, candidate: Candidate) -> bool:
         """Binding conditions, selectors, node. Raises Fault when a selector does."""
