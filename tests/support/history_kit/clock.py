@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """The same, for those who measure how long they take: they take no time."""
         return self._now
 
-    monotonic = perf_counter
+    monotonic = thread_time = perf_counter
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
