@@ -85,7 +85,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 >> 20
 
-compiled = Compiled(CelSelectors(Features()))
+compiled = Compiled(CelSelectors(Features()), minds_other_drivers=False)
 device = Device(name="gpu-0")
 before = resident()
 for number in range(24):
