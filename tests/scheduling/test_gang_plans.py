@@ -237,6 +237,17 @@ def test_rules_between_members_hold_after_a_pause_as_well() -> None:
     assert len({it.node for it in plans}) == 2
 
 
+def test_members_with_other_labels_are_not_equal_where_another_member_has_a_rule() -> None:
+    """The one with labels cannot be beside the rule; the other one, which has no rule itself either, can."""
+    apart = member("apart", wants(), affinity=away(term(OTHERS, HOST)))
+    made = states(
+        [apart, member("labelled", cpu="3", labels=LABELS), member("plain", cpu="3")], hosts("ab"), allocator(a="x")
+    )
+    plans = decided(made)
+    assert isinstance(plans, tuple), plans
+    assert [it.node for it in plans] == ["a", "b", "a"]
+
+
 @pytest.mark.parametrize("seed", [691, 1482, 1853])
 def test_devices_that_members_had_before_others_chose_anew_are_free_when_the_choice_is_taken_back(seed: int) -> None:
     """Only few gangs need to take a choice back that has moved others: three of the first two thousand."""

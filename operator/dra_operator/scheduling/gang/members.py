@@ -88,7 +88,9 @@ def members_of(states: Sequence[CycleState]) -> list[Member]:
     """
     # A claim that two members use is allocated once, by whoever comes first.
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))
-    made = [_member(number, state, users) for number, state in enumerate(states)]
+    # A rule of one member is about the labels of all others, and those that have no rule have labels that differ too.
+    has_rules = any(state.nodes.rules_between(state.pod) for state in states)
+    made = [_member(number, state, users, has_rules=has_rules) for number, state in enumerate(states)]
     ranks: dict[Kind, tuple[bool, Size, int]] = {}
     for member in made:
         if member.kind not in ranks:
@@ -127,20 +129,19 @@ def _allocated(claim: ResourceClaim, found: dict[str, AllocationResult]) -> Reso
     return structs.replace(claim, status=structs.replace(claim.status, allocation=allocation))
 
 
-def _member(number: int, state: CycleState, users: Counter[str]) -> Member:
+def _member(number: int, state: CycleState, users: Counter[str], *, has_rules: bool) -> Member:
     claims = state.resource_claims
     shared = frozenset(claim.metadata.uid for claim in claims if users[claim.metadata.uid] > 1)
     # Such a member is equal to no other one: its devices or volumes decide where it can go.
     is_alone = shared or state.volumes != NO_VOLUMES or not all(map(is_open, claims))
-    kind: Kind = (number,) if is_alone else _kind(state)
+    kind: Kind = (number,) if is_alone else _kind(state, has_rules=has_rules)
     return Member(number, state, kind, shared)
 
 
-def _kind(state: CycleState) -> Kind:
+def _kind(state: CycleState, *, has_rules: bool) -> Kind:
     # The names of claims differ from pod to pod; what they ask for is compared instead. Labels matter to rules only.
     spec = structs.replace(state.pod.spec, resource_claims=None)
     labels = tuple(sorted((state.pod.metadata.labels or {}).items()))
-    has_rules = bool(state.nodes.rules_between(state.pod))
     return encode(spec), labels if has_rules else (), tuple(encode(claim.spec) for claim in state.resource_claims)
 
 
