@@ -55,7 +55,7 @@ def test_a_terminal_is_cleared_once_and_then_drawn_over(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: (80, 24))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: (80, 24))
     ask, sleep = asking("one", "two")
     with pytest.raises(KeyboardInterrupt):
         follow(ask, Style, sleep)
