@@ -29,7 +29,7 @@ ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     (f"{OPERATOR}/scheduling", ("scheduling",), ("controllers", "cache", "operator", "kubectl", "quality")),
     (f"{OPERATOR}/cache", ("cache",), ("controllers", "operator", "eviction", "reliability")),
     (f"{OPERATOR}/controllers", ("controllers",), ("operator", "reliability", "cache", "e2e")),
-    (f"{OPERATOR}/eviction", ("eviction",), ("controllers", "cache", "kubectl")),
+    (f"{OPERATOR}/eviction.py", ("eviction",), ("controllers", "cache", "kubectl")),
     (f"{OPERATOR}/kubectl", ("kubectl",), ("operator", "manifests", "docs")),
     (f"{OPERATOR}/commands", ("operator", "quality"), ("kubectl", "simulator", "docs")),
     (f"{OPERATOR}/quality", ("quality",), ("operator",)),
