@@ -397,3 +397,36 @@ def test_ctrl_c_ends_a_command_in_one_line_at_any_moment() -> None:
         assert (code, err) in ((130, "kubectl dra: interrupted\n"), (0, "")), (code, err)
         codes.add(code)
     assert 130 in codes
+
+
+INTERRUPTED = """
+import asyncio, signal, sys
+from dra_operator.kubectl import start
+from dra_operator.kubectl import cli
+
+def importing():
+    import interrupted
+    print("whole" if interrupted.is_whole else "cut", flush=True)
+    signal.pause()
+
+async def cancelled():
+    try:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+
+cli.main = {"importing": importing, "cancelled": lambda: asyncio.run(cancelled())}[sys.argv[1]]
+start.main()
+"""
+
+
+@pytest.mark.parametrize(("what", "said"), [("importing", "whole\n"), ("cancelled", "cleaned up\n")])
+def test_ctrl_c_waits_for_an_import_and_lets_a_command_clean_up(what: str, said: str, tmp_path: Path) -> None:
+    """An exception in the middle of an import may crash the process: msgspec makes its classes then."""
+    source = "import signal\nis_whole = False\nsignal.raise_signal(signal.SIGINT)\nis_whole = True\n"
+    (tmp_path / "interrupted.py").write_text(source)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", INTERRUPTED, what]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, said, "kubectl dra: interrupted\n")

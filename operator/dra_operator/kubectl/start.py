@@ -2,7 +2,9 @@
 
 Python would print a traceback while modules are loaded and at the very end: there a handler ends the process at once.
 In between a command is interrupted as usual, so that it can clean up: it may have cordoned a node, or written
-credentials to a file. Importing this module changes how the process takes SIGINT, so nothing else imports it.
+credentials to a file. It imports what it needs when it needs it, and an import is not interrupted: msgspec crashes if
+an exception comes while it makes a class. Importing this module changes how the process takes SIGINT, so nothing else
+imports it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED_EXIT_CODE = 130
+LATER_SECONDS = 0.005
 
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
@@ -25,13 +28,26 @@ def _end_at_once(_number: int, _frame: FrameType | None) -> None:
 signal.signal(signal.SIGINT, _end_at_once)
 
 
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but a little later while a module is imported."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            signal.setitimer(signal.ITIMER_REAL, LATER_SECONDS)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def main() -> NoReturn:
     """Run the command, and end the process."""
     from .cli import main as run
 
     sys.unraisablehook = _unraisable
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        # asyncio takes SIGINT over, and cancels what runs, only where it finds Python's own handler.
+        signal.default_int_handler = _interrupt  # type: ignore[assignment]
+        signal.signal(signal.SIGINT, _interrupt)
         try:
             code = run()
         finally:
