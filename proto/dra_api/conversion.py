@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from .releases.release import Release
+
 GROUP: Final = "resource.k8s.io"
 SCHEDULING: Final = "scheduling.k8s.io"
 VERSIONS: Final = {
@@ -31,6 +33,13 @@ VERSIONS: Final = {
     "ResourcePoolStatusRequest": ("v1alpha3",),
     "PodGroup": ("v1beta1", "v1alpha2"),
     "Workload": ("v1beta1", "v1alpha2"),
+}
+_SINCE: Final = {"v1": Release.V1_34, "v1beta2": Release.V1_33, "v1beta1": Release.V1_32}
+_SINCE_OF_KIND: Final = {
+    ("v1", "devicetaintrules"): Release.V1_37,
+    ("v1beta2", "devicetaintrules"): Release.V1_36,
+    ("v1alpha3", "devicetaintrules"): Release.V1_33,
+    ("v1alpha3", "resourcepoolstatusrequests"): Release.V1_36,
 }
 _ALIKE: Final = "kueue.x-k8s.io/"
 """A group whose structs read every version."""
@@ -65,6 +74,11 @@ def convert(obj: JSON, api_version: str) -> JSON:
     elif (source == _FLAT) != (target == _FLAT):
         obj = _reshape(obj, kind, flat=target == _FLAT)
     return {**obj, "apiVersion": api_version}
+
+
+def first_release(version: str, plural: str) -> Release | None:
+    """Return the first release that serves a version of a kind of ``resource.k8s.io``, or None if it is unknown."""
+    return _SINCE_OF_KIND.get((version, plural), _SINCE.get(version))
 
 
 def _version(kind: str, api_version: object) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Final, NamedTuple
 
+from dra_api import conversion
 from dra_api.releases.gates import GATE_OF, Component, FeatureGates
 from dra_api.releases.release import NEWEST, Release
 from dra_api.strategy import GATED_FIELDS
@@ -24,13 +25,6 @@ from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire.bodies import Target
 
-_SINCE: Final = {"v1": Release.V1_34, "v1beta2": Release.V1_33, "v1beta1": Release.V1_32}
-_SINCE_OF_KIND: Final = {
-    ("v1", "devicetaintrules"): Release.V1_37,
-    ("v1beta2", "devicetaintrules"): Release.V1_36,
-    ("v1alpha3", "devicetaintrules"): Release.V1_33,
-    ("v1alpha3", "resourcepoolstatusrequests"): Release.V1_36,
-}
 OF_WORKLOADS: Final = frozenset({("scheduling.k8s.io", "podgroups"), ("scheduling.k8s.io", "workloads")})
 """Served only with the gate GenericWorkload; in Kubernetes the API version has to be switched on as well."""
 _POD_GROUPS: Final = {"v1beta1": (Release.V1_37, None), "v1alpha2": (Release.V1_36, Release.V1_37)}
@@ -44,7 +38,7 @@ def exists_in(release: Release, group: str, version: str, plural: str) -> bool:
         return release >= first and (gone is None or release < gone)
     if group != "resource.k8s.io":
         return True
-    since = _SINCE_OF_KIND.get((version, plural), _SINCE.get(version))
+    since = conversion.first_release(version, plural)
     return since is None or release >= since
 
 

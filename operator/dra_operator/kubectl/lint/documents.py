@@ -57,11 +57,6 @@ _OPEN: Final = frozenset({"metadata", "status", "parameters", "data"})
 """Fields in which anything may stand, or of which nothing decides here."""
 
 
-SINCE: Final = {"v1": Release.V1_34, "v1beta2": Release.V1_33, "v1beta1": Release.V1_32}
-RULES_SINCE: Final = {"v1": Release.V1_37, "v1beta2": Release.V1_36, "v1alpha3": Release.V1_33}
-"""The first releases with the versions of DeviceTaintRules."""
-
-
 def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
     """Yield the faults of an object as it is written: severity, path, reason. ``release`` is None if unknown."""
     kind, version = item["kind"], item.get("apiVersion")
@@ -102,24 +97,21 @@ def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, s
 
 def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
     """Yield that the server does not serve the version, or that it is deprecated. ``release`` is None if unknown."""
-    served = [it for it in conversion.VERSIONS[kind] if release is None or release >= first_release(kind, it)]
+    plural = KINDS[kind][0].plural
+    first = {it: conversion.first_release(it, plural) for it in conversion.VERSIONS[kind]}
+    served = [it for it, since in first.items() if release is None or since is None or release >= since]
     version = f"{GROUP}/{short}"
     if short not in served:
-        since = f"{GROUP} has {short} of a {kind} from Kubernetes {first_release(kind, short)} on"
+        since = f"{GROUP} has {short} of a {kind} from Kubernetes {first[short]} on"
         remedy = f"write {GROUP}/{served[0]}" if served else f"this one has no {kind}"
         yield Severity.ERROR, "apiVersion", f"Kubernetes {release} does not serve {version} ({since}): {remedy}"
         return
     if kind == "DeviceTaintRule":
         served = [it for it in served if it != "v1"]  # which is new: v1beta2 stays
     if short in served[1:]:
-        since = f"(from {first_release(kind, served[0])} on)"
+        since = f"(from {first[served[0]]} on)"
         text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{served[0]} {since}"
         yield Severity.WARNING, "apiVersion", text
-
-
-def first_release(kind: str, version: str) -> Release:
-    """Return the release that serves a version of a kind first."""
-    return (RULES_SINCE if kind == "DeviceTaintRule" else SINCE)[version]
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
