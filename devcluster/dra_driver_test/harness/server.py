@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dra_api.resource import FINALIZER
 from dra_devcluster.agent.plugins.plugin import ClaimRef
 from dra_kube import (
     NAMESPACES,
@@ -34,7 +35,6 @@ from .devices import Device, Json, is_of_node
 
 CLASS = "dra-driver-test"
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 ALTERNATIVES = ("large",)
 """Subrequests that come before the one that was chosen."""
 WRITE_ATTEMPTS = 10
@@ -185,7 +185,7 @@ class ServerSeat:
 
     async def delete_while_used(self, claim: Claim) -> None:
         """Delete the claim, which has the finalizer of a claim in use; ``forget`` removes that."""
-        finalizer = {"metadata": {"finalizers": [DELETE_PROTECTION]}}
+        finalizer = {"metadata": {"finalizers": [FINALIZER]}}
         await self._api.patch(RESOURCE_CLAIMS, claim.name, finalizer, claim.namespace)
         await self.delete(claim)
 

@@ -52,7 +52,6 @@ LARGEST_OBJECT_BYTES: Final = 64 << 10
 BULKY_BYTES: Final = 8 << 10
 """Bytes from which an object is kept without what nobody reads of its metadata: tenants store them by the thousand."""
 MOST_CLAIMS: Final = 256
-_PREFIX: Final = "dra.kopf.dev/"
 _NO_NODE: Final = "dra.kopf.dev/too-large"
 """The pod is left with the selector of a label that no node has."""
 
@@ -140,9 +139,8 @@ _LONGEST_CHARACTERS: Final = 320
 
 def annotations_read(meta: ObjectMeta) -> dict[str, str] | None:
     """Some annotations, each cut: who makes an object may give ours any values, of 256 KiB in all."""
-    read = (name for name in meta.annotations or () if _READ.match(name))
-    annotations = meta.annotations or {}
-    return {name: annotations[name][:_LONGEST_CHARACTERS] for name in islice(read, _MOST_READ_NAMES)} or None
+    read = ((name, text) for name, text in (meta.annotations or {}).items() if _READ.match(name))
+    return {name: text[:_LONGEST_CHARACTERS] for name, text in islice(read, _MOST_READ_NAMES)} or None
 
 
 _OURS: Final = (FINALIZER, HOLD)
