@@ -8,7 +8,7 @@ of an answer in which something has changed. Other programs on the machine chang
 
     KOPF_DRA_BROWSER=chromium .venv/bin/python benchmarks/page.py [--nodes 5,200,5000] [--pods 0] [--pictures docs]
 
-``--pods`` adds that number of pods, which wait for devices that no node has. ``--pictures docs`` makes the pictures of
+``--pods`` adds that number of pods. They wait for devices that no node has. ``--pictures docs`` makes the pictures of
 docs/ui.md instead.
 """
 
@@ -108,7 +108,7 @@ PICTURES: Final = (
     ("ui-200.webp", 200, 800, BY_ZONE, "document.querySelectorAll('#groups li').length === 3"),
     ("ui-5.webp", 5, 640, DEVICE, "document.querySelector('#details dl') && true"),
 )
-"""File, nodes, height, what is done on the page, and until when; the smallest one is dark."""
+"""File, nodes, height, actions on the page, and the sign of their end; the smallest one is dark."""
 
 
 async def draw(folder: Path) -> None:

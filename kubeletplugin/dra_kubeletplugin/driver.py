@@ -340,7 +340,7 @@ def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedD
 def _as_recorded(device: PreparedDevice) -> PreparedDevice:
     """The device as the record of its claim has it. Raises ClaimError for a value of another type than its field.
 
-    Such a value would be in the record, which nothing could read any more: the claim would count as damaged.
+    The record with such a value could not be read any more: the claim would count as damaged.
     """
     try:
         return msgspec.json.decode(msgspec.json.encode(device, enc_hook=_no_json), type=PreparedDevice)

@@ -188,7 +188,7 @@ class KubeletPlugin:
             await self._publisher.settled()
 
     async def registered(self) -> None:
-        """Wait until the kubelet has registered the plugin. Raises StartError within ``started``, which is before."""
+        """Wait until the kubelet has registered the plugin. Raises StartError within ``started``."""
         self._check_not_starting("registered")
         await self._registration.registered()
 
@@ -224,7 +224,7 @@ class KubeletPlugin:
     async def wait(self) -> None:
         """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end.
 
-        Raises StartError within ``started``, which comes before.
+        Raises StartError within ``started``: the driver waits for itself there.
         """
         self._check_not_starting("wait")
         raise await asyncio.shield(self._fatal)

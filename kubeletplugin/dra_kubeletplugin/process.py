@@ -4,8 +4,8 @@ A thread cannot be stopped, and Python waits for all of them when it ends; a dri
 swallow its cancellation. So a thread of its own ends the process after some seconds, with exit code 1, and shows where
 each thread is. What was begun keeps its record, and the next process, or the other instance, does it again.
 
-Another thread asks the event loop for an answer each second. A driver that blocks it keeps the kubelet waiting, which
-gives a registration one second; the log names the line.
+Another thread asks the event loop for an answer each second. A driver that blocks it keeps the kubelet waiting.
+The kubelet gives a registration one second. The log names the line.
 """
 
 from __future__ import annotations

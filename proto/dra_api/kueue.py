@@ -313,7 +313,7 @@ def _ended(workload: Workload) -> Mapping[str, int]:
 
 
 def _left(pod_set: PodSet, assignment: PodSetAssignment | None, ended: int) -> int:
-    """Return the number of pods of a set that are admitted, less those that have ended."""
+    """Return the number of admitted pods of a set, without the finished ones."""
     count = pod_set.count if assignment is None or assignment.count is None else assignment.count
     return max(count - ended, 0)
 

@@ -80,7 +80,7 @@ def test_failing_evaluations_are_timed_like_others(tmp_path: Path, capsys: pytes
 def test_the_mean_time_is_that_of_as_many_evaluations_as_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, repeat: int
 ) -> None:
-    """By a clock that only an evaluation moves."""
+    """The clock moves at an evaluation alone."""
     moment = 0.0
 
     def matches(selector: Selector, device: PreparedDevice) -> bool:

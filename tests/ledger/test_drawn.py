@@ -1,4 +1,4 @@
-"""What a claim holds, and what it drew from counters, is gone for others, whatever its driver publishes later."""
+"""A claim keeps its devices, and its draws from counters, although its driver publishes otherwise later."""
 
 from __future__ import annotations
 

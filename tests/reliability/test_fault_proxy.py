@@ -340,7 +340,7 @@ async def test_writes_that_are_on_their_way_end_with_the_proxy(ground: Ground) -
 
 
 def test_a_process_that_was_paused_has_one_write_free_whatever_overtakes_it() -> None:
-    """Its lease has a thread of its own, which may ask first when the process is woken; a question is no write."""
+    """The thread of its lease may ask first when the process is woken; a question is no write."""
     journal, pods = Journal(), "/api/v1/namespaces/default/pods"
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     sent = [("POST", f"{pods}/early/binding"), ("GET", f"{leases}/lease"), ("PUT", f"{leases}/lease")]

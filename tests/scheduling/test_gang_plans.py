@@ -238,7 +238,7 @@ def test_rules_between_members_hold_after_a_pause_as_well() -> None:
 
 
 def test_members_with_other_labels_are_not_equal_where_another_member_has_a_rule() -> None:
-    """The one with labels cannot be beside the rule; the other one, which has no rule itself either, can."""
+    """The one with labels cannot be beside the rule. The other one can, and neither has a rule itself."""
     apart = member("apart", wants(), affinity=away(term(OTHERS, HOST)))
     made = states(
         [apart, member("labelled", cpu="3", labels=LABELS), member("plain", cpu="3")], hosts("ab"), allocator(a="x")

@@ -338,7 +338,7 @@ async def go_when_they_are_deleted(bench: Bench) -> None:
 async def are_prepared_for_all_users(bench: Bench) -> None:
     """A claim is prepared whoever it is reserved for: one pod, two pods that share it, or a PodGroup.
 
-    The kubelet has compared its pod with the reservations; a driver prepares what is allocated.
+    The kubelet has compared its pod with the reservations; a driver prepares the allocated devices.
     """
     device = await bench.device()
     pods = [{"resource": "pods", "name": f"user-{number}", "uid": str(uuid.uuid4())} for number in range(2)]

@@ -72,7 +72,7 @@ async def names_the_request(bench: Bench) -> None:
         raise Finding("the devices name no request, so that a container with one request gets those of both")
     await bench.unprepare(claim)
     await bench.server.allocate(claim, *bench.uses(first, second)[::-1])
-    _expect_requests(await bench.prepared(claim), first)  # the results say it, in whatever order they come
+    _expect_requests(await bench.prepared(claim), first)  # the results say it, in any order
 
 
 def _expect_requests(prepared: Sequence[PreparedDevice], first: Device) -> None:

@@ -169,7 +169,7 @@ async def are_not_written_without_need(bench: Bench) -> None:
 
 @check("RS-03", "plugin-helper.md 4.4", level=Level.SHOULD, waits=True)
 async def are_not_measurements(bench: Bench) -> None:
-    """Slices say what a device is, which stays: no temperature, load or time, which changes each of them for ever.
+    """Slices describe a device, and that stays. A temperature, a load or a time would change them for ever.
 
     Each node would write its slices several times a minute, and each write wakes all pods that wait for devices.
     """

@@ -27,7 +27,7 @@ class Limits:
     stopped: float = 30.0  # the grace period of a pod
     answer: float = 5.0  # what should come at once
     quiet: float = 3.0  # so long nothing may happen
-    idle: float = 35.0  # what is measured each half minute is seen in this time
+    idle: float = 35.0  # a measurement of each half minute is seen in this time
     gone: float = 30.0  # a deleted claim from which a driver removes its status
     settle: float = 0.5  # so long the late effects of a cancelled call may take
     tick: float = 0.05  # between two looks

@@ -184,7 +184,7 @@ class ServerSeat:
             await self._api.delete(RESOURCE_CLAIMS, claim.name, claim.namespace, uid=claim.uid)
 
     async def delete_while_used(self, claim: Claim) -> None:
-        """Delete the claim, which has the finalizer of a claim in use; ``forget`` removes that."""
+        """Give the claim the finalizer of a claim in use, and delete it; ``forget`` removes the finalizer."""
         finalizer = {"metadata": {"finalizers": [FINALIZER]}}
         await self._api.patch(RESOURCE_CLAIMS, claim.name, finalizer, claim.namespace)
         await self.delete(claim)

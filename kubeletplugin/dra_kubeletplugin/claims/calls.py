@@ -73,7 +73,7 @@ _OWN_WORK_SECONDS = 10.0
 _CALL_SECONDS = 40.0
 """Seconds in which a call of the kubelet is answered. It gives up after 45 s, and would not know why."""
 _ANSWER_SECONDS = 5.0
-"""Seconds before the kubelet gives up in which it is answered, at most half of what it has left."""
+"""Seconds before the kubelet gives up at which it is answered, at most half of the rest of its time."""
 _work: ContextVar[asyncio.Task[Any] | None] = ContextVar("work", default=None)
 """The work in whose turn this task was started."""
 
@@ -312,7 +312,7 @@ class NodeCalls:
     async def prepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> PrepareResults:
         """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails.
 
-        Fails within so many ``seconds``, although the work on the claims may go on.
+        Fails within ``seconds``, although the work on the claims may go on.
         """
         until = asyncio.get_running_loop().time() + seconds
         claims = await self._fetched(refs, seconds)
@@ -349,7 +349,7 @@ class NodeCalls:
         return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims], until)
 
     async def unprepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> UnprepareResults:
-        """None or the error for each claim. Raises ClaimError when the call has taken so many ``seconds``."""
+        """None or the error for each claim. Raises ClaimError after ``seconds``."""
         until = asyncio.get_running_loop().time() + seconds
         return await self._each("unprepare", refs, [partial(self._prepared.unprepare, ref) for ref in refs], until)
 

@@ -115,7 +115,7 @@ def _without_kit(workflow: str) -> str:
 
 
 def _with_controller(manifest: str) -> str:
-    """Return the manifest with a controller, which writes slices and events. The node part has no rights to do so."""
+    """Return the manifest with a controller. It writes slices and events; the node part has no rights to do so."""
     parts = manifest.split("---\n")
     events = [_of_the_controller(part) for part in parts if "$program-events" in part]
     gone = ("$program-resourceslices", "$program-events", "kind: Role\n", "kind: RoleBinding\n")

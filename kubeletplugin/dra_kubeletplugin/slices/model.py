@@ -205,7 +205,7 @@ Resources = Mapping[str, Pool]
 
 
 def check_type(resources: object) -> None:
-    """Raise TypeError for what is no dict of pools by name."""
+    """Raise TypeError unless it is a dict of pools by name."""
     if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
         what = f"a dict with the name {next(iter(resources))!r}" if isinstance(resources, Mapping) else repr(resources)
         shown = what if len(what) <= _SHOWN_CHARACTERS else f"{what[:_SHOWN_CHARACTERS]}..."

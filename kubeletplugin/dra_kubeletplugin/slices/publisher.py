@@ -104,7 +104,7 @@ class SlicePublisher:
         self._stored: dict[str, DesiredPool] = {}
         """The API server's version of each pool at its last synchronisation; empty while another plugin may publish."""
         self._changes: dict[str, tuple[float, int]] = {}
-        """By pool, how often it was published with other content since a time, for a minute."""
+        """The start of a minute for each pool, and how often it was published with other content since."""
         self._contested: dict[str, float] = {}
         """Time of the last report of a contest, by pool."""
         self._view = SliceView(overlay_seconds)
@@ -145,7 +145,7 @@ class SlicePublisher:
     def publish(self, resources: Resources) -> None:
         """Publish a copy of these pools and remove all others. Errors go only to ``on_error`` and ``problems``.
 
-        Raises TypeError for what is no dict of pools by name.
+        Raises TypeError unless it gets a dict of pools by name.
         """
         check_type(resources)
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):

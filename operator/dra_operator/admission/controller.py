@@ -90,7 +90,7 @@ CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 SHOWN_NODES: Final = 8
 LOGGED_CHARACTERS: Final = 500
-"""Of a reason, which is in the Workload as a whole."""
+"""Length of a reason in the log; the Workload has the whole text."""
 SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""

@@ -69,9 +69,9 @@ STRETCH_SECONDS: Final = 0.005
 """Seconds after which other threads have their turn."""
 THREAD_REST_SECONDS: Final = 0.02
 FAILED_SECONDS: Final = 5.0
-"""Seconds for which an answer holds for equal Workloads while nothing changes: what is too hard may be tried again."""
+"""Seconds for which an answer holds for equal Workloads while nothing changes; one that gave up is repeated then."""
 QUOTED_CHARACTERS: Final = 1000
-"""Of an error that quotes what a tenant has written, where advice follows."""
+"""Length of an error before advice: it quotes text of a tenant."""
 
 
 class Stopped(Exception):
@@ -144,7 +144,7 @@ class Outcome:
         fits_never: bool = False,
         is_final: bool = False,
     ) -> Outcome:
-        """Return the outcome with the reason cut: it quotes what a tenant has written, which may be a megabyte."""
+        """Return the outcome with the reason cut: it quotes text of a tenant, perhaps a megabyte."""
         said = shortened(reason, CHECK_MESSAGE_CHARACTERS) or "its pods cannot be placed"
         return cls(workload, seats, said, fits_never, is_final)
 
@@ -233,7 +233,7 @@ class Planner:
         self._searched: defaultdict[str, float] = defaultdict(float)
         """Seconds by namespace of this round for promises that have lost their place."""
         self._failed: dict[bytes, _Failure] = {}
-        """By shape: Workloads that had no place since the view last changed."""
+        """Shapes of Workloads without a place since the view last changed."""
         self._failed_since = -math.inf
         self._failed_beside: object = None
 
@@ -269,7 +269,7 @@ class Planner:
                     return
                 answers.looked.append(uid)
                 answers.left -= 1
-                # Of equal Workloads the first one has failed: nothing has come free since.
+                # The first one of these equal Workloads has failed, and nothing has come free since.
                 known = self._failed.get(shape := _shape(workload))
                 found = known.of(workload) if known else self._judged(workload, question.flavors)
                 if found.fits:
@@ -564,7 +564,7 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
     number = kueue.pod_count(workload)
     if number > MOST_PODS:
         raise TooMuch(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
-    # Not every caller has the Workload from the cache, which keeps little of a large one.
+    # The cache keeps little of a large Workload, and not every caller has it from there.
     sets = kueue.pods_of(workload_without_bulk(workload), flavors.get)
     if any(is_too_large(pod) for pod, _ in sets):
         raise TooMuch(
@@ -609,7 +609,7 @@ def _healthy(node: Node) -> Node:
 def _seat(workload: Workload, placed: Placed) -> Nomination:
     """Return what one pod is promised, under a UID of its own: the pod may be nominated as well."""
     pod, meta = placed.pod, placed.pod.metadata
-    # With the UID of the Workload: set b-c of job a and set c of job a-b have pods of the same name.
+    # The UID of the Workload is part of it: set b-c of job a and set c of job a-b have pods of the same name.
     pod = replace(pod, metadata=replace(meta, uid=f"promised {workload.metadata.uid}/{meta.name}"))
     allocations = tuple(placed.plan.allocations.values())
     return Nomination(pod, placed.node, allocations, placed.plan.requests_of(placed.pod), workload=workload)

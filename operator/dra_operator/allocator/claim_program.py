@@ -442,7 +442,7 @@ def extended_requests(pod: Pod, classes: Mapping[str, str]) -> ExtendedRequests:
         _PositionedContainer(position, container, position >= len(init) or container.restart_policy == "Always")
         for position, container in enumerate((*init, *regular))
     ]
-    # Sorted, as are the results: an attempt compares the requests with those of the claim that an earlier one made.
+    # Sorted like the results: an attempt compares the requests with the claim that an earlier attempt made.
     built = [_Resource(resource, class_, containers) for resource, class_ in sorted(classes.items())]
     requests = [request for resource in built for request in resource.requests()]
     order = {one.container.name: one.position for one in containers}

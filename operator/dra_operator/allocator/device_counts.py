@@ -57,7 +57,7 @@ class Query(NamedTuple):
         """The devices of a slice that match, and those on which a selector raises or capacity may be at fault."""
         held = usage.pool(pool.id)
         true = (1 << len(slice_.devices)) - 1
-        # By name: what is in use is known by names, which outlive the numbers of a slice.
+        # Names, not numbers: claims name their devices, and a name outlives its number in a slice.
         for number, device in enumerate(slice_.devices) if held and not self.in_use_too else ():
             if held.holds(device, inventory.semantics):
                 true &= ~(1 << number)
@@ -137,7 +137,7 @@ class IncrementalAggregate(Generic[Part]):
         raise NotImplementedError
 
     def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
-        # Taken out as it was counted in, whatever the pool is by now: otherwise the sums would drift.
+        # Subtracted as it was added, although the pool may differ by now: otherwise the sums would drift.
         old = self._parts.pop(id_, None)
         if old is not None:
             self.add(*old, -1)
@@ -295,7 +295,7 @@ def value_supplies(inventory: Inventory, attribute: str, usage: Usage) -> Genera
                     supply.anywhere = True
                 else:
                     supply.nodes.add(node)
-    # By the value among equals, so that the same cluster gives the same plan.
+    # Ties are broken by the value, so that the same cluster gives the same plan.
     return sorted(found.values(), key=lambda it: (it.free, it.value.value[0], str(it.value.value[1])))
 
 

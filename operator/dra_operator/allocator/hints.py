@@ -61,7 +61,7 @@ class Shortage(NamedTuple):
 
 def losses(problem: NodeProblem, domain: Domain) -> Iterator[tuple[Rule, int]]:
     """How many matching devices each check took, in the order of the checks."""
-    # Of devices that match only: what a check took of the others is no loss to the request.
+    # Only matching devices: a check that excludes others is no loss to the request.
     left = problem.matching(domain)
     for rule, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
         if taken := left & ~devices:
@@ -88,7 +88,7 @@ def meant(problem: NodeProblem, domain: Domain) -> Meant:
     view = problem.view
     naming = problem.node.compiled.drivers(domain.alternative.expressions)
     pools = [view_.pool for view_ in (*view.pools, *view.troubled)]
-    # Pools that cannot be used may hold what the request means, so they count for the drivers it can mean.
+    # Unusable pools may hold the devices that the request means, so they count for the drivers it can mean.
     pools += [*(old.pool for old in view.outdated), *(one.pool for one in view.unreadable)]
     drivers = {pool.driver for pool in pools}
     # A selector that names no driver may mean any of them.
@@ -325,7 +325,7 @@ def counter_hint(shortage: Shortage) -> Hint:
     for device in each(shortage.gone):
         place = view.pool_of[device]
         table = view.pools[place].counters
-        # With the gate off no counter is read, and each device that draws on one is refused.
+        # No counter is read if the gate is off, and each device that draws on one is refused.
         if not table.names:
             return Hint("; partitionable devices are off", "enable DRAPartitionableDevices")
         left = table.available(problem.node.usages[place].charged)
@@ -418,7 +418,7 @@ def _taints(shortage: Shortage) -> Hint:
     problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
     taints = {device: frozenset(taints_of(problem, domain, device)) for device in each(shortage.gone)}
     by_number = Counter(taint for own in taints.values() for taint in own)
-    # By the taint itself among equally frequent ones: a hint that changed from look to look would be news.
+    # Ties are broken by the taint itself: a hint that changed from look to look would be news.
     order = sorted(by_number, key=lambda taint: (-by_number[taint], taint))
     others = list(filter(None, map(scheduler_of_taint, order)))
     plain = [taint for taint in order if not scheduler_of_taint(taint)]

@@ -229,7 +229,7 @@ def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
 
 def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
-    # Requests for all devices are counted by node below: here only what is the same everywhere.
+    # Requests for all devices are counted by node below. These counts are the same everywhere.
     exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
     # The limit counts each request at its least, so of alternatives the smallest (allocator.md section 4).
     room = MOST_RESULTS - sum(min(counts) for counts in exact if counts)
@@ -277,7 +277,7 @@ class Candidates:
         return list(dict.fromkeys(node for counts in self.erring for node in counts.may_error()))
 
     def __contains__(self, node: object) -> bool:
-        # A node on which the attempt may end with an error is tried whatever its devices are (E2E-055).
+        # A node on which the attempt may end with an error is tried in any case (E2E-055).
         if self.anywhere or node in self.may_error:
             return True
         return isinstance(node, str) and all(_holds(wants, node) for wants in self.wants)
@@ -424,7 +424,7 @@ class NodeIndex:
         return needs
 
     def _want(self, alternative: Alternative, together: Counter[DeviceCounts]) -> Want:
-        # The same counts as in ``_together``, which knows what all requests need of them.
+        # The same counts as in ``_together``: it knows the needs of all requests.
         counts = self._counts_of(alternative)
         if alternative.everything:
             return Want(counts, alternative.least)
@@ -442,7 +442,7 @@ class NodeIndex:
     def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
         want = scarcest(wants)[0]
-        # By identity: the counts of equal queries are one object, and the first stage with them is named.
+        # Compared by identity: equal queries share one object, and the first stage with it is named.
         stage = next(s for s in program.stages if self._counts_of(s.alternatives[0]) is want.counts)
         # The index keeps counts and no devices, so this refusal has no other numbers.
         return Refusal(

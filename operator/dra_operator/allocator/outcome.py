@@ -149,7 +149,7 @@ class Refusal:
 
     def line(self, *more: str) -> str:
         """One line for an event, without the node: what the node cannot do, as a number of nodes would say it."""
-        # Before the semicolon stands what is asked for, behind it what was found: the counts belong between them.
+        # The request stands before the semicolon, the finding behind it: the counts belong between them.
         amount, _, found = self.detail.partition("; ")
         clauses = [f"{self._needed}{amount}", self._offered(), found, listed(self.pools, 2, "; "), *more]
         return self._cannot(*filter(None, clauses))

@@ -156,7 +156,7 @@ def groups_named(pod: Pod) -> Iterable[str]:
 
 def owners_of(claim: ResourceClaim) -> Iterable[str]:
     """The pod or the PodGroup that the claim was made for."""
-    # A claim has one controller at most, so it is filed once.
+    # A claim has at most one controller, so it is filed once.
     owner = owning_pod(claim) or owning_group(claim)
     return () if owner is None else (owner_id(claim.metadata.namespace, owner.uid),)
 
@@ -287,7 +287,7 @@ def is_in_use(claim: ResourceClaim) -> bool:
 def _of_entry(pod: Pod, entry: str, claims: Iterable[ResourceClaim], recorded: str | None) -> Duplicates:
     ranked = sorted(claims, key=lambda claim: _rank(pod, claim, recorded))
     keep, *others = ranked
-    # One in use stays: a pod may run with its devices, whatever the status records.
+    # One in use stays: a pod may run with its devices, although the status does not record it.
     superfluous = (claim for claim in others if not is_in_use(claim) and claim.metadata.deletion_timestamp is None)
     return Duplicates(entry, keep, keep.metadata.name == recorded, tuple(superfluous))
 

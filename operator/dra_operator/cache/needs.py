@@ -84,7 +84,7 @@ def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
     users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
     if (owner := owning_pod(claim)) is not None:
         users.append((owner.name, owner.uid))
-    # By UID: a successor of the same name uses nothing of the claim.
+    # Compared by UID: a successor of the same name uses nothing of the claim.
     known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
     return any(pod is None or pod_is_done(pod) for pod in known)
 
@@ -138,7 +138,7 @@ def group_needs_work(cluster: ClusterState, group: PodGroup) -> bool:
 
 
 def is_shared(cluster: ClusterState, pod: Pod, entry_name: str) -> bool:
-    """Whether the entry of the pod means the claim of its PodGroup, which the pod does not make."""
+    """Return whether the entry of the pod means the claim of its PodGroup. The pod does not make that one."""
     group = cluster.groups.of(pod)
     entry = next((it for it in pod.spec.resource_claims or () if it.name == entry_name), None)
     if group is None or entry is None:

@@ -69,7 +69,7 @@ def partition_summary(
         same = by_type.setdefault((one.attribute, one.type), [one])
         if same[0] is not one:
             same.append(one)
-        # With two costs nobody could say how many of the type would still fit.
+        # Two costs would not tell how many of the type still fit.
         if same[0].cost != one.cost:
             raise SummaryError(f"PartitionCostMismatch: pool {pool}: devices of type {one.type} draw different amounts")
     if len(by_type) > SUMMARY_ENTRIES:
@@ -232,7 +232,7 @@ def _status(
         return structs.replace(known, validation_error=_cut(INCOMPLETE * is_new + text))
     devices = {device.name for slice_ in newest for device in slice_.spec.devices or ()}
     held = usage.pool(pool)
-    # With shares: a device of which a part is taken is not free, whatever is left of it.
+    # Shares count too: a device of which a part is taken is not free.
     taken = held.exclusive.keys() | held.shares.keys()
     tainted = _tainted(newest) - taken if is_new and features.device_taints else set()
     counts = structs.replace(

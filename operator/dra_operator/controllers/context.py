@@ -110,7 +110,7 @@ class GrowingPauses:
     def puts_off(self, what: str, key: Key) -> bool:
         """Return whether it must not be done yet; the key comes back when it may."""
         done = self._done.get(what)
-        # By what was done, and not by what failed: each step of such a circle succeeds.
+        # Counted by action, not by failure: each step of such a circle succeeds.
         left = done.at + done.pause - self._clock() if done is not None else 0.0
         if left > 0:
             self._later(key, left)

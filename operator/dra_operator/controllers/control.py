@@ -421,7 +421,7 @@ class Control:
         if pod is None:
             return (0, "", 0)
         # As kube-scheduler's PrioritySort orders its queue. Times of creation are whole seconds: a pod that waits for a
-        # device would come after all that are new in that second, and these would take what comes free.
+        # device would come after all new ones of that second, and these would take the freed device.
         arrival = self.cluster.arrivals.get(key.object, 0)
         return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", arrival)
 

@@ -48,7 +48,7 @@ PAID_BACK_SHARE: Final = 0.25
 MOST_DECISION_SECONDS: Final = 3.0
 """A namespace owes at most this many seconds of decisions."""
 LARGE_KEY_TURNS: Final = 4
-"""Or half of the workers, if that is less; but one at least."""
+"""Or half of the workers, if that is less; at least one."""
 FREE_SECONDS: Final = 0.25
 """Seconds of looks in one round that a namespace does not pay for."""
 MOST_REST_SECONDS: Final = 10.0
@@ -62,7 +62,7 @@ _Place = tuple[int, Rank, int]
 _Entry = tuple[float, _Place, str]
 """When the namespace will have paid back its debt (0: it has none), the place of its first key, and the line."""
 _LARGE: Final = "/large"
-"""Ends the name of a line of large keys, which otherwise is that of the namespace; no namespace has a slash."""
+"""Suffix of the name of a line of large keys; the rest is the namespace. No namespace has a slash."""
 
 
 class Loop(Protocol):

@@ -193,7 +193,7 @@ class DeviceGauges(Collector):
         for pool, slices in newest_slices(self._cluster.slices).items():
             devices = sum(len(slice_.spec.devices or ()) for slice_ in slices)
             in_use = len(usage.pool(pool).charged)
-            # By the slices and not by the inventory: a pool that cannot be used has devices all the same.
+            # Counted from the slices, not the inventory: an unusable pool has devices all the same.
             published[pool.driver] += devices
             used[pool.driver] += in_use
             beside[pool.driver] += max(0, devices - in_use) if in_use else 0

@@ -2,8 +2,8 @@
 
 Python would print a traceback while modules are loaded and at the very end: there a handler ends the process at once.
 In between a command is interrupted as usual, so that it can clean up: it may have cordoned a node, or written
-credentials to a file. It imports what it needs when it needs it, and an import is not interrupted: msgspec crashes if
-an exception comes while it makes a class. Importing this module changes how the process takes SIGINT, so nothing else
+credentials to a file. Its imports are not interrupted, also those in the middle: msgspec crashes if an exception comes
+while it makes a class. Importing this module changes how the process takes SIGINT, so nothing else
 imports it.
 """
 

@@ -198,7 +198,7 @@ class Nodes:
 
     def prepare(self, query: DomainQuery) -> Iterator[int]:
         """Have the answer ready, in pieces: says after each how many labels it has compared, or what takes as long."""
-        # First what the query is made of, in pieces; then the answer is one sum.
+        # First the parts of the query, in pieces; then the answer is one sum.
         yield from self._topologies.making(query.key, query.scope)
         yield from self.pods_by_node.counting(query.selection)
         query.counts(self.pods_by_node, self._topologies)

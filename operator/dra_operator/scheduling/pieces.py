@@ -77,7 +77,7 @@ def decided(work: Generator[Any, Any, T], pause: Callable[[], None] | None = Non
     """Return the answer of the work, done in one go; ``pause`` is called at each pause, and may raise."""
     pieces = InPieces(work)
     for _ in pieces:
-        # Such as a deadline of the caller, which has no event loop.
+        # Such as a deadline of a caller without an event loop.
         if pause is not None:
             pause()
     return pieces.answer

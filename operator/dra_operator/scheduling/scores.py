@@ -83,7 +83,7 @@ class PreferNoScheduleScore(Score):
     @classmethod
     def of(cls, pod: Pod, cluster: ScoredCluster) -> PreferNoScheduleScore | None:
         """Only where a node has such a taint."""
-        # Where no node has one, all nodes are equal, and the first that fits may be taken.
+        # All nodes are equal if none has one, and the first that fits may be taken.
         return cls(pod.spec.tolerations or ()) if cluster.has_soft_taints else None
 
     def raw(self, state: LoadedNode) -> float:

@@ -138,7 +138,7 @@ class FgdStrategy(Strategy):
     def score(self, candidate: Candidate) -> int:
         """Return the score, from 0 to 99; 50 if the fragmentation stays the same."""
         mix = candidate.mix
-        # With the cpu before and after: a pod may make devices useless by taking the cpu beside them.
+        # The cpu counts before and after: a pod may make devices useless by taking the cpu beside them.
         before = wasted_with(mix, candidate.before, candidate.milli_cpu, lost=1, unused=0)
         after = wasted_with(mix, candidate.after, candidate.milli_cpu_after, lost=1, unused=0)
         return bisect_right(_STEPS, before - after)

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 WARNING_SECONDS: Final = 60.0
 COMMON_WARNING_LINES: Final = 50
-"""In so many seconds, for all that have had one already."""
+"""Lines within that time for namespaces that have had one already."""
 FIRST_WARNING_LINES: Final = 200
-"""In as many seconds, one for each namespace; objects without a namespace are as one."""
+"""Lines within that time, one for each namespace; objects without a namespace are as one."""
 
 Hold = Callable[[str, AllocationResult | None], object]
 """Counts an allocation for the claim with this UID; None undoes that."""
@@ -145,7 +145,7 @@ class MalformedObjects:
 
 
 class _Lines:
-    """Shares the lines of the log among namespaces, so that one tenant's objects do not silence those of another.
+    """Shares the lines of the log among namespaces, so that no tenant silences another.
 
     The first line of each is sure. The common ones are shared like the workers of a queue: one namespace alone gets two
     thirds of them, the next one two thirds of the rest.

@@ -287,7 +287,7 @@ class PortForward:
                 while chunk := await reader.read(_FORWARDED_BYTES):
                     await self._socket.send_bytes(data(stream, chunk))
         except asyncio.CancelledError:
-            writer.transport.abort()  # what is on its way may never be read
+            writer.transport.abort()  # the program may never read the rest
             raise
         finally:
             sending.cancel()

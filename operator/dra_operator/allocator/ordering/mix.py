@@ -103,7 +103,7 @@ class LearnedMix:
                 self._count(wanted, times, milli_cpu)
 
     def _count(self, wanted: Alternative, times: int, milli_cpu: int) -> None:
-        # By what a node offers and how many are wanted: who asks, and under which name, does not matter.
+        # The offer and the number decide; the claim and the name of the request do not matter.
         key = (wanted.offer, wanted.count)
         known = self._counts.get(key)
         # Counting a class has its selectors evaluated on all devices, at the expense of whoever is scored.
@@ -126,7 +126,7 @@ class LearnedMix:
     def _renew(self) -> None:
         commonest = self._commonest()
         total = sum(it.weight for _, it in commonest)
-        # Nothing was asked for yet, or only what is not counted: the last mix stays.
+        # No request was counted yet: the last mix stays.
         if not total:
             return
         shares = {key: (it.weight * WEIGHT_SUM // total, it.milli_cpu) for key, it in commonest}

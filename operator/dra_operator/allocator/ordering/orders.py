@@ -72,7 +72,7 @@ class BestFitOrder:
 
     def tried(self, problem: NodeProblem, grants: Sequence[Grant], domain: Domain, devices: int, missing: int) -> Tried:
         """The fullest first."""
-        # The ledger knows what this search has taken so far; the node only what is allocated.
+        # The ledger includes devices that this search has taken so far; the node knows allocated ones only.
         consumable = next((it for ledger in domain.ledgers if (it := ledger.consumable_capacity) is not None), None)
         spent = _counters_left(domain)
         keys = {}
@@ -83,7 +83,7 @@ class BestFitOrder:
                 keys[device] = _left(problem, consumable, device)
             else:
                 keys[device] = spent.get(device, 0), tuple(_size(problem, device))
-        # By the number among equals, so that the same devices are always chosen.
+        # Ties are broken by the number, so that the same devices are always chosen.
         return Tried(sorted(keys, key=lambda device: (keys[device], device)), len(keys) // 16)
 
 
@@ -165,7 +165,7 @@ def destroyed(supply: NodeSupply, now: Totals, then: Totals) -> int:
     """What a unit's change costs the node, in billionths of what the mix may ask of it, times weights. Exact."""
     cost, takes = 0, supply.totals.takes
     for number, it in enumerate(supply.mix.classes):
-        # Relative to what the node can still serve of the class: the last chance for a class weighs most.
+        # Relative to the rest of the class on the node: the last chance for a class weighs most.
         cost += it.weight * (now.takes[number] - then.takes[number]) * ALL_BILLIONTHS // (takes[number] or 1)
     return cost
 
@@ -269,7 +269,7 @@ def _offered(node: NodeState, program: ClaimProgram) -> Hashable | None:
         if program.fault is not None or len(stage.alternatives) > 1 or not _is_plain(wanted):
             return None
         offered = offer(node, Domain(wanted, 0, 0))
-        # Where a selector fails, the decision may end with an error on one node and not on its twin.
+        # The decision may end with an error on one node and not on its twin if a selector fails.
         if offered.raised:
             return None
         shares = tuple([(it, *((name, a.nanos) for name, a in s.items())) for it, s in offered.shares.items()])

@@ -352,7 +352,7 @@ class NodeSupply:
         """Each unit as it is."""
         for device in range(len(self._kinds)):
             unit = self.unit(device)
-            # Once for each unit: its partitions share what is left of it.
+            # Once for each unit: its partitions share the rest of it.
             if unit not in self._now:
                 self._now[unit] = self._changed(device, ())
         self.units = tuple(self._now.values())
@@ -414,7 +414,7 @@ class NodeSupply:
             by_unit.setdefault(self.unit(each_taken[0]), []).append(each_taken)
         units = dict(self._now)
         for unit, its in by_unit.items():
-            # Of devices beyond ``WEIGHED_DEVICES`` nothing is weighed, so nothing changes for them.
+            # Devices beyond ``WEIGHED_DEVICES`` are not weighed, so nothing changes for them.
             if unit in units:
                 units[unit] = self._changed(its[0][0], its)
         return summed(list(units.values()), len(self.mix.classes))
@@ -469,7 +469,7 @@ class NodeSupply:
 
     def _of_partitions(self, unit: _Unit, taken: Iterable[Taken]) -> Totals:
         left = self._node.counters(unit.place).left
-        # Shifted to the numbers of the kind, which begin at the lowest partition of any unit.
+        # Shifted to the numbers of the kind. They begin at the lowest partition of any unit.
         free = (unit.block.devices >> _lowest(unit.block)) & ~(self._node.in_use >> unit.first)
         state = (free, tuple([left[number] for number in unit.block.counters]))
         return unit.kind.totals(unit.kind.without(state, [device - unit.first for device, _ in taken]))

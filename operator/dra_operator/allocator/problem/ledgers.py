@@ -177,7 +177,7 @@ def consumptions(requests: Iterable[Request]) -> list[Consumption]:
     """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
     found: dict[int, Consumption] = {}
     for request in requests:
-        # By identity: requests with the same offer share one mapping, and to compare mappings costs more than it saves.
+        # Compared by identity: requests with one offer share a mapping, and a comparison costs more than it saves.
         amounts, usable = found.get(id(request.amounts), (request.amounts, 0))
         if amounts:
             found[id(amounts)] = amounts, usable | request.usable
@@ -489,7 +489,7 @@ class CapacityShares(Ledger):
         """Devices by what a share consumes of them."""
         for amounts, usable in consumptions(requests):
             groups: dict[tuple[tuple[str, int], ...], int] = {}
-            # Only those that may be taken: what a share would take of the others distinguishes nothing.
+            # Only usable devices: the amounts of the others distinguish nothing.
             for device in each(usable):
                 if device in amounts:
                     key = tuple((name, amount.nanos) for name, amount in amounts[device].items())

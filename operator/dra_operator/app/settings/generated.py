@@ -1,9 +1,9 @@
-"""Prints what is made from the declarations of the settings; ``make settings`` writes the files, and tests compare.
+"""Prints files that are made from the declarations of the settings. ``make settings`` writes them, and tests compare.
 
     python -m dra_operator.app.settings.generated page      # docs/operator-settings.md
     python -m dra_operator.app.settings.generated schema    # manifests/values.schema.json, of the Helm chart
 
-The schema lets Helm refuse what the operator would refuse of ``operator.settings``.
+The schema lets Helm refuse ``operator.settings`` that the operator would refuse.
 """
 
 from __future__ import annotations

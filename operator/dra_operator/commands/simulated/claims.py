@@ -131,7 +131,7 @@ class ClaimQuotas:
         ``extended_of``: the claim is that for the extended resources of this pod.
         """
         added: defaultdict[str, Charges] = defaultdict(Counter)
-        # Where nothing is limited nothing is remembered: the operator plans for as long as it runs.
+        # Nothing is remembered of namespaces without limits: the operator plans for as long as it runs.
         limited = (it for it in claims if self._limits.get(it.metadata.namespace))
         new = [it for it in limited if it.metadata.uid not in self._stored and it.metadata.uid not in self._let_in]
         for claim in new:

@@ -318,7 +318,7 @@ class ClaimMaker:
             # The name is taken: perhaps by our own creation, of which the answer was lost.
             claim = self._cluster.claims.get(f"{owner.metadata.namespace}/{name}")
             try:
-                # Tenants may take names, with claims as large as they like: what the watch has shown is not read again.
+                # Tenants may take names, with claims of any size: one that the watch has shown is not read again.
                 claim = claim or await self._claims.find(owner.metadata.namespace, name)
             except NotFound:
                 continue  # gone in between: its name may still be that of a claim which others remember

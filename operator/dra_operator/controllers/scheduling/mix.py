@@ -215,7 +215,7 @@ class MixLearner:
             return
         # What runs was asked for: a better guess than nothing, until pods come.
         placed = [pod for pod in self._cluster.pods if pod.spec.node_name and pod.spec.resource_claims]
-        # The youngest last, since what is learned later counts more.
+        # The youngest last, since later lessons count more.
         placed.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key))
         for pod in placed[-EXISTING_PODS:]:
             self._tell(pod, [claim for _, claim in self._cluster.claims_of(pod) if claim is not None])
@@ -233,7 +233,7 @@ class MixLearner:
         # A pod that fits on no node is no demand, however often it is tried.
         if milli_cpu * MILLI_BILLIONTHS > (self._cluster.loaded_nodes().largest_cpu or inf):
             return
-        # A pod that is told twice counts twice, which does less harm than memory that grows with the pods.
+        # A pod that is told twice counts twice. Memory that grows with the pods would do more harm.
         if len(self._told) >= REMEMBERED_PODS:
             del self._told[next(iter(self._told))]
         self._told[pod.metadata.uid] = None

@@ -322,12 +322,12 @@ def _consumers(seen: Observed, claim: ResourceClaim) -> list[Pod]:
 
 
 def running_with(seen: Observed, claim: ResourceClaim) -> list[Pod]:
-    """Return the pods that name the claim and have a node, also those that it is not reserved for."""
+    """Return the pods that name the claim and have a node, reserved or not."""
     return [pod for pod in seen.pods_by_claim.get(claim.key, ()) if pod.spec.node_name]
 
 
 def _running(seen: Observed, claim: ResourceClaim) -> list[Pod]:
-    """Return the pods that need it still: those that it is reserved for, and others that run with it."""
+    """Return the pods that still need it: its consumers, and other pods that run with it."""
     reserved = [pod for pod in _consumers(seen, claim) if not pod_is_done(pod)]
     return [*reserved, *(pod for pod in running_with(seen, claim) if pod not in reserved)]
 

@@ -102,7 +102,7 @@ def _with_all(
 
 
 def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
-    """Of those pods that have a node and devices, and do not start there; with the first reason of each."""
+    """Group pods that have a node and devices and do not start there, by the first reason of each."""
     found: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:
         is_starting = pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None

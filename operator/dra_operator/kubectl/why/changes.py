@@ -132,7 +132,7 @@ def less_in(pod: Pod, field: str, container: Container, resource: str, amount: Q
 
 
 def less_in_pod(pod: Pod, resource: str, amount: Quantity) -> Change:
-    """The pod that asks for this amount in its own resources, which count in the place of those of its containers."""
+    """The pod that asks for this amount in its own resources. They count instead of its containers' resources."""
     asked = (pod.spec.resources.requests or {}).get(resource) if pod.spec.resources is not None else None
     text = f"ask for at most {amount} {resource} instead of {asked} in spec.resources of the pod"
 

@@ -300,7 +300,7 @@ def _label_meant(pod: Pod, missing: Mapping[str, str], labels: Mapping[str, str]
 
 
 def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
-    """Ask for what is left, if one container or the pod itself asks for all that is too much."""
+    """Ask for the rest of the node, if one container or the pod itself asks for all that is too much."""
     left = max(0, state.offered.get(resource, 0) - state.used.get(resource, 0))
     excess = pod_requests(pod).get(resource, 0) - left
     if not left:

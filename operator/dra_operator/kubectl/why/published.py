@@ -105,7 +105,7 @@ class Published:
 
 
 class Pools:
-    """The published devices, to look those of claims up."""
+    """The published devices, to look up devices of claims."""
 
     def __init__(self, seen: Observed) -> None:
         self.newest = newest_slices(seen.every(ResourceSlice))
@@ -132,7 +132,7 @@ class Pools:
 
 
 def vanished_devices(seen: Observed, claims: Iterable[ResourceClaim]) -> Iterator[str]:
-    """Yield the devices of claims that no slice has any more, such as those that a driver has taken out of service."""
+    """Yield devices of claims that no slice has any more, such as devices out of service."""
     held = [(claim.metadata.name, device) for claim in claims for device in map(DeviceId.of, claim.results)]
     if not held or "resourceslices.resource.k8s.io" in seen.unseen:
         return

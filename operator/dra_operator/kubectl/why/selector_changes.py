@@ -206,7 +206,7 @@ class Mending:
 
     @property
     def _asks_for_another_driver(self) -> bool:
-        """Whether the other selectors, such as those of the class, exclude all drivers that this one allows."""
+        """Whether the other selectors, such as the class's, exclude all drivers that this one allows."""
         rest = [selector for text in self._rest if (selector := compiled(text)) is not None]
         return all(any(it.excludes(driver) for it in rest) for driver in drivers_of(self._expression))
 

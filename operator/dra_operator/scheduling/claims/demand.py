@@ -205,7 +205,7 @@ class Demands:
         """All nodes that may fit, if they are fewer than ``most``."""
         found: list[str] = []
         for served, members in self._groups.items():
-            # By group: nodes that serve other resources have candidates of their own.
+            # One for each group: nodes that serve other resources have candidates of their own.
             candidates = self._get(served).candidates
             # One more than allowed is enough to know that they are too many.
             if candidates is not None and not candidates.anywhere:

@@ -209,7 +209,7 @@ def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
 
 
 def _is_complete(pod: Pod, claim: ResourceClaim) -> bool:
-    # One that is being deleted is going, whatever it has.
+    # One that is being deleted goes in any case.
     is_allocated = claim.status.allocation is not None and claim.metadata.deletion_timestamp is None
     return is_allocated and is_reserved_for(pod, claim)
 
@@ -259,7 +259,7 @@ def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
 def too_large(claims: Sequence[ResourceClaim]) -> Obstacle | None:
     """The first claim of which too little is kept to allocate it; None if there is none."""
     for claim in claims:
-        # Of such a claim the cache has not even all requests.
+        # The cache has not even all requests of such a claim.
         size = bytes_of_large(claim.spec)
         if size is not None:
             return Obstacle(CLAIM_TOO_LARGE, claim.key, size_refusal(size))
@@ -278,7 +278,7 @@ def unservable(
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:
-                # An empty name is a fault of the claim, which the allocator words.
+                # An empty name is a fault of the claim. The allocator words it.
                 if name and not has_class(name):
                     return Obstacle(CLASS_MISSING, f"claim {claim.key}, request {reference}", name)
     return None

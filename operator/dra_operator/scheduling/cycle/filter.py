@@ -275,7 +275,7 @@ class Reasons:
         # By the text among equals: a message that changed with the order of the nodes would be a new event each time.
         reasons.sort(key=lambda item: (-item[0], item[1]))
         line = ""
-        # Fewer reasons rather than a cut sentence; what is left out is counted.
+        # Fewer reasons rather than a cut sentence; the others are counted.
         for shown in range(SHOWN_REASONS, 0, -1):
             parts = [f"{count} {reason}" for count, reason in reasons[:shown]]
             hidden = sum(count for count, _ in reasons[shown:])

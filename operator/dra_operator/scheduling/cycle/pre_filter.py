@@ -425,7 +425,7 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
 
 def _without_gang(pod: Pod, snapshot: Snapshot) -> Obstacle | None:
     """What is wrong with the pod's wish for a gang, or that its gang lacks pods. Only pods that we bind have gangs."""
-    # A gated pod gets its node from another scheduler, which sees to its gang.
+    # Another scheduler gives a gated pod its node, and sees to its gang.
     gang = None if pod.spec.scheduling_gates or is_placeholder(pod) else gang_of(pod, snapshot.group_of(pod))
     if gang is None or isinstance(gang, Obstacle):
         return gang

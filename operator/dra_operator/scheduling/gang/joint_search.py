@@ -426,7 +426,7 @@ class JointSearch:
             return None
         for _, plan in mates:
             self._overlay.take(plan)
-        # In the order of the members, which is the order in which the results come.
+        # In the order of the members: the results come in the same.
         claims = [claim for mate, _ in mates for claim in mate.question.demands.on(state).claims]
         decision = self._allocator.search(
             state.node,
@@ -484,6 +484,6 @@ def _open_plan(frame: MemberFrame, node: str) -> Plan | None:
 def is_of_one_node(allocation: AllocationResult) -> bool:
     """Return whether no other node can use the devices."""
     selector = allocation.node_selector
-    # The allocator names one node by its field; labels may be those of several nodes.
+    # The allocator names one node by its field; several nodes may have the same labels.
     terms = () if selector is None else selector.node_selector_terms or ()
     return bool(terms) and all(term.match_fields for term in terms)

@@ -88,7 +88,7 @@ def members_of(states: Sequence[CycleState]) -> list[Member]:
     """
     # A claim that two members use is allocated once, by whoever comes first.
     users = Counter(claim.metadata.uid for state in states for claim in state.resource_claims if is_open(claim))
-    # A rule of one member is about the labels of all others, and those that have no rule have labels that differ too.
+    # A rule of one member is about the labels of all others, also of members without a rule.
     has_rules = any(state.nodes.rules_between(state.pod) for state in states)
     made = [_member(number, state, users, has_rules=has_rules) for number, state in enumerate(states)]
     ranks: dict[Kind, tuple[bool, Size, int]] = {}
@@ -115,7 +115,7 @@ def is_open(claim: ResourceClaim) -> bool:
 
 def with_devices(state: CycleState, found: dict[str, AllocationResult]) -> CycleState:
     """Return the pod's state with the shared claims that other members have allocated. ``found`` is by claim UID."""
-    # Nearly always: then the state stays the same object, and what is kept by it is found again.
+    # Nearly always: then the state stays the same object, and memories keyed by it are found again.
     if not found:
         return state
     claims = tuple(PodClaim(entry, _allocated(claim, found)) for entry, claim in state.claims)

@@ -89,7 +89,7 @@ class Bundles:
 
     def may_matter(self, pod: Pod) -> bool:
         """Return whether the pod can be in a useful bundle. Cheap: looks at no claim."""
-        # A pod that is being deleted frees its devices in any case, whatever its priority.
+        # A pod that is being deleted frees its devices in any case.
         return self._may_end(pod) or self._terms.is_leaving(pod)
 
     def of(self, pod: Pod) -> Bundle | None:

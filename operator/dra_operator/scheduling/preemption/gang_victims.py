@@ -151,7 +151,7 @@ def _have_room(
             if node is None:
                 return False
             if plan.node not in used:
-                # What goes is taken off once for each node, whatever number of members comes there.
+                # The load of victims is subtracted once for each node, however many members come there.
                 own = (node_requests(it, served_resources(it)) for it in left if it.spec.node_name == plan.node)
                 used[plan.node] = reduce(subtract, own, node.used)
             loaded = node.with_load(used[plan.node])

@@ -214,7 +214,7 @@ class _Search:
             if bundle is not None:
                 bundles[bundle] = None
             yield from self._meter.spend(STEPS_PER_BUNDLE + self._bundles.looked - looked)
-        # Only where the node can use what they free: others would be preempted in vain.
+        # Only if the node can use the devices that they free: otherwise preemption would not help.
         bundles.update((bundle, None) for bundle in self._anywhere if bundle.frees_on(state.node))
         yield from self._meter.spend(1 + len(self._anywhere))
         return (yield from VictimSearch(self._failed, state, list(bundles), self._budgets, self._meter).search())

@@ -56,7 +56,7 @@ class BudgetsOfPods:
 
     def broken_by(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return the pods whose preemption violates a budget, if the pods are preempted in this order."""
-        # In their order: each victim uses up what the budget allows, so the same pods in another order break it
+        # In their order: each victim uses up a part of the budget, so the same pods in another order break it
         # elsewhere.
         ended: Counter[Budget] = Counter()
         broken = []

@@ -238,7 +238,7 @@ class VictimsOnNode:
     @classmethod
     def of(cls, found: VictimChoice[Plan]) -> VictimsOnNode:
         """Return the victims with what the plan leaves over."""
-        # Devices that nobody takes were freed in vain: of equal nodes the one that wastes least is best.
+        # Freed devices that nobody takes are waste: the equal node with the least is best.
         freed = sum(len(allocation.results) for bundle in found.bundles for allocation in bundle.freed)
         taken = sum(len(allocation.results) for allocation in found.plan.allocations.values())
         awaited = tuple(pod for bundle in found.bundles for pod in bundle.leaving)

@@ -57,7 +57,7 @@ class Affinity(NodeRule):
     ) -> None:
         self._terms = terms
         self._selection = together(terms, pods_by_node.namespaces)
-        # Pods that all terms select, and not those of each term: so kube-scheduler reads required affinity (NR-02).
+        # Pods that all terms select, not each term alone: so kube-scheduler reads required affinity (NR-02).
         near = pods_by_node.count(self._selection)
         self._counts = {term.key: near.within(topologies.get(term.key)).by_domain for term in terms}
         self._is_of_group = self._selection.matches(pod)

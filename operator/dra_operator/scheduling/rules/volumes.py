@@ -170,7 +170,7 @@ class PodVolumes:
 
     def after(self, others: Sequence[tuple[str, Bindings]]) -> PodVolumes:
         """Return the volumes as they are after these bindings of other pods, each on its node."""
-        # Members of a gang are planned together and written one by one: each sees what the ones before it will have
+        # Members of a gang are planned together and written one by one: each sees the volumes that those before it get
         # taken.
         taken = {volume.metadata.name: reference(claim) for _, it in others for claim, volume in it.reserve}
         nodes = {claim.key: node for node, it in others for claim in it.provision}
@@ -251,7 +251,7 @@ def _is_in_zone(volume: PersistentVolume, node: Node) -> bool:
 
 def _zones(value: str | None) -> frozenset[str]:
     """Return the values of a zone label; none for a missing or malformed label."""
-    # Regional disks lie in several zones, which their label joins by two underscores.
+    # The label of a regional disk joins its zones by two underscores.
     zones = frozenset(part.strip() for part in (value or "").split(_SEVERAL))
     return frozenset() if "" in zones else zones
 

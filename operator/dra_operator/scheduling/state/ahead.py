@@ -123,7 +123,7 @@ def placeholder_key(claim: ResourceClaim) -> str:
 def placeholder_of(claim: ResourceClaim, scheduler: str) -> Pod:
     """The pod that is planned in the claim's place; it may take devices of the nodes that belong to the scheduler."""
     meta = claim.metadata
-    # With the claim's own age: it waits its turn among the pods as if its pod had come with it.
+    # It has the claim's own age: it waits its turn among the pods as if its pod had come with it.
     return Pod(
         metadata=ObjectMeta(
             namespace=meta.namespace,
@@ -164,7 +164,7 @@ def contest(scheduler: str, rival: ResourceClaim) -> ResourceClaimConsumerRefere
 
 def contest_of(claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
     """Return the contest for which the claim is reserved, or None."""
-    # By group and resource: the name is the scheduler that ends the contest, and several may share a cluster.
+    # Group and resource decide: the name is the scheduler that ends the contest, and a cluster may have several.
     consumers = claim.status.reserved_for or ()
     return next((it for it in consumers if (it.api_group, it.resource) == (PARKED_GROUP, CONTESTS)), None)
 

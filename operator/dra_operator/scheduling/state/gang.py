@@ -171,7 +171,7 @@ def _sized(pod: Pod, name: str, title: str, key: str, said: str | None) -> Gang 
     if not (said.isascii() and said.isdecimal() and len(said) < 10 and 0 < int(said) <= MOST_GANG_PODS):
         return Obstacle(GANG_MALFORMED, key, f'"{said[:80]}" is not a number of pods; set it to 1 to {MOST_GANG_PODS}')
     topology, attribute = _said(pod, GANG_TOPOLOGY), _said(pod, GANG_MATCH_ATTRIBUTE)
-    # By the number and not by its text: "08" and "8" are one size.
+    # Compared as numbers: "08" and "8" are one size.
     gang = f"{pod.metadata.namespace}/{name} of {int(said)} {topology or ''}"
     return _placed(pod, f"{gang} {attribute}" if attribute else gang, title, int(said))
 

@@ -77,7 +77,7 @@ def is_too_large(pod: Pod) -> bool:
 
 
 def workload_without_bulk(workload: Workload) -> Workload:
-    """The Workload itself, or what is kept of it if its templates are too large."""
+    """Return the Workload itself, or the part of it that is kept if its templates are too large."""
     sets = workload.spec.pod_sets
     if len(encode(sets)) <= LARGEST_OBJECT_BYTES:
         return workload
@@ -134,7 +134,7 @@ _READ: Final = re.compile(
 )
 _MOST_READ_NAMES: Final = 16
 _LONGEST_CHARACTERS: Final = 320
-"""Of a value: a topology is the key of a label, of 317 at most. A longer one is wrong, and stays so when it is cut."""
+"""Length of a value. A topology is the key of a label, at most 317. A longer value stays wrong when it is cut."""
 
 
 def annotations_read(meta: ObjectMeta) -> dict[str, str] | None:
@@ -161,7 +161,7 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
         kept = replace(claim.metadata, labels=None, annotations=annotations_read(claim.metadata))
         return claim if kept == claim.metadata else replace(claim, metadata=kept)
     spec, meta = claim.spec, metadata_without_bulk(claim.metadata)
-    # Of the spec alone: status and metadata have been made small already.
+    # The spec alone: status and metadata are small already.
     size = len(encode(spec))
     return replace(
         claim,

@@ -147,7 +147,7 @@ def pod_requests(pod: Pod) -> dict[str, int]:
         wanted = _container_requests(container)
         running = add(running, wanted) if running else wanted
     wanted = _with_pod_level(_largest(peak, running) if peak else running, pod.spec.resources)
-    # The runtime's own, on top of whatever the pod asks for as a whole.
+    # The runtime's own, on top of the requests of the pod as a whole.
     for name, quantity in (pod.spec.overhead or {}).items():
         wanted[name] = wanted.get(name, 0) + quantity.nanos
     wanted[POD_SLOTS] = NANO

@@ -180,7 +180,7 @@ class AffinityTerm:
         # All namespaces, also those that come later: no list of names would stay right.
         if self.others.is_empty:
             return PodSet(self.selector, None)
-        # By name, since labels of namespaces change: rules are made anew when they do (``ClusterEvent.NAMESPACE``).
+        # Keyed by name, since labels of namespaces change: then rules are made anew (``ClusterEvent.NAMESPACE``).
         found = (name for name, labels in known.items() if self.others.matches(labels))
         return PodSet(self.selector, self.namespaces if self.others == NOTHING else self.namespaces.union(found))
 
