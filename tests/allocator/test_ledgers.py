@@ -1,7 +1,7 @@
 """Any ledger gives the same answers with pruning and without, also one that knows nothing of pruning.
 
-A feature of single devices is one ledger, made in one ordered list (``problem``). Those written here say nothing
-but what may be taken: whatever the pruning takes for granted has to come from safe defaults.
+A feature of single devices is one ledger, made in one place (``problem.wanted_ledgers``). Those written here say
+nothing but what may be taken: whatever the pruning takes for granted has to come from safe defaults.
 """
 
 from __future__ import annotations
@@ -125,16 +125,17 @@ def _colour(node: NodeState, number: int) -> Colour:
     return ord(colour.string or "") % 3 if colour is not None else (number * number + number // 2) % 3
 
 
-def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[NodeState, Domain], Iterable[Wanted]]:
-    """Gives each problem one ledger of the kind, which all requests fall under."""
-    return lambda node, domain: ((kind, partial(kind, node)),)
+def with_one_more(kind: Callable[[NodeState], Ledger]) -> Callable[[NodeState, Domain], tuple[Wanted, ...]]:
+    """Gives each problem one more ledger of the kind, which all requests fall under."""
+    usual = problem.wanted_ledgers
+    return lambda node, domain: (*usual(node, domain), (kind, partial(kind, node)))
 
 
 def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *, pruning: bool) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", -1 if pruning else 10**9)
         if kind is not None:
-            patch.setattr(problem, "MAKERS", (*problem.MAKERS, maker(kind)))
+            patch.setattr(problem, "wanted_ledgers", with_one_more(kind))
         return made.decide(node, budget=BUDGET)
 
 

@@ -13,8 +13,7 @@ from dra_ledger.errors import (
     PoolError,
 )
 from dra_ledger.features import GATES, Features, Semantics
-from dra_ledger.inventory import Inventory
-from dra_ledger.node_view import NodeView
+from dra_ledger.inventory import Inventory, NodeView
 from dra_ledger.predicates import Compiled, Weighed
 from dra_ledger.taints import (
     LeftAlone,

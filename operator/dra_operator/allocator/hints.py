@@ -27,9 +27,8 @@ from dra_ledger.pools import PoolView, Superseded, Unreadable
 from dra_ledger.taints import LEFT, blocking, scheduler_of
 
 from dra_operator.allocator.outcome import Rule
-from dra_operator.allocator.problem.filters import stages
 from dra_operator.allocator.problem.node_state import Domain
-from dra_operator.allocator.problem.problem import NodeProblem
+from dra_operator.allocator.problem.problem import NodeProblem, stages
 from dra_operator.wording import amount, counted, listed
 
 

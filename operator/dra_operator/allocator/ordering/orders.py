@@ -16,10 +16,9 @@ from dra_ledger.columns import Column
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.ordering.mix import Totals, wasted
 from dra_operator.allocator.ordering.supply import Kinds, NodeSupply, Taken, supply_of
-from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.ledgers import ConsumableCapacity
 from dra_operator.allocator.problem.node_state import Domain, NodeState
-from dra_operator.allocator.problem.problem import NodeProblem
+from dra_operator.allocator.problem.problem import NodeProblem, offer
 from dra_operator.allocator.search import DeviceOrder, Grant, MakePruner, Search, Tried
 
 ATTRIBUTES: Final = ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode")

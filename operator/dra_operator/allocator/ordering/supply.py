@@ -33,11 +33,11 @@ from typing import Any, Final, NamedTuple
 
 from dra_ledger.basics import Memo, each
 from dra_ledger.counters import Block, Charges
-from dra_ledger.node_view import NodeView, Offer
+from dra_ledger.inventory import NodeView, Offer
 
 from dra_operator.allocator.ordering.mix import DEVICE_THOUSANDTHS, REQUEST_THOUSANDTHS, WEIGHT_SUM, Mix, Totals, summed
-from dra_operator.allocator.problem.filters import offer
 from dra_operator.allocator.problem.node_state import Domain, NodeState
+from dra_operator.allocator.problem.problem import offer
 
 RIVALRY_THOUSANDTHS: Final = 3600
 """What a placement counts less, times the shares of both rivals in what the mix asks for: 900 where each is a half."""

@@ -3,7 +3,7 @@
 A ``Ledger`` answers which of some devices may be taken now (``admit``, on sets, so that a check costs the same for one
 device and for a thousand), records that a device was taken, and gives it back. ``give_back`` is the exact inverse of
 ``take``, last taken first returned. What depends on the allocated state and the request alone is no ledger but a
-filter (``filters``), applied once before the search.
+filter (``problem``), applied once before the search.
 
 These three methods make a complete feature. All others only make the search faster, by what pruning may assume. Their
 defaults are safe: nothing is interchangeable, nothing lasts, nothing is bounded. A ledger's claims must be true, or

@@ -18,8 +18,7 @@ from dra_ledger.basics import Memo
 from dra_ledger.columns import Column
 from dra_ledger.errors import AllocationError, CapacityError, SelectorError
 from dra_ledger.features import Features
-from dra_ledger.inventory import Inventory
-from dra_ledger.node_view import NodeView
+from dra_ledger.inventory import Inventory, NodeView
 from dra_ledger.pools import Quantities
 from dra_ledger.predicates import Compiled
 from dra_ledger.usage import PoolUsage, Usage
