@@ -16,7 +16,7 @@ from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.terms import Meter
 from dra_operator.scheduling.state import LoadedNode
-from dra_operator.scheduling.state.requests import add, node_requests
+from dra_operator.scheduling.state.node import add, node_requests
 from msgspec.structs import replace as with_
 from neighbour_lab import HOST, WEB, away, term
 from placement_lab import allocator, claim, node, pod, wants

@@ -9,7 +9,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.quantity import Quantity
 from dra_operator.scheduling.state import node_requests, pod_requests, served_resources
-from dra_operator.scheduling.state.requests import POD_SLOTS
+from dra_operator.scheduling.state.node import POD_SLOTS
 
 GPU = "example.com/gpu"
 

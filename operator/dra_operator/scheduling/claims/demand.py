@@ -27,8 +27,7 @@ from dra_operator.allocator import (
     extended_requests,
 )
 from dra_operator.scheduling.nodes import Nodes
-from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.requests import pod_requests
+from dra_operator.scheduling.state.node import LoadedNode, pod_requests
 
 IN_MEMORY_NAME = "<extended-resources>"  # not a valid name, so that no object in the API can have it
 Served = tuple[str, ...]

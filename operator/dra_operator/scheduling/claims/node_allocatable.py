@@ -29,16 +29,16 @@ from dra_api.resource import (
 )
 
 from dra_operator.allocator import ClaimError, DeviceId
-from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.requests import (
+from dra_operator.scheduling.state.node import (
     Amounts,
+    LoadedNode,
     add,
     amounts_of,
     container_sum,
     pod_level_resources,
     pod_requests,
 )
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.wording import KIBI, amount
 
 RESOURCE_OF_DEVICES: Final = Reason("resource-of-devices", "Insufficient {subject} ({detail})", ends_with_any_pod=True)

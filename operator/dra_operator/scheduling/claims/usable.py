@@ -45,8 +45,8 @@ from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage, VolumeWait
 from dra_operator.scheduling.state.ahead import is_parked
 from dra_operator.scheduling.state.large import bytes_of_large, size_refusal
+from dra_operator.scheduling.state.node import extended_resources
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.requests import extended_resources
 
 CLAIM_ELSEWHERE: Final = Reason("claim-elsewhere", "resourceclaim not available on the node")
 GROUP_CLAIM_ELSEWHERE: Final = Reason(

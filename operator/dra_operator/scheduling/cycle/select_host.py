@@ -26,7 +26,7 @@ from dra_operator.scheduling.cycle.filter import Plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.scores import BEST_SCORE, PodScores, Raw, WeightedScores
-from dra_operator.scheduling.state.requests import MILLI_BILLIONTHS, milli_cpu_of
+from dra_operator.scheduling.state.node import MILLI_BILLIONTHS, milli_cpu_of
 from dra_operator.scheduling.strategies import ANNOTATION, BY_NAME, FIRST_FIT, Candidate, Strategy
 
 ROOM = "room"

@@ -38,8 +38,7 @@ from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
-from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.requests import Amounts, add, subtract
+from dra_operator.scheduling.state.node import Amounts, LoadedNode, add, subtract
 
 T = TypeVar("T")
 

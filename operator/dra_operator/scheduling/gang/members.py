@@ -25,7 +25,7 @@ from dra_operator.scheduling.cycle.filter import NodeStatus, Obstructed, Plan, P
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.rules import DO_NOT_SCHEDULE, POD_AFFINITY, SPREAD
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES
-from dra_operator.scheduling.state.requests import pod_requests
+from dra_operator.scheduling.state.node import pod_requests
 from dra_operator.scheduling.state.topology import affinity, anti_affinity
 
 Kind = tuple[object, ...]

@@ -40,7 +40,7 @@ from dra_operator.scheduling.gang.members import Kind, Member, members_of
 from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
-from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
+from dra_operator.scheduling.state.node import Amounts, add, node_requests, served_resources, subtract
 
 from .bundles import Bundle, Bundles
 from .nomination import PODS_PER_STEP, STEPS_PER_BUNDLE, may_preempt

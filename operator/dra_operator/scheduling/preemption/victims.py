@@ -29,8 +29,7 @@ from dra_operator.scheduling.cycle.filter import Fits, Plan
 from dra_operator.scheduling.pieces import Elapsed, Pause
 from dra_operator.scheduling.preemption.bundles import Bundle
 from dra_operator.scheduling.preemption.terms import BudgetsOfPods, Meter, Weight, born
-from dra_operator.scheduling.state.node import LoadedNode
-from dra_operator.scheduling.state.requests import Amounts, add, node_requests, served_resources, subtract
+from dra_operator.scheduling.state.node import Amounts, LoadedNode, add, node_requests, served_resources, subtract
 
 MOST_SUBSETS: Final = 1000
 """Limit on the sets of one level that are generated in search of a smaller one."""

@@ -34,9 +34,18 @@ from dra_operator.allocator import Features, node_selectors, scheduler_of
 from dra_operator.scheduling.state.ahead import GATE, is_placeholder
 from dra_operator.scheduling.state.gang import topology_of
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
-from dra_operator.scheduling.state.node import NODE_CONDITION, UNSCHEDULABLE, LoadedNode, tolerations_of, untolerated
+from dra_operator.scheduling.state.node import (
+    NODE_CONDITION,
+    POD_SLOTS,
+    UNSCHEDULABLE,
+    HostPort,
+    LoadedNode,
+    host_ports,
+    pod_requests,
+    tolerations_of,
+    untolerated,
+)
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.requests import POD_SLOTS, HostPort, host_ports, pod_requests
 from dra_operator.scheduling.state.topology import MOST_LABELS, MOST_RULES, has_too_many_rules
 
 from .rule import NodeRule, RuleSurroundings
@@ -288,7 +297,7 @@ PORT: Final = Reason("port", "{subject} is taken", ends_with_any_pod=True)
 class NodePorts(NodeRule):
     """Host ports of the pod must be free on the node (kube-scheduler's NodePorts).
 
-    ``state.requests`` says which ports conflict.
+    ``state.node`` says which ports conflict.
     """
 
     def __init__(self, ports: Sequence[HostPort]) -> None:

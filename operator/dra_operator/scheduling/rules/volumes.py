@@ -17,13 +17,13 @@ from dra_api.core import Node, Pod
 from dra_api.references import VolumeUse, is_made_for, volume_uses
 from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 
-from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.requests import (
+from dra_operator.scheduling.state.node import (
     Attachable,
     AttachedVolumes,
     attachable,
     claims_in,
 )
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 from .volume_binding import (
     NO_BINDINGS,

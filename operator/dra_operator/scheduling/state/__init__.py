@@ -52,21 +52,15 @@ from .large import (
     workload_without_bulk,
 )
 from .node import (
+    MILLI_BILLIONTHS,
     NO_NOMINATIONS,
     NODE_CONDITION,
+    POD_SLOTS,
     UNSCHEDULABLE,
+    Attachable,
     LoadedNode,
     Nomination,
     Nominations,
-    tolerations_of,
-    untolerated,
-)
-from .obstacle import Obstacle
-from .pods_by_node import PodsByNode, counts_alike
-from .requests import (
-    MILLI_BILLIONTHS,
-    POD_SLOTS,
-    Attachable,
     add,
     extended_resources,
     milli_cpu_of,
@@ -74,8 +68,12 @@ from .requests import (
     pod_requests,
     served_resources,
     subtract,
+    tolerations_of,
+    untolerated,
 )
-from .requests import host_ports as ports_held
+from .node import host_ports as ports_held
+from .obstacle import Obstacle
+from .pods_by_node import PodsByNode, counts_alike
 from .topology import Anchors, Place
 
 __all__ = [

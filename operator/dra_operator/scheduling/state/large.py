@@ -45,7 +45,7 @@ from msgspec import Raw, structs
 from msgspec.structs import replace
 
 from dra_operator.scheduling.state.ahead import HOLD
-from dra_operator.scheduling.state.requests import POD_SLOTS, pod_requests
+from dra_operator.scheduling.state.node import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10
 """Bytes as JSON. An ordinary pod has one to three thousand."""
