@@ -220,6 +220,13 @@ class Workload(Object, frozen=True):
         return self.status.admission is not None and self.has("QuotaReserved") and not self.has("Evicted")
 
     @property
+    def flavors(self) -> set[str]:
+        """The names of the flavors that Kueue has assigned."""
+        admission = self.status.admission
+        sets = admission.pod_set_assignments or () if admission is not None else ()
+        return {name for each in sets for name in (each.flavors or {}).values()}
+
+    @property
     def pod_priority(self) -> int | None:
         """The priority that its pods get from the PriorityClass of the job, or None if the templates say it."""
         ref = self.spec.priority_class_ref

@@ -18,6 +18,7 @@ from dra_operator.admission.planner import Outcome
 from dra_operator.admission.workloads import (
     CHECK_MESSAGE_CHARACTERS,
     CheckDecision,
+    CheckNames,
     CheckState,
     after_eviction,
     decision_patch,
@@ -30,7 +31,7 @@ from dra_operator.commands.simulated.claims import ClaimQuotas
 from objects import Make
 from strange_workloads import PLAIN, strange
 
-NAMES = frozenset({"devices"})
+NAMES = CheckNames(frozenset({"devices"}), frozenset({"devices"}))
 FLAVORS = {"any": ResourceFlavor()}
 
 
@@ -46,9 +47,9 @@ def looked_at(workload: Workload, now: datetime) -> None:
     """What the controller asks and writes about it before and after the planner."""
     retry = CheckDecision(CheckState.RETRY, "no", 5.0)
     stage_of(workload, NAMES, now, 300.0)
-    rank(workload), rank_of_promise(workload, NAMES, now)
-    after_eviction(workload, NAMES, retry)
-    decision_patch(workload, NAMES, retry, "now"), requeue_patch(workload, NAMES, "now")
+    rank(workload), rank_of_promise(workload, NAMES.known, now)
+    after_eviction(workload, NAMES.active, retry)
+    decision_patch(workload, NAMES.active, retry, "now"), requeue_patch(workload, NAMES.active, "now")
 
 
 async def test_any_value_at_any_field_is_answered_alone(world: AdmissionWorld) -> None:

@@ -51,6 +51,7 @@ from .workloads import (
     DOUBLED_ATTEMPTS,
     AdmissionSettings,
     CheckDecision,
+    CheckNames,
     CheckStage,
     CheckState,
     active_patch,
@@ -58,10 +59,10 @@ from .workloads import (
     backoff_seconds,
     decision_patch,
     evicted_at,
-    own_checks,
     promised_at,
     rank,
     rank_of_promise,
+    replaced_slice,
     requeue_patch,
     stage_of,
     states,
@@ -132,6 +133,8 @@ class Memory:
     """The quota that it had last: its flavors say which nodes it may use."""
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The nodes of its promise, by pod set."""
+    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    """Its flavors as they were when it was promised a place: Kueue has put their labels into its pods."""
     promised_at: datetime | None = None
     """When the promise began, by the clocks of those who wrote it."""
     promise_began: float = -math.inf
@@ -174,7 +177,7 @@ class AdmissionController:
         self.is_idle = False
         """Whether it waits for something to happen."""
         self._failed_checks: dict[str, float] = {}
-        self._names = frozenset[str]()
+        self._names = CheckNames()
         self._follow_ups = set[asyncio.Task[None]]()
         self._follow_up_limit = asyncio.Semaphore(WRITES)
         self._open: set[str] = set()
@@ -224,13 +227,11 @@ class AdmissionController:
 
         All else waits for ``run``: pods do not wait for a decision about a Workload, nor for a write.
         """
-        names = own_checks(self._cluster.store_of(AdmissionCheck))
-        promised = self._stages(names)[CheckStage.PROMISED]
+        stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
         try:
-            if promised:
-                await self._ask(
-                    {CheckStage.PROMISED: promised, CheckStage.CANDIDATE: [], CheckStage.BACKING_OFF: []}, names
-                )
+            if stages[CheckStage.PROMISED]:
+                nothing = {stage: list[Workload]() for stage in CheckStage}
+                await self._ask({**nothing, CheckStage.PROMISED: stages[CheckStage.PROMISED]})
         except Exception:
             logger.exception("promises of earlier processes are not kept")
             self._forget_view()
@@ -272,19 +273,19 @@ class AdmissionController:
         self._news.clear()
         self._due, self._is_cut = math.inf, False
         await self._activate_checks()
-        names = own_checks(self._cluster.store_of(AdmissionCheck))
-        stages = self._stages(names)
+        stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
-        self._forget_promises({it.metadata.uid for it in stages[CheckStage.PROMISED]})
+        promised = (*stages[CheckStage.PROMISED], *stages[CheckStage.LATE])
+        self._forget_promises({it.metadata.uid for it in promised})
         if not self._has_work(stages):
             if len(self._changes) + len(self._held) > MOST_NOTED_CHANGES:
                 self._forget_view()
             return
-        await self._ask(stages, names)
+        await self._ask(stages)
 
-    async def _ask(self, stages: Mapping[CheckStage, Sequence[Workload]], names: frozenset[str]) -> None:
+    async def _ask(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
         """Ask the planner about these Workloads, and carry out what it answers."""
-        question, freed = self._question(stages, names), self._freed
+        question, freed = self._question(stages), self._freed
         began = self._clock()
         planner = self._planner
         if planner is None:
@@ -298,7 +299,7 @@ class AdmissionController:
         self._is_cut = bool(answers.left)
         for uid in answers.looked:
             self._memory.setdefault(uid, Memory()).looked = freed
-        await self._carry_out(answers, names)
+        await self._carry_out(answers, stages[CheckStage.LATE])
 
     def _forget_view(self) -> None:
         """Have the next view made of what the cache has then, without what was noted for this one."""
@@ -306,7 +307,7 @@ class AdmissionController:
         self._changes.clear()
         self._held.clear()
 
-    def _stages(self, names: frozenset[str]) -> Mapping[CheckStage, list[Workload]]:
+    def _stages(self, names: CheckNames) -> Mapping[CheckStage, list[Workload]]:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         now, promise, store = self._now(), self._settings.promise, self._cluster.store_of(Workload)
         if names != self._names:
@@ -320,6 +321,8 @@ class AdmissionController:
                 continue
             memory = self._memory.setdefault(workload.metadata.uid, Memory())
             if stage is CheckStage.CANDIDATE:
+                if self._is_replacing(workload):
+                    continue
                 memory.admission, memory.is_started = workload.status.admission, False
                 if self._is_unsure(workload, memory):
                     stage = CheckStage.PROMISED  # the same is written again, or the watch brings what became of it
@@ -333,12 +336,20 @@ class AdmissionController:
             self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
         return found
 
-    def _moment(self, workload: Workload, names: frozenset[str], now: datetime) -> datetime:
+    def _is_replacing(self, workload: Workload) -> bool:
+        """Return whether the Workload replaces a slice of its job that has not finished yet.
+
+        Until Kueue has finished that one, its promise and this Workload's would be for the same pods.
+        """
+        replaced = self._cluster.store_of(Workload).get(replaced_slice(workload))
+        return replaced is not None and replaced.has_quota and not replaced.has("Finished")
+
+    def _moment(self, workload: Workload, names: CheckNames, now: datetime) -> datetime:
         """Return the time by which the promise is to be measured: clocks that are set do not end it, or extend it."""
-        if not workload.has_quota or not any(states(workload, names)):
+        if not workload.has_quota or not any(states(workload, names.known)):
             return now
         memory = self._memory.setdefault(workload.metadata.uid, Memory())
-        began = promised_at(workload, names, _UNKNOWN_TIME)
+        began = promised_at(workload, names.known, _UNKNOWN_TIME)
         if memory.promised_at != began:
             # Only of what was written before this process saw the Workload the clocks say how old it is.
             age = (now - began).total_seconds() if memory.promised_at is None else 0.0
@@ -372,6 +383,7 @@ class AdmissionController:
         has_changed = self._workloads_changed or self._cluster_changed
         if not (
             stages[CheckStage.CANDIDATE]
+            or stages[CheckStage.LATE]
             or stages[CheckStage.BACKING_OFF]
             or (has_changed and stages[CheckStage.PROMISED])
         ):
@@ -379,7 +391,7 @@ class AdmissionController:
         self._workloads_changed = self._cluster_changed = False
         return True
 
-    def _question(self, stages: Mapping[CheckStage, Sequence[Workload]], names: frozenset[str]) -> CheckRound:
+    def _question(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> CheckRound:
         cluster, now = self._cluster, self._now()
         if self._planner is None:
             objects = [obj for kind in _PLANNED for obj in cluster.store_of(kind)]
@@ -387,18 +399,31 @@ class AdmissionController:
             self._held = dict(self._all_held)
         changes, self._changes = self._changes, {}
         held, self._held = self._held, {}
-        promised = sorted(stages[CheckStage.PROMISED], key=lambda it: rank_of_promise(it, names, now))
+        flavors = {it.metadata.name: it for it in cluster.store_of(ResourceFlavor)}
+        promised = [*stages[CheckStage.PROMISED], *stages[CheckStage.LATE]]
+        promised.sort(key=lambda it: rank_of_promise(it, self._names.known, now))
+        for workload in stages[CheckStage.CANDIDATE]:
+            self._memory[workload.metadata.uid].flavors = {}
+        for workload in (*promised, *stages[CheckStage.CANDIDATE]):
+            memory = self._memory[workload.metadata.uid]
+            memory.flavors = {
+                name: known for name in workload.flavors if (known := memory.flavors.get(name) or flavors.get(name))
+            }
         return CheckRound(
             changes=list(changes.values()),
             held=held,
             flying=list(cluster.allocated_devices.flying()),
             assumed=list(cluster.assumed_pods()),
-            flavors={it.metadata.name: it for it in cluster.store_of(ResourceFlavor)},
-            promised=[PromisedWorkload(it, self._memory[it.metadata.uid].nodes) for it in promised],
+            flavors=flavors,
+            promised=[self._promised(it) for it in promised],
             candidates=sorted(stages[CheckStage.CANDIDATE], key=rank),
             backing_off=[self._with_flavors(it) for it in sorted(stages[CheckStage.BACKING_OFF], key=rank)],
             now=now,
         )
+
+    def _promised(self, workload: Workload) -> PromisedWorkload:
+        memory = self._memory[workload.metadata.uid]
+        return PromisedWorkload(workload, memory.nodes, memory.flavors)
 
     def _with_flavors(self, workload: Workload) -> Workload:
         """Return the Workload with the quota that it had last: it may get the same again."""
@@ -407,7 +432,7 @@ class AdmissionController:
 
     # --- what follows ---
 
-    async def _carry_out(self, answers: CheckAnswers, names: frozenset[str]) -> None:
+    async def _carry_out(self, answers: CheckAnswers, late: Sequence[Workload]) -> None:
         for uid in answers.started:
             self._memory.setdefault(uid, Memory()).is_started = True
             self._promise(uid, ())
@@ -420,12 +445,23 @@ class AdmissionController:
                 self._kept(uid, outcome)
         limit = asyncio.Semaphore(WRITES)
         async with asyncio.TaskGroup() as group:
+            for workload in late:
+                group.create_task(self._confirm(workload, limit))
             for outcome in asked:
-                group.create_task(self._decide(outcome, names, limit))
+                group.create_task(self._decide(outcome, limit))
             for outcome in answers.backing_off.values():
                 if outcome.fits:
                     group.create_task(self._requeue(outcome.workload, limit))
         self._metrics.promises.set(len(self._seats))
+
+    async def _confirm(self, workload: Workload, limit: asyncio.Semaphore) -> None:
+        """Write Ready into a Workload that Kueue had admitted before its queue named the check."""
+        decision = CheckDecision(CheckState.READY, "Kueue had admitted the workload before its queue named this check")
+        async with limit:
+            written = await self._write(workload, decision)
+        if written is Written.YES:
+            self._metrics.decided(decision.state)
+            logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
 
     def _kept(self, uid: str, outcome: Outcome) -> None:
         memory = self._memory.setdefault(uid, Memory())
@@ -438,7 +474,7 @@ class AdmissionController:
         memory.is_broken = not outcome.fits
         self._promise(uid, outcome.seats)
 
-    async def _decide(self, outcome: Outcome, names: frozenset[str], limit: asyncio.Semaphore) -> None:
+    async def _decide(self, outcome: Outcome, limit: asyncio.Semaphore) -> None:
         workload = outcome.workload
         uid = workload.metadata.uid
         memory = self._memory.setdefault(uid, Memory())
@@ -453,9 +489,9 @@ class AdmissionController:
                 CheckState.READY, f"all pods fit on {_places(outcome.seats)}" if outcome.seats else ""
             )
         else:
-            decision = self._refusal(outcome, memory, names)
+            decision = self._refusal(outcome, memory)
         async with limit:
-            written = await self._write(workload, self._at_once(decision, memory), names)
+            written = await self._write(workload, self._at_once(decision, memory))
         if written is not Written.YES:
             memory.back_off = None
             if written is Written.UNKNOWN and decision.state is CheckState.READY and outcome.seats:
@@ -493,7 +529,7 @@ class AdmissionController:
     def _follow_eviction(self, workload: Workload) -> None:
         """Write the back-off into an evicted Workload: at once, since Kueue is about to give it quota again."""
         memory = self._memory.get(workload.metadata.uid)
-        wanted = after_eviction(workload, self._names, memory.back_off if memory is not None else None)
+        wanted = after_eviction(workload, self._names.active, memory.back_off if memory is not None else None)
         if wanted is not None:
             task = asyncio.create_task(self._write_follow_up(workload, wanted))
             self._follow_ups.add(task)
@@ -502,18 +538,18 @@ class AdmissionController:
     async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
         # Kueue's next write of the Workload refuses this one, and comes here as the next version of it.
         async with self._follow_up_limit:
-            written = await self._write(workload, wanted, self._names, evicted_at(workload))
+            written = await self._write(workload, wanted, evicted_at(workload))
         memory = self._memory.get(workload.metadata.uid)
         if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
             memory.back_off, memory.lost_turns = None, 0
 
-    def _refusal(self, outcome: Outcome, memory: Memory, names: frozenset[str]) -> CheckDecision:
+    def _refusal(self, outcome: Outcome, memory: Memory) -> CheckDecision:
         now = self._clock()
         if outcome.is_final:
             return CheckDecision(CheckState.REJECTED, outcome.reason)
         if not outcome.fits_never:
             memory.never_since = None
-            counted = max((it.retry_count or 0 for _, it in states(outcome.workload, names)), default=0)
+            counted = max((it.retry_count or 0 for _, it in states(outcome.workload, self._names.active)), default=0)
             wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
             return CheckDecision(CheckState.RETRY, outcome.reason, wait)
         if memory.never_since is None:
@@ -545,7 +581,7 @@ class AdmissionController:
         meta = workload.metadata
         async with limit:
             try:
-                patch = requeue_patch(workload, self._names, format_time(self._now()))
+                patch = requeue_patch(workload, self._names.active, format_time(self._now()))
                 raw = await self._client.patch(
                     WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
                 )
@@ -560,12 +596,10 @@ class AdmissionController:
         logger.info("workload %s: devices came free: its back-off ends", workload.key)
         self._control.answered(convert(Workload, raw))
 
-    async def _write(
-        self, workload: Workload, decision: CheckDecision, names: frozenset[str], time: str = ""
-    ) -> Written:
+    async def _write(self, workload: Workload, decision: CheckDecision, time: str = "") -> Written:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""
         meta = workload.metadata
-        patch = decision_patch(workload, names, decision, time or format_time(self._now()))
+        patch = decision_patch(workload, self._names.active, decision, time or format_time(self._now()))
         try:
             raw = await self._client.patch(
                 WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"

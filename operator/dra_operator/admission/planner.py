@@ -51,7 +51,7 @@ from dra_operator.scheduling.state import (
     workload_without_bulk,
 )
 
-from .workloads import CHECK_MESSAGE_CHARACTERS
+from .workloads import CHECK_MESSAGE_CHARACTERS, replaced_slice
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +96,14 @@ class SeenChange(NamedTuple):
 
 
 class PromisedWorkload(NamedTuple):
-    """A Workload to be placed, with the nodes of its pods in an earlier round, by pod set."""
+    """A Workload to be placed, with the nodes of its pods in an earlier round, by pod set.
+
+    ``flavors`` are its own ones as they were when it was promised a place.
+    """
 
     workload: Workload
     nodes: Mapping[str, Sequence[str]] = {}
+    flavors: Mapping[str, ResourceFlavor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,7 @@ class Planner:
         self._placing = Placing(
             self._cluster, self._allocator, _Templates(self._cluster), quotas, lambda: self._now, self._pause
         )
+        self._pods_by_owner: Mapping[tuple[str, str], Sequence[Pod]] = {}
         self._now = datetime.min
         self._is_stopped = False
         self._due, self._resumed = 0.0, 0.0
@@ -250,9 +255,11 @@ class Planner:
         answers = CheckAnswers()
         self._searched.clear()
         try:
-            pods = self._pods_by_owner({wanted.workload.metadata.namespace for wanted in question.promised})
+            slices = [it for it in (*question.candidates, *question.backing_off) if replaced_slice(it)]
+            named = (*(wanted.workload for wanted in question.promised), *slices)
+            self._pods_by_owner = self._by_owner({workload.metadata.namespace for workload in named})
             for wanted in question.promised:
-                self._keep(wanted, pods, question.flavors, answers)
+                self._keep(wanted, question.flavors, answers)
             self._decide(question, answers)
         finally:
             self._take_back()
@@ -362,7 +369,7 @@ class Planner:
 
     # --- promises ---
 
-    def _pods_by_owner(self, namespaces: set[str]) -> Mapping[tuple[str, str], Sequence[Pod]]:
+    def _by_owner(self, namespaces: set[str]) -> Mapping[tuple[str, str], Sequence[Pod]]:
         """Return the pods by namespace and by each name or UID that they have of an owner.
 
         A look at all pods of the namespace for each promise would be quadratic.
@@ -378,29 +385,34 @@ class Planner:
                 found[meta.namespace, owner].append(pod)
         return found
 
-    def _keep(
-        self,
-        wanted: PromisedWorkload,
-        pods: Mapping[tuple[str, str], Sequence[Pod]],
-        flavors: Mapping[str, ResourceFlavor],
-        answers: CheckAnswers,
-    ) -> None:
+    def _pods_of(self, workload: Workload) -> list[Pod]:
+        """Return the pods of a Workload that are there."""
+        meta, owner = workload.metadata, workload.metadata.controller
+        named = {meta.name, owner.uid if owner is not None else ""}
+        its = (pod for name in sorted(named) for pod in self._pods_by_owner.get((meta.namespace, name), ()))
+        return [pod for pod in {pod.key: pod for pod in its}.values() if workload.owns(pod)]
+
+    def _keep(self, wanted: PromisedWorkload, flavors: Mapping[str, ResourceFlavor], answers: CheckAnswers) -> None:
         """Place the pods of a promise that have no node yet: those of the cluster, and those still to be made."""
         workload = wanted.workload
-        uid = workload.metadata.uid
+        uid, lacking = workload.metadata.uid, ""
+        sets: Sequence[tuple[Pod, int]] = ()
         try:
-            sets = planned_sets(workload, flavors)
+            sets = planned_sets(workload, {**flavors, **wanted.flavors})
+        except kueue.FlavorMissing as error:
+            lacking = str(error)  # those that are made know their nodes without it
         except kueue.WorkloadError as error:
             answers.promised[uid] = Outcome.without_place(workload, str(error))
             return
-        meta, owner = workload.metadata, workload.metadata.controller
-        named = {meta.name, owner.uid if owner is not None else ""}
-        likely = {pod.key: pod for name in sorted(named) for pod in pods.get((meta.namespace, name), ())}
-        there = [pod for pod in likely.values() if workload.owns(pod)]
+        there = self._pods_of(workload)
         waiting = [pod for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
         # Those on their way to a node hold what they need already. Nothing is certain before they are bound.
         placeless = [_opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
         missing = [*placeless, *self.copies(self._cluster, workload, _unmade(sets, there))]
+        if lacking:
+            found = self._seated(workload, placeless, wanted.nodes) if placeless else Outcome(workload)
+            answers.promised[uid] = Outcome.without_place(workload, found.reason or lacking, seats=found.seats)
+            return
         if missing:
             answers.promised[uid] = self._seated(workload, missing, wanted.nodes)
         elif waiting:
@@ -472,7 +484,8 @@ class Planner:
         except kueue.WorkloadError as error:
             text = f"{shortened(str(error), QUOTED_CHARACTERS)}: correct the pod template or the queue"
             return Outcome.without_place(workload, text, is_final=True)
-        pods = self.copies(self._cluster, workload, sets)
+        running = self._running(workload) if replaced_slice(workload) else ()
+        pods = self.copies(self._cluster, workload, _unmade(sets, running))
         if not pods:
             return Outcome(workload)
         self._due = time.monotonic() + SEARCH_SECONDS
@@ -493,6 +506,11 @@ class Planner:
             self._placing.undo(mark)
             return Outcome.without_place(workload, f"it cannot be planned: {error}")
         return Outcome(workload, tuple(_seat(workload, it) for it in found if isinstance(it, Placed)))
+
+    def _running(self, workload: Workload) -> Sequence[Pod]:
+        """Return the pods of an elastic job that go on running when it grows: they have their places."""
+        its = (pod for pod in self._pods_of(workload) if self._cluster.is_bound(pod) and not pod_is_done(pod))
+        return [pod for pod in its if pod.metadata.deletion_timestamp is None]
 
     def _together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
         """Place all or none. A single pod that does not fit says why in its own words."""
@@ -577,7 +595,8 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
 
 def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
     """Yield the pods that are not made yet, with their number."""
-    made = Counter((pod.metadata.labels or {}).get(POD_SET, "") for pod in there)
+    # A pod that ended without a node has used up no place: another one is made for it.
+    made = Counter(_set_of(pod) for pod in there if pod.spec.node_name or not pod_is_done(pod))
     for pod, number in sets:
         for name in (_set_of(pod), ""):  # a pod that names no set may be of any
             known = min(made[name], number)
@@ -621,5 +640,6 @@ def _shape(workload: Workload) -> bytes:
     sets = [(it.name, it.count, it.template.spec, it.template.metadata) for it in spec.pod_sets or ()]
     updates = [it.pod_set_updates for it in status.admission_checks or ()]
     kept = status.admission, status.reclaimable_pods
-    decisive = workload.metadata.namespace, workload.pod_priority, sets, updates, kept
+    slice_of = workload.metadata.uid if replaced_slice(workload) else ""  # its pods that run decide as well
+    decisive = workload.metadata.namespace, workload.pod_priority, sets, updates, kept, slice_of
     return hashlib.blake2b(encode(decisive), digest_size=16).digest()

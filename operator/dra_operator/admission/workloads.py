@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dra_api.codec import to_dict
 from dra_api.kueue import AdmissionCheck, AdmissionCheckState, Workload
@@ -29,6 +29,8 @@ CONTROLLER_NAME: Final = "dra.kopf.dev/fit"
 """``spec.controllerName`` of the checks that are answered here."""
 ADMISSION_CHECK: Final = "AdmissionCheck"
 """The reason of Kueue's condition Evicted after *Retry*."""
+REPLACED_SLICE: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+"""The annotation of a Workload by which an elastic job grows."""
 CHECK_MESSAGE_CHARACTERS: Final = 4000
 """Of a check. Kueue takes 32,768 bytes, four for a character."""
 FIRST_BACKOFF_SECONDS: Final = 60.0
@@ -64,15 +66,37 @@ class CheckStage(StrEnum):
     """It has quota, and a check is pending."""
     PROMISED = "promised"
     """All its checks are ready, and it has quota."""
+    LATE = "late"
+    """It is admitted, and a check is pending that its queue did not name then."""
     BACKING_OFF = "backing off"
     """It was evicted after *Retry*, and Kueue waits before it tries again."""
     NONE = "none"
     """Nothing."""
 
 
-def own_checks(checks: Iterable[AdmissionCheck]) -> frozenset[str]:
-    """Return the names of the checks that are answered here."""
-    return frozenset(it.metadata.name for it in checks if it.spec.controller_name == CONTROLLER_NAME and is_active(it))
+class CheckNames(NamedTuple):
+    """``active``: the checks that are answered here. ``known``: also those that are not, or not any more.
+
+    A promise stays when its check gets parameters, or is deleted: Kueue leaves the Workload admitted.
+    """
+
+    active: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+
+    def after(self, checks: Iterable[AdmissionCheck]) -> CheckNames:
+        """Return the names by these checks, which follow on those of ``self``."""
+        active, ours, theirs = set[str](), set[str](), set[str]()
+        for check in checks:
+            name = check.metadata.name
+            (ours if check.spec.controller_name == CONTROLLER_NAME else theirs).add(name)
+            if name in ours and is_active(check):
+                active.add(name)
+        return CheckNames(frozenset(active), frozenset(ours | (self.known - theirs)))
+
+
+def own_checks(checks: Iterable[AdmissionCheck]) -> CheckNames:
+    """Return the names of the checks of the operator."""
+    return CheckNames().after(checks)
 
 
 def is_active(check: AdmissionCheck) -> bool:
@@ -87,21 +111,34 @@ def states(workload: Workload, names: Collection[str]) -> Iterator[tuple[int, Ad
             yield number, state
 
 
-def stage_of(workload: Workload, names: Collection[str], now: datetime, promise_seconds: float) -> CheckStage:
+def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_seconds: float) -> CheckStage:
     """Return what the Workload needs. A promise that is over before Kueue admitted the Workload is decided anew."""
-    its = [state for _, state in states(workload, names)]
+    its = [state for _, state in states(workload, names.known)]
     is_over = workload.has("Finished") or workload.spec.active is False
     if not its or is_over or workload.metadata.deletion_timestamp is not None:
         return CheckStage.NONE
     if not workload.has_quota:
-        return CheckStage.BACKING_OFF if _backs_off(workload, names, now) else CheckStage.NONE
+        return CheckStage.BACKING_OFF if _backs_off(workload, names.active, now) else CheckStage.NONE
     if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
         return CheckStage.NONE
-    if any(state.state == CheckState.PENDING for state in its):
-        return CheckStage.CANDIDATE
-    if (now - promised_at(workload, names, now)).total_seconds() < promise_seconds:
+    is_admitted = workload.has("Admitted")
+    if any(state.state == CheckState.PENDING and state.name in names.active for state in its):
+        # Its pods may run. Kueue would end them if they did not fit a second time.
+        return CheckStage.LATE if is_admitted else CheckStage.CANDIDATE
+    if not any(state.state == CheckState.READY for state in its):
+        return CheckStage.NONE
+    if (now - promised_at(workload, names.known, now)).total_seconds() < promise_seconds:
         return CheckStage.PROMISED
-    return CheckStage.NONE if workload.has("Admitted") else CheckStage.CANDIDATE
+    is_answered = any(state.name in names.active for state in its)
+    return CheckStage.CANDIDATE if is_answered and not is_admitted else CheckStage.NONE
+
+
+def replaced_slice(workload: Workload) -> str:
+    """Return the key of the Workload that this one replaces, with more pods of the same job, or an empty text.
+
+    Kueue finishes that one as soon as this one has quota, and the pods of both are the same.
+    """
+    return (workload.metadata.annotations or {}).get(REPLACED_SLICE, "")
 
 
 def promised_at(workload: Workload, names: Collection[str], now: datetime) -> datetime:

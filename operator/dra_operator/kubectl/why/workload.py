@@ -94,7 +94,7 @@ def _state(workload: Workload) -> str:
 
 
 def _checks(seen: Observed, workload: Workload) -> Iterator[str]:
-    ours = own_checks(seen.every(AdmissionCheck))
+    ours = own_checks(seen.every(AdmissionCheck)).known
     states = workload.status.admission_checks or ()
     for state in states:
         whose = "" if state.name in ours or not ours else ", of another controller"
@@ -144,8 +144,14 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
         known.scoring_strategy or STRATEGIES[0], DEFAULT_BUDGET_STEPS, known.device_order or DEVICE_ORDERS[0]
     )
     stages = {it.key: stage_of(it, names, seen.taken, PROMISE_SECONDS) for it in seen.every(Workload)}
-    promised = [it for it in seen.every(Workload) if stages[it.key] is CheckStage.PROMISED]
-    promised.sort(key=lambda it: rank_of_promise(it, names, seen.taken))
+    keeping = (CheckStage.PROMISED, CheckStage.LATE)
+    # An admitted Workload whose promise is over may have pods that run, and does not need room for them once more.
+    promised = [
+        it
+        for it in seen.every(Workload)
+        if stages[it.key] in keeping or (it.key == workload.key and it.has("Admitted") and it.has_quota)
+    ]
+    promised.sort(key=lambda it: rank_of_promise(it, names.known, seen.taken))
     is_promised = any(it.key == workload.key for it in promised)
     kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
     planner = Planner(made.cluster, view, [obj for kind in kinds for obj in made.cluster.store_of(kind)])

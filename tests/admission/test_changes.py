@@ -1,0 +1,191 @@
+"""What becomes of decisions and promises when something else changes than devices: checks, flavors, templates, jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from admission_world import AdmissionWorld
+from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from kueue_model import admission_check, is_true, pods_of, workload
+from objects import Make, Obj
+
+
+@pytest.fixture
+def world() -> AdmissionWorld:
+    made = AdmissionWorld()
+    made.furnish(nodes=2, devices=2)
+    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    return made
+
+
+async def promise(world: AdmissionWorld, *jobs: Obj) -> None:
+    """Wait until the Workloads are admitted; their pods do not come by themselves."""
+    world.kueue.makes_pods = False
+    for job in jobs:
+        world.api.add(WORKLOADS, job)
+    names = [job["metadata"]["name"] for job in jobs]
+    await world.until("admitted", lambda: all(is_true(world.workload(it), "Admitted") for it in names))
+
+
+async def test_a_check_that_a_queue_gets_later_evicts_no_job_that_runs(world: AdmissionWorld) -> None:
+    """Kueue adds it to admitted Workloads as Pending. A second place for their pods there is not."""
+    world.kueue.check = None
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.start()
+    async with world.running():
+        await world.until("train runs", lambda: len(world.pods("train")) == 3)
+        pending = {"name": "devices", "state": "Pending", "message": "", "lastTransitionTime": world.now}
+        world.kueue.check = "devices"
+        world.api.change(WORKLOADS, "ns/train", lambda it: it["status"].update(admissionChecks=[pending]))
+        await world.until("answered", lambda: world.check("train")["state"] != "Pending")
+        assert world.check("train")["state"] == "Ready"
+        await world.rests(0.3)
+    assert len(world.pods("train")) == 3
+    assert world.kueue.decided["Retry"] == 0
+
+
+async def test_a_check_that_comes_later_keeps_places_for_pods_that_are_missing(world: AdmissionWorld) -> None:
+    world.kueue.check, world.kueue.makes_pods = None, False
+    world.api.add(WORKLOADS, workload("train", 4))
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("train"))
+        pending = {"name": "devices", "state": "Pending", "message": "", "lastTransitionTime": world.now}
+        world.kueue.check = "devices"
+        world.api.change(WORKLOADS, "ns/train", lambda it: it["status"].update(admissionChecks=[pending]))
+        await world.until("answered", lambda: world.check("train")["state"] == "Ready")
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert world.bound() == []
+
+
+def unanswerable(check: Obj) -> None:
+    check["spec"]["parameters"] = {"apiGroup": "x", "kind": "X", "name": "x"}
+
+
+@pytest.mark.parametrize("change", ["deleted", "deleted and made again", "parameters"])
+async def test_a_promise_stays_when_its_check_goes(world: AdmissionWorld, change: str) -> None:
+    """Kueue leaves the Workload admitted."""
+    world.start()
+    async with world.running():
+        await promise(world, workload("train", 4))
+        if change == "parameters":
+            world.api.change(ADMISSION_CHECKS, "devices", unanswerable)
+        else:
+            world.api.drop(ADMISSION_CHECKS, "devices")
+            await world.rests(0.2)
+        if change == "deleted and made again":
+            world.api.add(ADMISSION_CHECKS, admission_check())
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert world.bound() == []
+
+
+async def test_a_check_that_another_controller_takes_over_promises_nothing(world: AdmissionWorld) -> None:
+    world.start()
+    async with world.running():
+        await promise(world, workload("train", 4))
+        world.api.change(ADMISSION_CHECKS, "devices", lambda it: it["spec"].update(controllerName="example.com/x"))
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.until("another pod gets a device", lambda: world.bound() == ["thief"], 5)
+
+
+async def test_two_checks_of_the_operator_are_one_promise(world: AdmissionWorld) -> None:
+    world.api.add(ADMISSION_CHECKS, admission_check("second"))
+    job = workload("train", 2)
+    states = [
+        {"name": name, "state": "Pending", "message": "", "lastTransitionTime": world.now} for name in ("second",)
+    ]
+    job["status"] = {"admissionChecks": states}
+    world.start()
+    async with world.running():
+        await promise(world, job, workload("other", 2))
+        assert {it["state"] for it in world.workload("train")["status"]["admissionChecks"]} == {"Ready"}
+        assert world.seen("dra_operator_admission_promises") == 2
+        assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+def gone(world: AdmissionWorld) -> None:
+    world.api.drop(RESOURCE_FLAVORS, "any")
+
+
+def elsewhere(world: AdmissionWorld) -> None:
+    world.api.change(RESOURCE_FLAVORS, "any", lambda it: it.update(spec={"nodeLabels": {"pool": "b"}}))
+
+
+@pytest.mark.parametrize("change", [gone, elsewhere])
+async def test_a_promise_is_for_the_flavor_as_it_was_then(
+    world: AdmissionWorld, change: Callable[[AdmissionWorld], None]
+) -> None:
+    """Kueue has put its labels into the job."""
+    world.api.change(RESOURCE_FLAVORS, "any", lambda it: it.update(spec={"nodeLabels": {"pool": "a"}}))
+    for name in ("node-0", "node-1"):
+        world.api.change(NODES, name, lambda it: it["metadata"]["labels"].update(pool="a"))
+    world.start()
+    async with world.running():
+        await promise(world, job := workload("train", 4))
+        change(world)
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert world.bound() == []
+        assert world.seen("dra_operator_admission_broken_promises_total") == 0
+        for pod in pods_of(job):
+            pod["spec"]["nodeSelector"] = {"pool": "a"}
+            world.api.add(PODS, pod)
+        await world.until("the job runs", lambda: len(world.pods("train")) == 4)
+
+
+async def test_pods_that_are_there_keep_their_promise_without_their_flavor_after_a_restart(
+    world: AdmissionWorld,
+) -> None:
+    world.start()
+    job = workload("train", 4)
+    async with world.running():
+        await promise(world, job)
+    gone(world)
+    for pod in pods_of(job):
+        gated = {**pod["spec"], "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+        world.api.add(PODS, {**pod, "spec": gated})
+    world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.rests(0.5)
+        assert world.bound() == []
+
+
+async def test_an_elastic_job_that_grows_needs_room_for_its_further_pods_alone(world: AdmissionWorld) -> None:
+    world.start()
+    async with world.running():
+        world.api.add(WORKLOADS, workload("train", 3))
+        await world.until("it runs", lambda: len(world.pods("train")) == 3)
+        larger = workload("train-2", 4, created="2026-01-01T00:00:01Z")
+        larger["metadata"]["ownerReferences"] = world.workload("train")["metadata"]["ownerReferences"]
+        larger["metadata"]["annotations"] = {"kueue.x-k8s.io/workload-slice-replacement-for": "ns/train"}
+        world.kueue.makes_pods = False
+        world.api.add(WORKLOADS, larger)
+        await world.rests(0.3)
+        assert not world.is_admitted("train-2"), "decided before Kueue has finished the slice that it replaces"
+        finished = {"type": "Finished", "status": "True", "reason": "WorkloadSliceReplaced", "message": ""}
+        world.api.change(
+            WORKLOADS, "ns/train", lambda it: it["status"]["conditions"].append({**finished, "lastTransitionTime": ""})
+        )
+        await world.until("it is admitted", lambda: world.is_admitted("train-2"), 5)
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.3)
+        assert "thief" not in world.bound()
+    assert world.kueue.decided["Retry"] == 0
+
+
+async def test_a_pod_that_failed_without_a_node_is_made_again_and_has_its_place(world: AdmissionWorld) -> None:
+    world.start()
+    async with world.running():
+        await promise(world, job := workload("train", 4))
+        *others, last = pods_of(job)
+        world.api.add(PODS, {**last, "status": {"phase": "Failed"}})
+        for pod in others:
+            world.api.add(PODS, pod)
+        await world.until("three run", lambda: len(world.pods("train")) == 3)
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.rests(0.5)
+        assert "thief" not in world.bound()
