@@ -189,3 +189,46 @@ async def test_a_pod_that_failed_without_a_node_is_made_again_and_has_its_place(
         world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
         await world.rests(0.5)
         assert "thief" not in world.bound()
+
+
+def too_large() -> Obj:
+    """A template of more than 64 KiB that an API server admits."""
+    template = Make.template()
+    template["spec"]["spec"]["devices"]["config"] = [
+        {"opaque": {"driver": "gpu.example.com", "parameters": {"x": "x" * 9000}}} for _ in range(10)
+    ]
+    return template
+
+
+def malformed() -> Obj:
+    template = Make.template()
+    template["spec"]["spec"]["devices"]["requests"] = "all"
+    return template
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (too_large(), "ResourceClaimTemplate ns/tmpl has a spec of 89 KiB, and dra-operator allocates at most 64 KiB"),
+        (malformed(), "ResourceClaimTemplate ns/tmpl cannot be read"),
+        (None, "ResourceClaimTemplate ns/tmpl is not in the cluster"),
+    ],
+    ids=["too large", "malformed", "missing"],
+)
+async def test_a_template_that_is_of_no_use_is_named_with_its_fault(
+    world: AdmissionWorld, template: Obj | None, reason: str
+) -> None:
+    """Until it is mended, which ends the wait."""
+    world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
+    if template is not None:
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.api.add(WORKLOADS, workload("train", 2))
+    world.start()
+    async with world.running():
+        await world.until("it backs off", lambda: "requeueState" in world.workload("train").get("status", {}))
+        assert reason in world.check("train")["message"]
+        await world.rests(0.6)
+        if template is not None:
+            world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+        await world.until("it runs", lambda: len(world.pods("train")) == 2, 5)

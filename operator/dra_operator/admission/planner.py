@@ -28,7 +28,7 @@ from itertools import count, groupby
 from typing import Final, NamedTuple
 
 from dra_api import kueue
-from dra_api.codec import DecodeError, encode
+from dra_api.codec import encode
 from dra_api.core import Node, Pod
 from dra_api.kueue import POD_SET, ResourceFlavor, Workload
 from dra_api.meta import Object
@@ -39,7 +39,7 @@ from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.cache import Cluster
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
@@ -552,29 +552,23 @@ class Planner:
 
 
 class _Templates(Mapping[str, ResourceClaimTemplate]):
-    """The templates of a cluster, decoded when they are asked for. One that is malformed is not there."""
+    """The templates of a cluster, decoded when they are asked for; of a large one there is only its size."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._store = cluster.templates
 
     def __getitem__(self, key: str) -> ResourceClaimTemplate:
+        """Return one template. Raises KeyError, and DecodeError if it cannot be read."""
         template = self._store.get(key)
-        if template is None or template.bytes_of_spec is not None:
+        if template is None:
             raise KeyError(key)
-        return _typed(template)
+        return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
 
     def __iter__(self) -> Iterator[str]:
         return (template.key for template in self._store)
 
     def __len__(self) -> int:
         return len(self._store)
-
-
-def _typed(template: ClaimTemplate) -> ResourceClaimTemplate:
-    try:
-        return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
-    except DecodeError as error:
-        raise KeyError(template.key) from error
 
 
 def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> list[tuple[Pod, int]]:

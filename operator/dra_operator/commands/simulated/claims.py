@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import chain, count
 
 import msgspec
+from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import ObjectMeta, OwnerReference
 from dra_api.quota import ResourceQuota, charges, whole
@@ -22,13 +23,14 @@ from dra_api.resource import ADMIN_ACCESS_LABEL, POD_CLAIM_NAME_ANNOTATION, Reso
 from dra_api.selectors import permits_admin_access, wants_admin_access
 
 from dra_operator.cache import Cluster
-from dra_operator.scheduling.state import pod_requests
+from dra_operator.scheduling.state import bytes_of_large, pod_requests, size_refusal
 
 
 class Hindrance(StrEnum):
     """The values are stable."""
 
     TEMPLATE_MISSING = "template-missing"
+    TEMPLATE_UNFIT = "template-unfit"
     CLAIM_MISSING = "claim-missing"
     ADMIN_ACCESS = "admin-access"
     QUOTA = "quota"
@@ -177,7 +179,10 @@ def _said(limit: Limit, over: Sequence[str], asked: Charges, used: Charges) -> s
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """``lacking`` says, by the key of a pod, what is lacking of its claims ``where`` they were looked for."""
+    """``lacking`` says, by the key of a pod, what is lacking of its claims ``where`` they were looked for.
+
+    ``templates`` raise DecodeError for one that cannot be read.
+    """
 
     cluster: Cluster
     templates: Mapping[str, ResourceClaimTemplate]
@@ -209,9 +214,15 @@ class PodClaims:
         is_settled = recorded is not None and name is None  # no claim is needed
         if is_settled or (name is not None and f"{namespace}/{name}" in self.cluster.claims):
             return None
-        template = self.templates.get(f"{namespace}/{entry.resource_claim_template_name}")
+        key = f"{namespace}/{entry.resource_claim_template_name}"
+        try:
+            template = self.templates.get(key)
+        except DecodeError as error:
+            return _unfit(entry, key, f"cannot be read ({error}): correct it")
         if template is None or entry.resource_claim_name is not None:
             return _missing(entry, namespace, name, self.where)
+        if (size := bytes_of_large(template.spec.spec)) is not None:
+            return _unfit(entry, key, size_refusal(size))
         name = name or self._free(namespace, f"{pod.metadata.name}-{entry.name}")
         self.cluster.apply(made_from(template, name, pod, entry.name))
         statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
@@ -221,6 +232,11 @@ class PodClaims:
         """The name, or a longer one if that is taken: entry ``b-c`` of pod ``a`` and ``c`` of ``a-b`` have one name."""
         names = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(it for it in names if f"{namespace}/{it}" not in self.cluster.claims)
+
+
+def _unfit(entry: PodResourceClaim, key: str, fault: str) -> HeldBack:
+    reason = f"entry {entry.name}: ResourceClaimTemplate {key} {fault}"
+    return HeldBack(Hindrance.TEMPLATE_UNFIT, key, reason)
 
 
 def _missing(entry: PodResourceClaim, namespace: str, name: str | None, place: str) -> HeldBack:
