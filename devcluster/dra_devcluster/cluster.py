@@ -25,11 +25,11 @@ from dra_kube import Api, Connection, connection
 
 from dra_devcluster.apiserver.identity import NAME
 from dra_devcluster.apiserver.served.registry import API_SERVER
+from dra_devcluster.processes import ForkedProcess, ForkServer
 
 from .agent import AgentSettings, NodeAgent
 from .agent.settings import NODE_GATES, settings_for
 from .apiserver import DevApiServer, Mode
-from .fork_server import ForkedProcess, ForkServer
 
 DRIVER = "simulated.dra.example.com"
 SETTINGS = AgentSettings(pod_retry=2.0)

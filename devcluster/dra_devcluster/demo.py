@@ -28,8 +28,9 @@ from dra_kube import (
     Object,
 )
 
+from dra_devcluster.processes import ForkedProcess
+
 from .cluster import DRIVER, DevCluster
-from .fork_server import ForkedProcess
 from .processes import ChildProcess, ProcessFailed, command
 
 T = TypeVar("T")

@@ -67,8 +67,8 @@ def dev_cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """``eventually(look, seconds=30)``: the first answer of ``look`` that is true; see ``waiting.eventually``."""
-    from .waiting import eventually
+    """``eventually(look, seconds=30)``: the first answer of ``look`` that is true; see ``background.eventually``."""
+    from dra_devcluster.background import eventually
 
     return eventually
 

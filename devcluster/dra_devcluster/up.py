@@ -7,21 +7,44 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
+from dra_api.api_resources import RESOURCE_SLICES
 from dra_api.command_line import shell
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT
 
+from dra_devcluster.agent import AgentSettings, KubeletDefect
+from dra_devcluster.apiserver import ServerError
 from dra_devcluster.apiserver.identity import living, merged, read_kubeconfig, write_kubeconfig
+from dra_devcluster.cluster import SETTINGS, DevCluster
+from dra_devcluster.processes import ProcessFailed
 
-from .agent import AgentSettings, KubeletDefect
-from .apiserver import ServerError
-from .cluster import SETTINGS, DevCluster
-from .processes import ProcessFailed
-from .publication import devices_published
+_PUBLICATION_SECONDS: Final = 0.05  # seconds
+
+
+async def devices_published(cluster: DevCluster) -> None:
+    """Wait until every node whose plugin lives has all slices of its pool. What a snapshot brought counts."""
+    registry = cluster.server.registry
+    slices = registry.collection(registry.resource(RESOURCE_SLICES.group, "v1", RESOURCE_SLICES.plural))
+    missing = {node.name: node.plugin for node in cluster.nodes if node.plugin is not None}
+    seen: set[str] = set()
+    found: Counter[str] = Counter()
+    while missing := {name: plugin for name, plugin in missing.items() if not plugin.has_ended}:
+        for stored in slices.all():
+            if stored.name not in seen:
+                seen.add(stored.name)
+                spec = stored.decode()["spec"]
+                node = spec.get("nodeName", "")
+                found[node] += 1
+                if found[node] >= spec["pool"]["resourceSliceCount"]:
+                    missing.pop(node, None)
+        await asyncio.sleep(_PUBLICATION_SECONDS)
+
 
 _MANY_NODES = 100
 """From so many nodes on the start takes long enough to report progress."""

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from command import alive, children, running
 from dra_api.version import VERSION
-from dra_devcluster.fork_server import ForkServer
-from dra_devcluster.processes import ProcessFailed
+from dra_devcluster.processes import ForkServer, ProcessFailed
 from waiting import becomes
 
 PLUGIN = "dra-kubelet-plugin"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dra_devcluster.waiting import eventually
+from dra_devcluster.background import eventually
 
 CLIENTS = """
 import kubernetes

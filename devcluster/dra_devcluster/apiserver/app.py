@@ -36,7 +36,7 @@ from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.served import documents
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.structure import Structure
-from dra_devcluster.apiserver.wire.bodies import PATCHES, flag, parse_target, respond
+from dra_devcluster.apiserver.wire import PATCHES, flag, parse_target, respond
 
 
 class RequestMetrics:

@@ -12,7 +12,7 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.endpoints.call import render_list
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.verbs.read import Page
-from dra_devcluster.apiserver.wire.bodies import wanted
+from dra_devcluster.apiserver.wire import wanted
 from rbac_server import SERVERS, rbac_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_devcluster.apiserver.wire.bodies import MalformedProtobuf, decode_protobuf
+from dra_devcluster.apiserver.wire import MalformedProtobuf, decode_protobuf
 
 # By the command that sent it.
 RECORDED = {

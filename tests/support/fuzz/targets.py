@@ -19,7 +19,7 @@ from dra_devcluster.agent.errors import CheckpointCorrupted as KubeletCheckpoint
 from dra_devcluster.agent.network.port_forward import SpdyError
 from dra_devcluster.apiserver.errors import SnapshotError
 from dra_devcluster.apiserver.verbs.patch import PatchRefused
-from dra_devcluster.apiserver.wire.bodies import MalformedProtobuf
+from dra_devcluster.apiserver.wire import MalformedProtobuf
 from dra_kube import ConnectionSettingsError, KubeError
 from dra_kubeletplugin import ClaimError, MetadataError, SettingsError
 from dra_kubeletplugin.errors import CheckpointCorrupted

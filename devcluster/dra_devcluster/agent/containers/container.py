@@ -45,9 +45,8 @@ from dra_devcluster.agent.events import EventRecorder
 from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.sandbox import why_impossible
 from dra_devcluster.agent.settings import AgentSettings
-from dra_devcluster.agent.spec.environment import basic_environment, expand, pod_environment
-from dra_devcluster.agent.spec.pod import RunContainer, RunPod
-from dra_devcluster.agent.storage.volumes import PodVolumes
+from dra_devcluster.agent.spec import RunContainer, RunPod, basic_environment, expand, pod_environment
+from dra_devcluster.agent.storage import PodVolumes
 
 _TYPES = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
 

@@ -31,7 +31,7 @@ from dra_devcluster.agent.events import EventRecorder
 from dra_devcluster.agent.network.pod_network import LOOPBACK, Network
 from dra_devcluster.agent.processes.process import ContainerProcess, exit_code
 from dra_devcluster.agent.settings import AgentSettings
-from dra_devcluster.agent.spec.pod import (
+from dra_devcluster.agent.spec import (
     ExecAction,
     GrpcAction,
     Handler,

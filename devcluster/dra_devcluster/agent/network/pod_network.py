@@ -22,7 +22,6 @@ import asyncio
 import ipaddress
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
@@ -31,16 +30,13 @@ from typing import Final, Self
 
 from dra_devcluster.agent.errors import NetworkError
 from dra_devcluster.agent.processes.process import command_line
-from dra_devcluster.agent.processes.sandbox import with_own_network
-
-from . import pause_process
+from dra_devcluster.agent.processes.sandbox import own_network
 
 LOOPBACK = "127.0.0.1"
 MOST_RELAYED_CONNECTIONS: Final = 256
 """Connections that one network relays. A client has one to the API server, or a few."""
 _RELAYED_BYTES: Final = 16 * 1024
 """The limit of asyncio's buffers. A direction keeps about five times as many when its reader stops."""
-_PAUSE_PROCESS = [sys.executable, "-I", "-S", str(pause_process.__file__)]
 _BACKLOG_CONNECTIONS: Final = 128
 _SCARCE_SECONDS: Final = 0.05
 Socket = socket.socket  # a network has a method of that name
@@ -196,7 +192,7 @@ class PodNetwork(Network):
 
 
 def _start_pause_process(control: socket.socket) -> subprocess.Popen[bytes]:
-    command = command_line(with_own_network([*_PAUSE_PROCESS, str(control.fileno())]), {})
+    command = command_line(own_network(control.fileno()), {})
     return subprocess.Popen(command, pass_fds=[control.fileno()], stderr=subprocess.PIPE, env={})
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from dra_kube import PODS, Api, Conflict, NotFound
 
 from dra_devcluster.agent.containers.runtime import ContainerRecord, ContainerState, Waiting
-from dra_devcluster.agent.spec.pod import RunContainer, RunPod
+from dra_devcluster.agent.spec import RunContainer, RunPod
 from dra_devcluster.clock import now
 
 Json = dict[str, Any]

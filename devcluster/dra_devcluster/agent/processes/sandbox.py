@@ -54,9 +54,9 @@ def join(pid: int, cwd: Path, argv: Sequence[str], *, terminal: bool = False) ->
     return _command({"join": pid, "cwd": str(cwd), "terminal": terminal}, argv)
 
 
-def with_own_network(argv: Sequence[str]) -> list[str]:
-    """The command line that runs a program in a new network."""
-    return _command({"own_network": True, "cwd": "/"}, argv)
+def own_network(control: int) -> list[str]:
+    """The command line of a process that keeps a new network, and gives away sockets of it through a unix socket."""
+    return _command({"own_network": control, "cwd": "/"}, ())
 
 
 @cache

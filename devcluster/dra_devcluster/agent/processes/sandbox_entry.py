@@ -3,7 +3,9 @@
 PLAN is JSON with ``cwd``, the folder to start in, perhaps ``"terminal": true``, which makes the terminal that is the
 standard input the one whose keys send signals, and perhaps one of these:
 
-* ``"own_network": true`` for a new network, which has nothing but loopback;
+* ``"own_network": FD`` for a new network, which has nothing but loopback. No program runs in it: this process keeps it,
+  and for each byte that comes through the unix socket FD answers with a TCP socket of it, which the other side may bind
+  or connect. It ends with that connection;
 * ``"network": PID`` and ``"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...]``, one or both, for the
   network of a process that was started so, and for mounts;
 * ``"join": PID`` for a program beside one that was started with the second plan.
@@ -23,6 +25,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import termios
@@ -56,6 +59,9 @@ def main(arguments: Sequence[str]) -> None:
         _libc.prctl(_DIE_WITH_PARENT_CODE, _KILL_NUMBER, 0, 0, 0)
     except OSError as error:
         _end(f"cannot set up the container: {error}")
+    if "own_network" in plan:
+        _give_sockets(plan["own_network"])
+        return
     try:
         os.execvp(argv[0], argv)
     except FileNotFoundError:
@@ -78,6 +84,13 @@ def _apply(plan: Mapping[str, Any]) -> None:
             _mount("none", "/", "", _RECURSIVE_FLAG | _PRIVATE_FLAG)
             _build(plan["root"], plan["mounts"])
             os.chroot(plan["root"])
+
+
+def _give_sockets(control: int) -> None:
+    with socket.socket(fileno=control) as connection:
+        while connection.recv(1):
+            with socket.socket() as fresh:
+                socket.send_fds(connection, [b"s"], [fresh.fileno()])
 
 
 def _end(message: str) -> None:

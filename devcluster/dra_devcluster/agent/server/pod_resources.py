@@ -18,10 +18,10 @@ from dra_api.references import ClaimReferenceError
 from dra_proto.podresources.v1 import api_pb2, api_pb2_grpc
 
 from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
-from dra_devcluster.agent.claims.devices import claim_requests
+from dra_devcluster.agent.claims.manager import claim_requests
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
-from dra_devcluster.agent.spec.pod import RunContainer, RunPod
+from dra_devcluster.agent.spec import RunContainer, RunPod
 
 SOCKET = Path("pod-resources") / "kubelet.sock"
 _CALLS_PER_SECOND, _CALLS_AT_ONCE = 100.0, 10.0

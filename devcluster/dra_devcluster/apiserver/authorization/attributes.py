@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from dra_devcluster.apiserver.errors import StatusError, bad_request, forbidden
 from dra_devcluster.apiserver.storage.selectors import equals_of
-from dra_devcluster.apiserver.wire.bodies import Target, flag
+from dra_devcluster.apiserver.wire import Target, flag
 
 Json = dict[str, Any]
 

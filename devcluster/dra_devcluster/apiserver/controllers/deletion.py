@@ -17,9 +17,9 @@ from typing import Final
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.kinds.core import FINALIZER
 from dra_devcluster.apiserver.kinds.definitions import CLEANUP
 from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
-from dra_devcluster.apiserver.kinds.simple import FINALIZER
 from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dra_devcluster.apiserver.controllers.worker import Worker
-from dra_devcluster.apiserver.endpoints.binding import assign
+from dra_devcluster.apiserver.endpoints.subresources import assign
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.served.registry import Registry

@@ -26,9 +26,9 @@ from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, 
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
 from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels, shows_spec
-from dra_devcluster.apiserver.verbs.checks import check_fields
 from dra_devcluster.apiserver.verbs.read import Page
-from dra_devcluster.apiserver.wire.bodies import Target, Wanted, media_type, parse_object, read_body, respond, wanted
+from dra_devcluster.apiserver.verbs.write import check_fields
+from dra_devcluster.apiserver.wire import Target, Wanted, media_type, parse_object, read_body, respond, wanted
 
 _ANSWER_PART_BYTES = 256 * 1024
 

@@ -21,12 +21,11 @@ from dra_devcluster.apiserver.faults import forbidden, required
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import find_duplicates, refusal
-from dra_devcluster.apiserver.verbs.checks import check_fields, check_version
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete, delete_options_of
 from dra_devcluster.apiserver.verbs.patch import patch
 from dra_devcluster.apiserver.verbs.read import WatchQuery, get, list_page, stream
-from dra_devcluster.apiserver.verbs.write import create, create_by_update, update
-from dra_devcluster.apiserver.wire.bodies import (
+from dra_devcluster.apiserver.verbs.write import check_fields, check_version, create, create_by_update, update
+from dra_devcluster.apiserver.wire import (
     PATCHES,
     flag,
     media_type,

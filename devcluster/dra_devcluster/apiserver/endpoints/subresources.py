@@ -1,27 +1,159 @@
-"""Sub-resources whose body is not the object itself, such as ``scale``: how many replicas, for kinds that have some."""
+"""Sub-resources whose body is not the object itself.
+
+``scale``: how many replicas, for kinds that have some. POST to ``pods/<name>/binding``, or to ``bindings``, the older
+way, binds a pod to a node. ``pods/<name>/eviction`` is a deletion that respects disruption budgets.
+
+``serviceaccounts/<name>/token`` makes a token for a service account, which may be bound to a pod, a node or a secret.
+One that is bound to a pod names the pod's node as well: that is how admission knows on which node a plugin runs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 from aiohttp import web
+from dra_api.codec import convert
+from dra_api.meta import LabelSelector
+from dra_api.releases.release import Release
+from dra_api.selectors import Selector
+from dra_api.values import format_time
 
-from dra_devcluster.apiserver.endpoints.binding import bind, evict
 from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.endpoints.node_proxy import NODE_SUBRESOURCES
-from dra_devcluster.apiserver.endpoints.reviews import token
-from dra_devcluster.apiserver.errors import Json, bad_request, invalid, not_allowed, unsupported_media_type
+from dra_devcluster.apiserver.errors import (
+    Json,
+    StatusError,
+    bad_request,
+    conflict,
+    invalid,
+    not_allowed,
+    success,
+    too_many_requests,
+    unsupported_media_type,
+)
 from dra_devcluster.apiserver.faults import invalid as invalid_field
+from dra_devcluster.apiserver.faults import required, unsupported
+from dra_devcluster.apiserver.identity import ISSUER, reference
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.metadata import dig, to_served
-from dra_devcluster.apiserver.structure import Resource
-from dra_devcluster.apiserver.verbs.checks import check_preconditions
+from dra_devcluster.apiserver.storage.selectors import has_ended, is_ready
+from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch, merge_patch
 from dra_devcluster.apiserver.verbs.read import get
-from dra_devcluster.apiserver.verbs.write import update
-from dra_devcluster.apiserver.wire.bodies import PATCHES, media_type, parse_document, read_body, respond
+from dra_devcluster.apiserver.verbs.write import check_preconditions, store_changed, update
+from dra_devcluster.apiserver.wire import PATCHES, media_type, parse_document, read_body, respond
+from dra_devcluster.clock import now
+
+_NOMINATION_ENDS_SINCE = Release.V1_35
+"""From this release on (ClearingNominatedNodeNameAfterBinding) a binding takes the nominated node out of the status."""
+
+
+async def bind(call: Call) -> web.StreamResponse:
+    """Set ``spec.nodeName`` once. Raises 409 when the pod has a node already."""
+    body = await call.read_posted("", "Binding")
+    target, meta = body.get("target") or {}, body.get("metadata") or {}
+    name = call.target.name or meta.get("name", "")
+    if meta.get("name") != name:
+        raise bad_request("name in URL does not match name in Binding object")
+    faults = []
+    if target.get("kind", "") not in ("", "Node"):
+        faults.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
+    if not target.get("name"):
+        faults.append(required("target.name"))
+    if faults:
+        raise invalid("", "Binding", name, faults)
+    call.write.resource = pods = call.registry.resource("", "v1", "pods")
+    stored = get(call.registry, pods, call.target.namespace, name)
+    pod = stored.decode()
+    check_preconditions(call.write, pod, meta.get("uid"), meta.get("resourceVersion"))
+    assign(call.write, stored, pod, target["name"], meta.get("annotations"))
+    return respond(orjson.dumps(success(code=201)), code=201)
+
+
+def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict[str, str] | None = None) -> None:
+    """Bind the pod, as decoded from ``stored``, to the node. Raises 409 if it can no longer be bound."""
+    name, spec = stored.name, pod["spec"]
+    write.manager = ""  # no manager becomes the owner of the node's name
+    if "deletionTimestamp" in pod["metadata"]:
+        raise conflict("", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+        raise conflict("", "pods/binding", name, why)
+    if spec.get("schedulingGates"):
+        raise conflict("", "pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+    spec["nodeName"] = node
+    if annotations:
+        pod["metadata"].setdefault("annotations", {}).update(annotations)
+    status = pod.setdefault("status", {})
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
+    others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
+    status["conditions"] = [*others, scheduled]
+    if write.registry.release >= _NOMINATION_ENDS_SINCE:
+        status.pop("nominatedNodeName", None)
+    store_changed(write, stored, pod)
+
+
+async def evict(call: Call) -> web.StreamResponse:
+    """Delete the pod, or answer 429 when a PodDisruptionBudget forbids it now."""
+    body = await call.read_posted("policy", "Eviction")
+    if dig(body, "metadata.name") != call.target.name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    options = DeleteOptions.parse(body.get("deleteOptions") or {})
+    call.write.dry_run |= options.dry_run
+    stored = get(call.registry, call.resource, call.target.namespace, call.target.name)
+    pod = stored.decode()
+    if dig(pod, "status.phase") != "Pending" and not has_ended(pod) and not stored.finalizing:
+        _check_budgets(call.registry, pod)
+    call.write.subresource = ""
+    delete(call.write, stored, options)
+    return respond(orjson.dumps(success(code=201)), code=201)
+
+
+def _check_budgets(registry: Registry, pod: Json) -> None:
+    """Raises a 429 when the eviction would leave fewer healthy pods than a budget wants."""
+    namespace = pod["metadata"]["namespace"]
+    for stored in registry.store.collection("policy", "poddisruptionbudgets").all(namespace):
+        budget = stored.decode()
+        wanted = dig(budget, "spec.selector")
+        selector = Selector.of(None if wanted is None else convert(LabelSelector, wanted))
+        if not selector.matches(pod["metadata"].get("labels") or {}):
+            continue
+        pods = [
+            other
+            for other in registry.store.collection("", "pods").all(namespace)
+            if selector.matches(other.labels) and not other.finalizing
+        ]
+        healthy = sum(is_ready(other.decode()) for other in pods)
+        enough = _healthy_wanted(budget["spec"], len(pods))
+        if healthy - 1 < enough:
+            message = f"The disruption budget {stored.name} needs {enough} healthy pods and has {healthy} currently"
+            cause = {"reason": "DisruptionBudget", "message": message}
+            raise too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
+
+
+def _healthy_wanted(spec: Json, total: int) -> int:
+    if "minAvailable" in spec:
+        return _amount(spec["minAvailable"], total)
+    return total - _amount(spec.get("maxUnavailable", 1), total)
+
+
+def _amount(value: Any, total: int) -> int:
+    """A number, or a percentage of the pods, rounded up."""
+    if isinstance(value, int):
+        return value
+    try:
+        return math.ceil(int(str(value).removesuffix("%")) * total / 100)
+    except ValueError:
+        return total  # a budget that cannot be read protects all
+
 
 _API_VERSION = "autoscaling/v1"
 
@@ -113,6 +245,89 @@ def _put(obj: Json, path: str, value: Any) -> None:
     for part in parents:
         obj = obj.setdefault(part, {})
     obj[last] = value
+
+
+_AUTHENTICATION = "authentication.k8s.io"
+_SHORTEST_LIFE_SECONDS, _LONGEST_LIFE_SECONDS, _USUAL_LIFE_SECONDS = 600, 2**32, 3600
+_BOUND_TO = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
+
+
+async def token(call: Call) -> web.StreamResponse:
+    """Answer a TokenRequest. Raises 400, 404, 405, 409, 422."""
+    body = await call.read_posted(_AUTHENTICATION, "TokenRequest")
+    account = get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
+    body["spec"] = spec = body.get("spec") or {}
+    spec["audiences"] = spec.get("audiences") or [ISSUER]
+    spec.setdefault("expirationSeconds", _USUAL_LIFE_SECONDS)
+    _check_account(call, body, account)
+    bound = _bound_to(call, spec["boundObjectRef"], account) if spec.get("boundObjectRef") else {}
+    issued, expires = call.tokens.issue(account, spec["expirationSeconds"], spec["audiences"], bound)
+    meta = account["metadata"]
+    named = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    body |= {
+        "kind": "TokenRequest",
+        "apiVersion": f"{_AUTHENTICATION}/v1",
+        "metadata": {**named, "creationTimestamp": now()},
+        "status": {"token": issued, "expirationTimestamp": format_time(datetime.fromtimestamp(expires, UTC))},
+    }
+    return respond(orjson.dumps(body), call.want, 201, call.warnings())
+
+
+def _check_account(call: Call, body: Json, account: Json) -> None:
+    """Raises a 409 or 422 when the request is for another account, or for an impossible time."""
+    meta = body.get("metadata") or {}
+    for key, what in (("name", call.target.name), ("namespace", call.target.namespace)):
+        if meta.get(key) and meta[key] != what:
+            text = f"must match the service account {key} if specified"
+            raise _token_refusal(invalid_field(f"metadata.{key}", meta[key], text), call.target.name)
+    uid = account["metadata"]["uid"]
+    if meta.get("uid") and meta["uid"] != uid:
+        why = f"the UID in the token request ({meta['uid']}) does not match the UID of the service account ({uid})"
+        raise conflict(_AUTHENTICATION, "TokenRequest", call.target.name, why)
+    seconds = body["spec"]["expirationSeconds"]
+    if seconds < _SHORTEST_LIFE_SECONDS:
+        text = "may not specify a duration less than 10 minutes"
+        raise _token_refusal(invalid_field("spec.expirationSeconds", seconds, text))
+    if seconds > _LONGEST_LIFE_SECONDS:
+        text = "may not specify a duration larger than 2^32 seconds"
+        raise _token_refusal(invalid_field("spec.expirationSeconds", seconds, text))
+
+
+def _token_refusal(fault: Fault, name: str = "") -> StatusError:
+    return invalid(_AUTHENTICATION, "TokenRequest", name, [fault])
+
+
+def _bound_to(call: Call, wanted: Json, account: Json) -> Json:
+    """What the token is bound to, as it says it. Raises 400, 404, 409."""
+    kind, name = wanted.get("kind", ""), wanted.get("name", "")
+    version = wanted.get("apiVersion", "")
+    plural = _BOUND_TO.get(kind) if version in ("", "v1") else None
+    if plural is None:
+        group, _, short = version.rpartition("/")
+        raise bad_request(f"cannot bind token to object of type {group}/{short}, Kind={kind}")
+    namespace = "" if kind == "Node" else call.target.namespace
+    obj = get(call.registry, call.registry.resource("", "v1", plural), namespace, name).decode()
+    bound = {kind.lower(): reference(obj["metadata"])}
+    if kind == "Pod":
+        own = account["metadata"]["name"]
+        if (dig(obj, "spec.serviceAccountName") or "default") != own:
+            why = "to pod running with different serviceaccount name."
+            raise bad_request(f'cannot bind token for serviceaccount "{own}" {why}')
+        bound |= _node_of(call, dig(obj, "spec.nodeName"))
+    if wanted.get("uid") and wanted["uid"] != obj["metadata"]["uid"]:
+        why = (
+            f"the UID in the bound object reference ({wanted['uid']}) does not match the UID in record. The object "
+            "might have been deleted and then recreated"
+        )
+        raise conflict("", kind, name, why)
+    return bound
+
+
+def _node_of(call: Call, name: str | None) -> Json:
+    if not name:
+        return {}
+    node = call.registry.store.collection("", "nodes").get("", name)
+    return {"node": {"name": name} if node is None else {"name": name, "uid": node.uid}}
 
 
 SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {

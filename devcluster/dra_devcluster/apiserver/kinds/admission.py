@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.admission import Policy
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds.core import Generational
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Write
-from .simple import Generational
-
-_GROUP = "admissionregistration.k8s.io"
 
 
 class PolicyKind(Generational):
@@ -92,9 +90,3 @@ def _default_match(wanted: Json | None) -> None:
     for part in ("resourceRules", "excludeResourceRules"):
         for rule in wanted.get(part) or ():
             rule.setdefault("scope", "*")
-
-
-ADMISSION: dict[tuple[str, str], type[Generational]] = {
-    (_GROUP, "validatingadmissionpolicies"): PolicyKind,
-    (_GROUP, "validatingadmissionpolicybindings"): PolicyBindingKind,
-}

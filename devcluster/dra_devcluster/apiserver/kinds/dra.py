@@ -37,7 +37,7 @@ from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.authorization import Attributes, User, account_of
 from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.kinds.base import Kind, Write
-from dra_devcluster.apiserver.kinds.nodes import check_declared_features
+from dra_devcluster.apiserver.kinds.core import check_declared_features
 from dra_devcluster.apiserver.kinds.priority import admit_priority
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
@@ -105,7 +105,6 @@ _RULES = {
     ),
     "workloads": Rules(GangWorkload, validation.validate_workload, options=("gates",), has_generation=True),
 }
-OF_SCHEDULING = frozenset({"podgroups", "workloads"})
 
 
 class DraKind(Kind):

@@ -162,11 +162,3 @@ def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Iterator[F
         yield faults.unsupported(f"{path}.kind", kind, ["ServiceAccount", "User", "Group"])
     elif group != _GROUP:
         yield faults.unsupported(f"{path}.apiGroup", group, [_GROUP])
-
-
-RBAC: dict[tuple[str, str], type[Kind]] = {
-    (_GROUP, "roles"): RoleKind,
-    (_GROUP, "clusterroles"): RoleKind,
-    (_GROUP, "rolebindings"): BindingKind,
-    (_GROUP, "clusterrolebindings"): BindingKind,
-}

@@ -23,7 +23,7 @@ from dra_devcluster.apiserver.authorization import Authorization, Mode
 from dra_devcluster.apiserver.errors import Json, PathNotFound, ServerError, no_such_resource
 from dra_devcluster.apiserver.storage.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
-from dra_devcluster.apiserver.wire.bodies import Target
+from dra_devcluster.apiserver.wire import Target
 
 OF_WORKLOADS: Final = frozenset({("scheduling.k8s.io", "podgroups"), ("scheduling.k8s.io", "workloads")})
 """Served only with the gate GenericWorkload; in Kubernetes the API version has to be switched on as well."""

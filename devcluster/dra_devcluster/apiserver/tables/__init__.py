@@ -6,7 +6,7 @@ Columns are data (`schema/table-columns.json`), cells are small functions per ki
 columns as JSON paths (`additionalPrinterColumns`).
 """
 
-from dra_devcluster.apiserver.tables.parts import age, human_duration
+from dra_devcluster.apiserver.tables.cells import age, human_duration
 
 from .table import partial_metadata, render_table, shows_labels, shows_spec
 

@@ -18,9 +18,12 @@ import orjson
 
 from dra_devcluster.apiserver.structure import Resource, load_data
 from dra_devcluster.apiserver.tables.cells import (
+    Json,
+    age,
     attachment_cells,
     claim_cells,
     completion,
+    created,
     cron_job_cells,
     csi_node_cells,
     daemon_set_cells,
@@ -30,6 +33,7 @@ from dra_devcluster.apiserver.tables.cells import (
     event_cells,
     job_cells,
     lease_cells,
+    name,
     node_cells,
     pod_cells,
     policy_binding_cells,
@@ -39,15 +43,17 @@ from dra_devcluster.apiserver.tables.cells import (
     quota_cells,
     replica_set_cells,
     role_binding_cells,
+    selector_text,
     service_cells,
     slice_cells,
+    spec_of,
     stateful_set_cells,
+    status_of,
     storage_class_cells,
     taint_rule_cells,
     volume_cells,
     volume_claim_cells,
 )
-from dra_devcluster.apiserver.tables.parts import Json, age, created, name, selector_text, spec_of, status_of
 
 Cells = Callable[[Json, datetime], list[Any]]
 

@@ -23,7 +23,7 @@ from dra_devcluster.apiserver.storage.metadata import to_served
 from dra_devcluster.apiserver.storage.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.read import number
-from dra_devcluster.apiserver.wire.bodies import flag
+from dra_devcluster.apiserver.wire import flag
 from dra_devcluster.clock import now
 
 

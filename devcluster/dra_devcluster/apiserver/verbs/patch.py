@@ -36,8 +36,7 @@ from dra_devcluster.apiserver.storage.metadata import dig, to_served
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_devcluster.apiserver.structure import decode
 from dra_devcluster.apiserver.structure.schema import ANY, Schema
-from dra_devcluster.apiserver.verbs.checks import check_fields, check_uid_stays, check_version
-from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.verbs.write import check_fields, check_uid_stays, check_version, create, update
 from dra_devcluster.clock import now
 
 

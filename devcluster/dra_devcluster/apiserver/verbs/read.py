@@ -30,7 +30,7 @@ from dra_devcluster.apiserver.served.registry import Registry
 from dra_devcluster.apiserver.storage.selectors import field_test, label_test
 from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored, Watcher
 from dra_devcluster.apiserver.structure import Fault, Resource
-from dra_devcluster.apiserver.wire.bodies import flag
+from dra_devcluster.apiserver.wire import flag
 
 _MATCH = "resourceVersionMatch"
 _INITIAL = "sendInitialEvents"

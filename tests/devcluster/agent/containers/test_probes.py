@@ -15,7 +15,7 @@ from dra_devcluster.agent.containers.probes import HandlerFailed, ProbeTarget, p
 from dra_devcluster.agent.network.pod_network import Network, Streams
 from dra_devcluster.agent.processes.logs import LogFile
 from dra_devcluster.agent.processes.process import ContainerProcess
-from dra_devcluster.agent.spec.pod import ExecAction, GrpcAction, Handler, HttpGetAction, HttpHeader, TcpSocketAction
+from dra_devcluster.agent.spec import ExecAction, GrpcAction, Handler, HttpGetAction, HttpHeader, TcpSocketAction
 from dra_kube import EVENTS
 from one_node import OneNode
 from waiting import stays, until

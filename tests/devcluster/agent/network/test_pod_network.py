@@ -158,8 +158,9 @@ async def test_a_network_whose_pause_process_was_killed_refuses_connections() ->
 
 
 async def test_a_network_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_devcluster.agent.network.pod_network._PAUSE_PROCESS", ["/no/such/program"])
-    with pytest.raises(NetworkError, match="no/such/program"):
+    forbidden = [sys.executable, "-c", "import sys; sys.exit('unshare: Operation not permitted')"]
+    monkeypatch.setattr("dra_devcluster.agent.network.pod_network.own_network", lambda control: forbidden)
+    with pytest.raises(NetworkError, match="Operation not permitted"):
         await PodNetwork.open("127.0.0.1", 6443)
 
 

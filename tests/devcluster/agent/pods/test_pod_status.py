@@ -8,7 +8,7 @@ import pytest
 from dra_api.codec import convert
 from dra_devcluster.agent.containers.runtime import ContainerRecord, ContainerState, Waiting
 from dra_devcluster.agent.pods.pod_status import Ending, PodView, changes, status_of
-from dra_devcluster.agent.spec.pod import RunPod
+from dra_devcluster.agent.spec import RunPod
 
 Json = dict[str, Any]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

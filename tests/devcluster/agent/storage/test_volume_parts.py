@@ -9,9 +9,8 @@ import pytest
 from dra_api.codec import convert
 from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.files import HostPaths
-from dra_devcluster.agent.spec.environment import pod_field, resource_field
-from dra_devcluster.agent.spec.pod import ResourceFieldRef, RunPod
-from dra_devcluster.agent.storage.volumes import File, write_folder
+from dra_devcluster.agent.spec import ResourceFieldRef, RunPod, pod_field, resource_field
+from dra_devcluster.agent.storage import File, write_folder
 
 
 def shown(folder: Path) -> dict[str, tuple[bytes, int]]:

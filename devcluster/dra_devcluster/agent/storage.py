@@ -1,22 +1,17 @@
-"""The volumes of one pod on this machine, and where their content comes from.
+"""The volumes of one pod as folders and files of this machine, and where their content comes from.
 
-A folder of files that all change in one step, laid out as a kubelet does it.
+``set_up`` makes them before the pod's first container starts, and is repeated until it succeeds. ``refresh`` writes
+anew what comes from the API (ConfigMaps, Secrets, fields of the pod, tokens), so that running containers see changes.
+They go with the pod's folder. A volume of another kind is not provided; the containers that mount it run without, and
+an event says so.
 
-::
+The files of a volume all change in one step, laid out as a kubelet does it::
 
     ca.crt -> ..data/ca.crt
     ..data -> ..2026_01_02_1
     ..2026_01_02_1/ca.crt
 
 Programs that watch such a volume watch the link ``..data``, which is replaced as a whole.
-
-The files of volumes whose content comes from the API: ConfigMaps, Secrets, fields of the pod, tokens.
-
-The volumes of one pod as folders and files of this machine.
-
-``set_up`` makes them before the pod's first container starts, and is repeated until it succeeds. ``refresh`` writes
-anew what comes from the API, so that running containers see changes. They go with the pod's folder. A volume of another
-kind is not provided; the containers that mount it run without, and an event says so.
 """
 
 from __future__ import annotations
@@ -36,19 +31,23 @@ from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, Resource
 from dra_devcluster.agent.errors import ContainerError, VolumeError
 from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.sandbox import Mount
-from dra_devcluster.agent.spec.environment import PodObjects, config_error, expand, pod_field, resource_field
-from dra_devcluster.agent.spec.pod import (
+from dra_devcluster.agent.spec import (
     TOKEN_PATH,
     DownwardFile,
     HostPathVolume,
     KeyToPath,
     ObjectVolume,
+    PodObjects,
     ProjectedVolume,
     Projection,
     RunContainer,
     RunPod,
     RunVolume,
     TokenProjection,
+    config_error,
+    expand,
+    pod_field,
+    resource_field,
 )
 
 _DATA = "..data"

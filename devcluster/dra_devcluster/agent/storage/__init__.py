@@ -1,1 +1,0 @@
-"""The volumes of a pod: folders and files of this machine, and their content."""

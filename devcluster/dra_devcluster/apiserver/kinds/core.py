@@ -1,0 +1,400 @@
+"""Kinds with few rules of their own: namespaces, nodes, events, volumes, services, leases.
+
+A namespace has a finalizer in its spec: it stays in deletion until the namespace controller has emptied it. A node's
+server has a key that no object shows. One stored event is served by two APIs: that of the core group takes what older
+recorders write; ``events.k8s.io`` takes complete events only, and lets nothing but their series change.
+
+Devices that bring or cost resources of nodes are published only for nodes that declare the feature (K37-NA-24). That is
+what the admission plugin NodeDeclaredFeatureValidator of 1.37 does for ResourceSlices, with the gates
+NodeDeclaredFeatures (which is locked) and DRANodeAllocatableResources.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from dra_api.releases.release import Release
+
+from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
+from dra_devcluster.apiserver.served.registry import NodeServerAddress
+from dra_devcluster.apiserver.storage import metadata
+from dra_devcluster.apiserver.storage.selectors import selects
+from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
+
+FINALIZER = "kubernetes"
+NAME_LABEL = "kubernetes.io/metadata.name"
+_UNDELETABLE = ("default", "kube-system", "kube-public")
+
+
+class NamespaceKind(Kind):
+    name_rule = staticmethod(metadata.label)
+    status_writes_metadata = True
+    returns_deleted = True
+    selectable: Mapping[str, str] = MappingProxyType({"status.phase": "status.phase"})
+
+    def default(self, obj: Json, write: Write) -> None:
+        name = obj["metadata"].get("name")
+        if name:
+            obj["metadata"].setdefault("labels", {})[NAME_LABEL] = name
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        finalizers = (obj.get("spec") or {}).get("finalizers") or []
+        obj["spec"] = {"finalizers": finalizers if FINALIZER in finalizers else [*finalizers, FINALIZER]}
+        obj["status"] = {"phase": "Active"}
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        if write.subresource == "finalize":
+            obj["status"] = old.get("status", {})
+            return
+        super().prepare_update(obj, old, write)
+        obj["spec"] = old.get("spec", {})
+
+    def prepare_delete(self, obj: Json, write: Write) -> None:
+        name = obj["metadata"]["name"]
+        if name in _UNDELETABLE:
+            raise forbidden("", "namespaces", name, "this namespace may not be deleted")
+
+    def holds(self, obj: Json) -> bool:
+        return bool((obj.get("spec") or {}).get("finalizers"))
+
+    def mark_deleted(self, obj: Json) -> None:
+        obj.setdefault("status", {})["phase"] = "Terminating"
+        obj["metadata"].pop("deletionGracePeriodSeconds", None)  # it waits for its content, not for time
+
+
+class PersistentVolumes(Kind):
+    returns_deleted = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("volumeMode", "Filesystem")
+        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        obj["status"] = {"phase": "Pending"}
+
+
+class PersistentVolumeClaims(Kind):
+    returns_deleted = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        obj["status"] = {"phase": "Pending"}
+
+
+class StorageClasses(Kind):
+    fixed = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        for part in self.fixed if old is not None else ():
+            if obj.get(part) != (old or {}).get(part):
+                yield faults.forbidden(part, f"updates to {part} are forbidden.")
+
+
+class Generational(Kind):
+    """``metadata.generation`` counts the changes of ``spec``."""
+
+    has_generation = True
+
+
+class Keyed(Kind):
+    """Keys and values, which an object may declare immutable."""
+
+    parts: tuple[str, ...] = ("data", "binaryData")
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        for part in self.parts:
+            for key in obj.get(part) or {}:
+                if why := metadata.data_key(key):
+                    yield faults.invalid(f"{part}[{key}]", key, why)
+        for key in sorted((obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()):
+            yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+        if old is None or not old.get("immutable"):
+            return
+        for part in ("immutable", *self.parts):
+            if obj.get(part) != old.get(part):
+                yield faults.forbidden(part, "field is immutable when `immutable` is set")
+
+
+class Secrets(Keyed):
+    parts = ("data",)
+    selectable: Mapping[str, str] = MappingProxyType({"type": "type"})
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("type", "Opaque")
+        for key, text in (obj.pop("stringData", None) or {}).items():
+            obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
+
+
+class Leases(Kind):
+    unconditional_update = False
+    created_by_update = True
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
+        if seconds <= 0:
+            yield faults.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+        transitions = (obj.get("spec") or {}).get("leaseTransitions", 0)
+        if transitions < 0:
+            yield faults.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
+
+
+class Budgets(Generational):
+    unconditional_update = False
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        spec = obj.get("spec") or {}
+        if "minAvailable" in spec and "maxUnavailable" in spec:
+            yield faults.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
+
+
+class PriorityClasses(Generational):
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+class Services(Kind):
+    name_rule = staticmethod(metadata.label_1035)
+    returns_deleted = True
+    created_by_update = True
+    selectable: Mapping[str, str] = MappingProxyType({"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"})
+
+    def default(self, obj: Json, write: Write) -> None:
+        spec = obj.setdefault("spec", {})
+        for key, value in (("type", "ClusterIP"), ("sessionAffinity", "None"), ("internalTrafficPolicy", "Cluster")):
+            spec.setdefault(key, value)
+        for port in spec.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+
+
+class CreatedByUpdate(Kind):
+    created_by_update = True
+
+
+class ReturnedWhenDeleted(Kind):
+    returns_deleted = True
+
+
+class ReplicationControllers(Generational):
+    selectable: Mapping[str, str] = MappingProxyType({"status.replicas": "status.replicas"})
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+class Nodes(Kind):
+    selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
+    status_writes_metadata = True
+
+    def default(self, obj: Json, write: Write) -> None:
+        _keep_server(obj["metadata"], write)
+        status = obj.get("status") or {}
+        for name, amount in (status.get("capacity") or {}).items():
+            status.setdefault("allocatable", {}).setdefault(name, amount)
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        """A kubelet registers its node with the status."""
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        yield from _taints(spec.get("taints") or ())
+        for field in ("capacity", "allocatable"):
+            for name, amount in (status.get(field) or {}).items():
+                yield from validate_amount(name, amount, f"status.{field}.{name}")
+        seen: list[Json] = []
+        for index, address in enumerate(status.get("addresses") or ()):
+            if address in seen:
+                yield faults.duplicate(f"status.addresses[{index}]", address)
+            seen.append(address)
+        provider = ((old or {}).get("spec") or {}).get("providerID", "")
+        if provider and spec.get("providerID", "") != provider:
+            why = 'node updates may not change providerID except from "" to valid'
+            yield faults.forbidden("spec.providerID", why)
+
+    def fields(self, obj: Json) -> dict[str, str]:
+        found = super().fields(obj)
+        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
+        return found
+
+
+def _keep_server(meta: Json, write: Write) -> None:
+    """Take the key of the node's server, and its address, out of the object.
+
+    Who reads Nodes may not run programs in their pods. Who may write their status may not either: address and key come
+    in one registration, so that nobody else's address gets the key.
+    """
+    annotations = meta.get("annotations") or {}
+    key, address = (annotations.pop(name, None) for name in (SERVER_KEY_ANNOTATION, SERVER_ADDRESS_ANNOTATION))
+    if "annotations" in meta and not annotations:
+        del meta["annotations"]
+    if key and address and not write.dry_run and not write.subresource:
+        write.registry.node_servers[meta["name"]] = NodeServerAddress(address, key)
+
+
+def _taints(taints: Sequence[Json]) -> Iterator[Fault]:
+    """The real server names these fields as if they were metadata."""
+    seen: set[tuple[str, str]] = set()
+    for index, taint in enumerate(taints):
+        path, key = f"metadata.taints[{index}]", taint.get("key", "")
+        value, effect = taint.get("value", ""), taint.get("effect", "")
+        if why := metadata.qualified_name(key):
+            yield faults.invalid(f"{path}.key", key, why)
+        if why := metadata.label_value(value):
+            yield faults.invalid(f"{path}.value", value, why)
+        if not effect:
+            yield faults.required(f"{path}.effect")
+        elif effect not in _EFFECTS:
+            yield faults.unsupported(f"{path}.effect", effect, _EFFECTS)
+        if (key, effect) in seen:
+            yield faults.duplicate(path, taint)
+        seen.add((key, effect))
+
+
+FEATURE: Final = "DRANodeAllocatableResources"
+
+
+def check_declared_features(slice_: Json, write: Write) -> None:
+    """Raises a 403 if a node on which such a device can be used does not declare the feature."""
+    if write.registry.release < Release.V1_37 or not write.registry.gates.node_allocatable_resources:
+        return
+    spec = slice_["spec"]
+    for device in spec.get("devices") or ():
+        if device.get("nodeAllocatableResources"):
+            for why in _refusals(device if spec.get("perDeviceNodeSelection") else spec, write):
+                raise forbidden("resource.k8s.io", "resourceslices", slice_["metadata"].get("name", ""), why)
+
+
+def _refusals(where: Json, write: Write) -> Iterator[str]:
+    """``where`` has the fields that choose nodes: the slice, or the device. A choice that no node matches is fine."""
+    nodes = write.registry.store.collection("", "nodes")
+    if where.get("nodeName"):
+        stored = nodes.get("", where["nodeName"])
+        if stored is None or not _declares(stored.decode()):
+            yield _text(where["nodeName"])
+    elif where.get("allNodes") or where.get("nodeSelector"):
+        for stored in nodes.all():
+            node = stored.decode()
+            is_meant = where.get("allNodes") or selects(where["nodeSelector"], node)
+            if is_meant and not _declares(node):
+                yield _text(node["metadata"]["name"])
+    else:
+        yield f"a device with nodeAllocatableResources is for no node, so that none supports {FEATURE}"
+
+
+def _declares(node: Json) -> bool:
+    return FEATURE in ((node.get("status") or {}).get("declaredFeatures") or ())
+
+
+def _text(node: str) -> str:
+    return f'node "{node}" does not support {FEATURE} feature'
+
+
+_ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_WORD_CHARACTERS = 128
+_MESSAGE_CHARACTERS = 1024
+_LEAST_OF_A_SERIES_EVENTS = 2
+_OLD_FORM = ("firstTimestamp", "lastTimestamp", "count", "source")
+_IMMUTABLE = (
+    *("involvedObject", "reason", "message", *_OLD_FORM, "type", "eventTime"),
+    *("action", "related", "reportingComponent", "reportingInstance"),
+)
+
+
+class CoreEvents(Kind):
+    created_by_update = True
+    names: Mapping[str, str] = MappingProxyType({})  # fields that refusals call otherwise than the stored event
+    selectable: Mapping[str, str] = MappingProxyType(
+        {
+            **{f"involvedObject.{field}": f"involvedObject.{field}" for field in _ABOUT},
+            "reason": "reason",
+            "type": "type",
+            "reportingComponent": "reportingComponent",
+            "source": "source.component",
+        }
+    )
+
+    def fields(self, obj: Json) -> dict[str, str]:
+        """Those of both APIs."""
+        meta = obj["metadata"]
+        found = {"metadata.name": meta["name"], "metadata.namespace": meta.get("namespace", "")}
+        for kind in (CoreEvents, NewEvents):
+            found |= {name: str(metadata.dig(obj, path) or "") for name, path in kind.selectable.items()}
+        found["source"] = found["source"] or found["reportingComponent"]
+        return found
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        about = (obj.get("involvedObject") or {}).get("namespace", "")
+        namespace = obj["metadata"].get("namespace", "")
+        if "eventTime" in obj:
+            if not about and namespace not in ("default", "kube-system"):
+                yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace")
+            yield from _words(obj, self.names.get("reportingComponent", "reportingComponent"))
+        elif about != namespace and (about or namespace != "default"):
+            yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace")
+
+
+class NewEvents(CoreEvents):
+    """Those of ``events.k8s.io``."""
+
+    names: Mapping[str, str] = MappingProxyType({"reportingComponent": "reportingController"})
+    selectable: Mapping[str, str] = MappingProxyType(
+        {
+            **{f"regarding.{field}": f"involvedObject.{field}" for field in _ABOUT},
+            "reason": "reason",
+            "type": "type",
+            "reportingController": "reportingComponent",
+        }
+    )
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        yield from super().validate(obj, old, write)
+        yield from _series(obj)
+        if old is not None:
+            changed = [field for field in _IMMUTABLE if obj.get(field) != old.get(field)]
+            yield from (faults.immutable(self.names.get(field, field), obj.get(field)) for field in changed)
+            return
+        if "eventTime" not in obj:
+            yield faults.required("eventTime")
+        if obj.get("type") not in ("Normal", "Warning"):
+            yield faults.invalid("type", "", f"has invalid value: {obj.get('type', '')}")
+        yield from (faults.invalid(field, "", "needs to be unset") for field in _OLD_FORM if obj.get(field))
+
+
+def _words(obj: Json, controller: str) -> Iterator[Fault]:
+    """Faults of who reports what; ``controller`` is what the API calls ``reportingComponent``."""
+    reporter = obj.get("reportingComponent", "")
+    if not reporter:
+        yield faults.required(controller)
+    if why := metadata.qualified_name(reporter):
+        yield faults.invalid(controller, reporter, why)
+    for field in ("reportingInstance", "action", "reason"):
+        if not obj.get(field):
+            yield faults.required(field)
+        elif len(obj[field]) > _WORD_CHARACTERS:
+            yield faults.invalid(field, "", f"can have at most {_WORD_CHARACTERS} characters")
+    if len(obj.get("message", "")) > _MESSAGE_CHARACTERS:
+        yield faults.invalid("message", "", f"can have at most {_MESSAGE_CHARACTERS} characters")
+
+
+def _series(obj: Json) -> Iterator[Fault]:
+    series = obj.get("series")
+    if series is None:
+        return
+    if series.get("count", 0) < _LEAST_OF_A_SERIES_EVENTS:
+        yield faults.invalid("series.count", "", f"should be at least {_LEAST_OF_A_SERIES_EVENTS}")
+    if not series.get("lastObservedTime"):
+        yield faults.required("series.lastObservedTime")

@@ -1,1 +1,0 @@
-"""Requests and answers on the wire: the URL, bodies in JSON and protobuf, and their count."""
