@@ -147,7 +147,8 @@ class Territory:
         self._by_node: defaultdict[str, set[str]] = defaultdict(set)
         """The slices of a node alone."""
         self._pools: defaultdict[PoolId, dict[str, _Share]] = defaultdict(dict)
-        self._own = 0
+        self.owned = 0
+        """Devices of our own."""
         self._open: Counter[str] = Counter()
         self._published: Counter[str] = Counter()
 
@@ -208,18 +209,13 @@ class Territory:
 
     def is_own(self, device: DeviceId) -> bool:
         """Return whether the device belongs to our scheduler alone, in every slice that names it."""
-        shares = self._pools.get(device.pool_id, {}).values() if self._own else ()
+        shares = self._pools.get(device.pool_id, {}).values() if self.owned else ()
         naming = [share for share in shares if device.device in share.every]
         return bool(naming) and all(device.device in share.own for share in naming)
 
     def has_open(self, driver: str) -> bool:
         """Return whether some device of the driver belongs to no scheduler, or none is published of which to tell."""
         return self._open[driver] > 0 or not self._published[driver]
-
-    @property
-    def has_any(self) -> bool:
-        """Whether there is a device of our own."""
-        return self._own > 0
 
     @property
     def drivers(self) -> Iterable[str]:
@@ -256,7 +252,7 @@ class Territory:
             counter[driver] += change * number
             if not counter[driver]:
                 del counter[driver]
-        self._own += change * len(share.own)
+        self.owned += change * len(share.own)
 
 
 class SliceChange(NamedTuple):

@@ -17,6 +17,8 @@ from dra_operator.controllers.workers import (
     Dispatcher,
     Failures,
     Postponed,
+    level_after,
+    rest_after,
 )
 from prometheus_client import CollectorRegistry
 
@@ -196,7 +198,7 @@ async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: floa
         await queue.idle()
         assert decisions == (1 if rests else 2)
         await until(lambda: decisions == 2)
-    assert TURNS.rest_after(1.0) == TURNS.rest
+    assert rest_after(TURNS, 1.0) == TURNS.rest
 
 
 async def test_decisions_run_ahead_of_the_writes_only_so_far() -> None:
@@ -244,8 +246,8 @@ async def test_a_decision_that_fails_is_tried_again_and_holds_up_nothing() -> No
     ],
 )
 def test_turns_can_be_set(turns: TimeSlices, spent: float, rest: float, level: int) -> None:
-    assert turns.rest_after(spent) == pytest.approx(rest)
-    assert turns.level(spent) == level
+    assert rest_after(turns, spent) == pytest.approx(rest)
+    assert level_after(turns, spent) == level
 
 
 async def test_a_weak_key_is_decided_about_unless_that_would_be_in_vain() -> None:

@@ -129,7 +129,7 @@ ELSEWHERE = {
     ),
     "tests/controllers/test_gangs.py": (
         "GangProgress.asked",
-        "Gangs._in_hand",
+        "Gangs.in_hand",
     ),
     "tests/controllers/test_hard_pods.py": (
         "Dispatcher._postponed",

@@ -40,6 +40,7 @@ from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.kube import PodWriter
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.gang import joint_plan
+from dra_operator.scheduling.state import Gang
 from fake_api import Call
 from objects import Make, Obj
 from rounds import fewer
@@ -178,8 +179,8 @@ async def test_a_pod_is_told_once_that_its_gang_waits_when_its_leader_and_itself
     add(world, "g", 3, range(3))
     original, said_twice = gangs.Gangs.begin, list[asyncio.Task[Any]]()
 
-    def begin(self: gangs.Gangs, state: CycleState) -> GangAttempt | Decided | None:
-        found = original(self, state)
+    def begin(self: gangs.Gangs, state: CycleState, gang: Gang) -> GangAttempt | Decided | None:
+        found = original(self, state, gang)
         if isinstance(found, Decided) and found.follow_up is not None:
             said_twice.append(asyncio.ensure_future(found.follow_up()))
         return found

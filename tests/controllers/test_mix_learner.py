@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim
+from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.ordering.mix import COUNTED_CLASSES
@@ -21,6 +23,7 @@ from dra_operator.controllers.scheduling.mix import (
     MixMemory,
     read_mix,
 )
+from objects import Make
 
 
 def claim(name: str, kind: str) -> ResourceClaim:
@@ -170,10 +173,16 @@ def test_a_process_that_begins_counts_the_pods_that_have_devices() -> None:
     assert kinds(allocator) == {"placed": 1024 * 15 // 20, "new": 1024 * 5 // 20}
 
 
-def test_nothing_is_learned_for_orders_that_do_not_ask() -> None:
-    made, allocator = learner(cluster(), "best-fit")
-    made.see(pod("a"), [claim("a", "large")])
-    assert kinds(allocator) == {}
+@pytest.mark.parametrize("asks", [True, False])
+async def test_only_where_an_order_or_a_strategy_asks_it_is_learned(world: World, *, asks: bool) -> None:
+    world.furnish(1, 2)
+    world.api.add(RESOURCE_CLAIMS, Make.claim("claim"))
+    world.api.add(PODS, Make.pod("pod", claims=[{"name": "gpu", "resourceClaimName": "claim"}]))
+    world.start()
+    world.allocator.looks_at_mix = asks
+    async with world.running():
+        await world.quiet()
+    assert bool(world.allocator.learned.counted) is asks
 
 
 LARGE = """

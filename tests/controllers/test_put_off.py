@@ -144,7 +144,7 @@ taints.py _in_parts sleep  no pod: a rule reports
 workers.py module Decided  no pod: a constant
 workers.py _turns_of_others sleep  below 5 s: 5 ms
 workers.py Dispatcher.run acquire  warned: no-slot
-workers.py Dispatcher._next postpone  said: slow-plan
+workers.py Dispatcher.run postpone  said: slow-plan
 workers.py Dispatcher._pause sleep  below 5 s: one turn
 workers.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
 context.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines

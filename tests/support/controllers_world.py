@@ -111,7 +111,7 @@ class World:
         inventory = Inventory(self.features, language=self.language)
         self.cluster = Cluster(inventory, leaves=self.leaves)
         numbers = iter(range(1, 1000))
-        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
+        self.allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
         self.registry = CollectorRegistry()
         options = ControlOptions(
             times=self.times,
@@ -121,7 +121,7 @@ class World:
             sees_others=lambda: self.sees_others,
             preemption=self.preemption,
         )
-        self.control = Control(self.cluster, self.api, allocator, options, self.registry)
+        self.control = Control(self.cluster, self.api, self.allocator, options, self.registry)
         self.api.events.clear()
         self.control.load(
             convert(WATCHED[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in WATCHED

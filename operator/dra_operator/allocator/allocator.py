@@ -84,10 +84,11 @@ class Decision:
         # Only then can a second attempt find more than the first.
         self._second = inventory.semantics.admin_ignores_allocations and program.wants_admin_access
         self.outcome: Outcome | None = None
-        self._begin(admin_exempt=False)
 
     def advance(self, steps: int = INTERRUPT_STEPS) -> Outcome | None:
         """Works for at most so many steps; None if that was not enough."""
+        if self._search is None and self.outcome is None:
+            self._begin(admin_exempt=False)
         if self.outcome is None and self._search is not None:
             try:
                 self._run(self._search, steps)

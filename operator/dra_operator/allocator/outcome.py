@@ -224,13 +224,6 @@ class Allocated:
     chosen: tuple[ChosenAlternative, ...] = ()
     steps: int = 0
 
-    @property
-    def score(self) -> int:
-        """Raw score of the node: 8 minus the index of each chosen subrequest, summed (scheduling.md 4.4)."""
-        # 8 is the most alternatives that the API allows in a request, so that the last of them still counts more than
-        # none.
-        return sum(8 - choice.index for choice in self.chosen)
-
 
 class Explain(Protocol):
     """Works out why a problem has no solution."""

@@ -423,5 +423,5 @@ def settle_memory() -> None:
 def _about_others(cluster: Cluster) -> Iterator[Resource]:
     """The kinds that say what other schedulers may take; where we have a territory, also those that say what it is."""
     yield from (PODS, RESOURCE_CLAIMS)
-    if cluster.inventory.territory.has_any:
+    if cluster.inventory.territory.owned:
         yield from (RESOURCE_SLICES, DEVICE_TAINT_RULES)

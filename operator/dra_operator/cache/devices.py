@@ -199,7 +199,7 @@ class OwnDevices:
     def contested(self, drivers: Set[str]) -> frozenset[str]:
         """Return the drivers of which every other scheduler may take some device that we may take."""
         # Without a territory, as in most clusters, every device is contested.
-        if not self._territory.has_any:
+        if not self._territory.owned:
             return frozenset(drivers)
         return frozenset(driver for driver in drivers if self._is_contested(driver))
 

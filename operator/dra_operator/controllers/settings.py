@@ -125,22 +125,6 @@ class TimeSlices:
     turn: float = 0.02
     rest: float = 20.0
 
-    @property
-    def cheap(self) -> float:
-        """Return the seconds up to which a decision counts as cheap: it is not charged to the namespace."""
-        return self.turn / 10
-
-    def rest_after(self, spent: float) -> float:
-        """Return how long a key is left alone after so many seconds of search; not at all when they were one turn at
-        most."""
-        # Cheap decisions do not rest: a pod that a change may help is tried at once.
-        return spent * self.rest if spent > self.turn else 0.0
-
-    def level(self, spent: float) -> int:
-        """Return the place in the queue of a decision that continues later: what took longer comes later."""
-        # Never level 0: a decision that was postponed comes after all that have not begun.
-        return max(1, int(spent / self.turn))
-
 
 WORKERS: Final[Mapping[Controller, int]] = {
     "templates": 20,

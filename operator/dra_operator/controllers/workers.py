@@ -52,7 +52,7 @@ from dra_operator.controllers.errors import (
 )
 from dra_operator.controllers.logbook import enter_attempt, new_attempt, tell
 from dra_operator.controllers.queue import PASSING_SECONDS, WorkQueue
-from dra_operator.controllers.settings import TimeSettings
+from dra_operator.controllers.settings import TimeSettings, TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +182,7 @@ class Workers:
 
 
 DISPATCH_STRETCH_SECONDS = 0.005  # seconds
+CHEAP_FACTOR = 0.1  # a decision of up to this part of a turn is not charged to the namespace
 IDLE_TURN_SECONDS = 0.00001  # seconds; a turn of the event loop in which no other task did anything takes less
 
 
@@ -230,6 +231,19 @@ class _Begun(NamedTuple):
     charged: float = 0.0
 
 
+def rest_after(slices: TimeSlices, spent: float) -> float:
+    """Return how long a key is left alone after so many seconds of search; not at all when they were one turn at
+    most."""
+    # Cheap decisions do not rest: a pod that a change may help is tried at once.
+    return spent * slices.rest if spent > slices.turn else 0.0
+
+
+def level_after(slices: TimeSlices, spent: float) -> int:
+    """Return the place in the queue of a decision that continues later: what took longer comes later."""
+    # Never level 0: a decision that was postponed comes after all that have not begun.
+    return max(1, int(spent / slices.turn))
+
+
 async def _turns_of_others() -> None:
     """Let the others on the event loop do what they have to, for as long as decisions took at most."""
     before, end = 0.0, time.perf_counter() + DISPATCH_STRETCH_SECONDS
@@ -271,52 +285,53 @@ class Dispatcher:
             while True:
                 # The slot comes before the key: which pod is next is decided when it can be served, not while it waits.
                 await self._slots.acquire()
-                await self._next(group)
+                key = await self._queue.get()
+                await self._pause(key)
+                # Only freed devices or room led to the pod, and others may have them by now: an attempt would fail.
+                if self._queue.is_weak(key) and self._is_vain(key.object):
+                    self._slots.release()
+                    self._queue.looked_at(key, 0.0)
+                    self._queue.done(key, is_over=False)
+                    continue
+                begun = self._postponed.pop(key, None)
+                if begun is None:
+                    attempt = new_attempt()
+                    begun = _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
+                # Log lines and spans of all pieces of an attempt have its id, however many others run in between.
+                enter_attempt(begun.attempt)
+                began = time.perf_counter()
+                try:
+                    with begun.trace.within():
+                        decided = await self._decide(key.object)
+                except Exception as error:
+                    self._queue.looked_at(key, time.perf_counter() - began)
+                    self._finish(key, begun, error)
+                    continue
+                self._charge(key, begun, decided, time.perf_counter() - began)
+                if isinstance(decided, Postponed):
+                    # No write is under way for it, so it must not keep a worker from keys with writes.
+                    self._slots.release()
+                    self._postponed[key] = begun._replace(charged=decided.spent)
+                    if decided.note is not None:
+                        # Beside the next decisions: a slow server must not stop planning.
+                        group.create_task(self._tell(key, decided.note()), name=f"note about {key}")
+                    self._queue.postpone(key, level_after(self._time_slices, decided.spent))
+                elif decided.follow_up is None:
+                    self._finish(key, begun, None, decided)
+                else:
+                    # The key stays with its worker until the writes are over, so no other decision about the pod comes
+                    # between.
+                    group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
+                self._after()
 
-    async def _next(self, group: asyncio.TaskGroup) -> None:
-        key = await self._queue.get()
-        await self._pause(key)
-        # Only freed devices or room led to the pod, and others may have them by now: an attempt would fail.
-        if self._queue.is_weak(key) and self._is_vain(key.object):
-            self._slots.release()
-            self._queue.looked_at(key, 0.0)
-            self._queue.done(key, is_over=False)
-            return
-        begun = self._postponed.pop(key, None)
-        if begun is None:
-            attempt = new_attempt()
-            begun = _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
-        # Log lines and spans of all pieces of an attempt have its id, however many others run in between.
-        enter_attempt(begun.attempt)
-        began = time.perf_counter()
-        try:
-            with begun.trace.within():
-                decided = await self._decide(key.object)
-        except Exception as error:
-            self._queue.looked_at(key, time.perf_counter() - began)
-            self._finish(key, begun, error)
-            return
+    def _charge(self, key: Key, begun: _Begun, decided: Decided | Postponed, seconds: float) -> None:
         # Charged before the key goes back: the debt decides about its namespace's next turn.
-        is_much = self._queue.looked_at(key, time.perf_counter() - began)
+        is_much = self._queue.looked_at(key, seconds)
         # The last piece only; a plan made anew begins with 0 seconds. Cheap decisions are free, unless a namespace has
         # had much of a round: then the rank alone decides who is next.
         piece = decided.spent - begun.charged if decided.spent >= begun.charged else decided.spent
-        if is_much or piece > self._time_slices.cheap:
+        if is_much or piece > self._time_slices.turn * CHEAP_FACTOR:
             self._queue.charge(key, piece)
-        if isinstance(decided, Postponed):
-            # No write is under way for it, so it must not keep a worker from keys with writes.
-            self._slots.release()
-            self._postponed[key] = begun._replace(charged=decided.spent)
-            if decided.note is not None:
-                # Beside the next decisions: a slow server must not stop planning.
-                group.create_task(self._tell(key, decided.note()), name=f"note about {key}")
-            self._queue.postpone(key, self._time_slices.level(decided.spent))
-        elif decided.follow_up is None:
-            self._finish(key, begun, None, decided)
-        else:
-            # The key stays with its worker until the writes are over, so no other decision about the pod comes between.
-            group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
-        self._after()
 
     async def _tell(self, key: Key, note: Awaitable[None]) -> None:
         """Write a note. One that cannot be written is not worth another try: the end of the attempt tells more."""
@@ -364,5 +379,5 @@ class Dispatcher:
         if result is not None:
             self._ended(result, time.perf_counter() - begun.at)
         # Also after a failure: a hard pod that fails must not come back before a hard pod that does not.
-        rest = self._time_slices.rest_after(decided.spent)
+        rest = rest_after(self._time_slices, decided.spent)
         self._failures.report(self._queue, key, error, rest, is_over=not decided.clears_up)

@@ -90,7 +90,9 @@ from dra_operator.scheduling.state import (
     GANG_INCOMPLETE,
     GANG_MALFORMED,
     GATE,
+    Gang,
     Obstacle,
+    has_gate,
     is_at_gate,
     is_placeholder,
     title,
@@ -216,7 +218,8 @@ class SchedulingCycle:
     async def _attempt(self, key: str) -> Decided | Postponed:
         attempt = self._put_aside.pop(key, None)
         # Something is being written for the pod with its gang: the last word on its status is that one.
-        if self._gangs.puts_off(key):
+        of_gang = self._gangs.in_hand.get(key)
+        if of_gang is not None and self._gangs.puts_off(key, of_gang):
             return Decided()
         # A write of an earlier attempt was not answered: nothing is decided before its fate is certain, since the
         # devices that it names may be the pod's already.
@@ -231,8 +234,8 @@ class SchedulingCycle:
         # The binding may have happened: the pod keeps its devices until the server says.
         if self._context.pods.unanswered(pod) is not None:
             return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
-        if (of_gang := self._gangs.taken_up(key)) is not None:
-            return await self._gangs.go_on(of_gang)
+        if of_gang is not None and (planned := self._gangs.taken_up(key, of_gang)) is not None:
+            return await self._gangs.go_on(planned)
         # A plan that was put aside continues, unless the pod or a claim of it is another one by now.
         if attempt is None or not attempt.is_of(self._cluster):
             began = time.thread_time()
@@ -278,10 +281,13 @@ class SchedulingCycle:
                 # The gate was put on for all pods of a workload, of which some use no claims.
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
-                # Only pods that are tried: what cannot be tried is not what devices will be asked for.
-                self._mix.see(pod, found.resource_claims)
-                of_gang = self._gangs.begin(found)
-                if of_gang is not None:
+                # Only pods that are tried: what cannot be tried is not what devices will be asked for. Most strategies
+                # do not use the mix.
+                if self._allocator.looks_at_mix:
+                    self._mix.see(pod, found.resource_claims)
+                # A pod at the gate is placed by another scheduler, which has gangs of its own.
+                gang = None if has_gate(pod) or is_placeholder(pod) else self._cluster.gang_of(pod)
+                if isinstance(gang, Gang) and (of_gang := self._gangs.begin(found, gang)) is not None:
                     return of_gang
                 return PlanInProgress(found, self._planning(found), self._cluster.times_freed())
             case Unsettled(claims):

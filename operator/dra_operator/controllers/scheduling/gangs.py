@@ -42,7 +42,7 @@ from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
 from dra_operator.scheduling.claims import CLAIM_UNMADE
-from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle, has_gate, is_placeholder
+from dra_operator.scheduling.state import GANG_INCOMPLETE, Gang, Obstacle
 
 JOIN_LOOK_SECONDS = 60.0
 """Between two looks of a pod that joins, in case that those before it are bound without another decision."""
@@ -69,7 +69,7 @@ class Gangs:
         self._filter_timeout = filter_timeout
         self._gangs: dict[str, GangProgress] = {}
         """Gangs that are led, or that wait, by key. A gang without a state has no entry."""
-        self._in_hand: dict[str, GangProgress] = {}
+        self.in_hand: dict[str, GangProgress] = {}
         """By the key of a pod: the gang that it leads, or with which something is being written for it."""
         self._most_remembered = REMEMBERED_GANGS
 
@@ -77,7 +77,7 @@ class Gangs:
 
     def leave(self, key: str) -> None:
         """Note that the pod of this key waits no more. If its gang was being planned, another pod leads."""
-        progress = self._in_hand.get(key)
+        progress = self.in_hand.get(key)
         # Only while the plan is put aside: writes under way go on without the leader.
         if progress is not None and progress.leader == key and progress.attempt is not None:
             self._over(progress)
@@ -109,19 +109,17 @@ class Gangs:
                 if key != pod.key:
                     self._context.look_again(key)
 
-    def puts_off(self, key: str) -> bool:
-        """Return whether something is being written for the pod with its gang: no other decision may write
-        meanwhile."""
-        progress = self._in_hand.get(key)
-        if progress is None or (progress.leader == key and progress.state is GangState.PLANNING):
+    def puts_off(self, key: str, progress: GangProgress) -> bool:
+        """Return whether something is being written for the pod with its gang, which has it in hand: no other decision
+        may write meanwhile."""
+        if progress.leader == key and progress.state is GangState.PLANNING:
             return False
         progress.asked.add(key)
         return True
 
-    def taken_up(self, key: str) -> GangAttempt | None:
+    def taken_up(self, key: str, progress: GangProgress) -> GangAttempt | None:
         """Return the plan that was put aside for this leader, if it still counts."""
-        progress = self._in_hand.get(key)
-        if progress is None or progress.leader != key or (attempt := progress.attempt) is None:
+        if progress.leader != key or (attempt := progress.attempt) is None:
             return None
         progress.attempt = None
         # Size or topology may have been changed meanwhile: the plan is for another gang then.
@@ -131,13 +129,10 @@ class Gangs:
         self._over(progress)
         return None
 
-    def begin(self, state: CycleState) -> GangAttempt | Decided | None:
-        """Return the attempt that this pod leads; a decision if it leads none, and None if it is planned by itself."""
+    def begin(self, state: CycleState, gang: Gang) -> GangAttempt | Decided | None:
+        """Return the attempt that this pod of the gang leads; a decision if it leads none, and None if it is planned by
+        itself."""
         pod = state.pod
-        # A pod at the gate is placed by another scheduler, which has gangs of its own.
-        gang = None if has_gate(pod) or is_placeholder(pod) else self._cluster.gang_of(pod)
-        if not isinstance(gang, Gang):
-            return None
         running, waiting = self._cluster.members_of(gang)
         wanted = max(gang.size - len(running), 1)
         # It joins running pods, without a common place.
@@ -172,7 +167,7 @@ class Gangs:
         same, tried_at = self._cluster.same_values(gang, running), self._cluster.times_freed()
         # From here on decisions about the others do nothing until this one's is over.
         progress.lead(pod)
-        self._in_hand[pod.key] = progress
+        self.in_hand[pod.key] = progress
         task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout)
         return GangAttempt(task, self._snapshot, self._is_unsure, self._makes_room)
 
@@ -198,7 +193,7 @@ class Gangs:
         It leads when that is over.
         """
         is_unsure = (
-            pod.key in self._in_hand
+            pod.key in self.in_hand
             or self._context.is_working(pod.key)
             or bool(self._cluster.allocated_devices.assumed_for(pod.key))
             or self._context.pods.unanswered(pod) is not None
@@ -261,7 +256,7 @@ class Gangs:
             progress.asked.add(pod.key)
             return Decided(waits_for=text)
         progress.dissolve(pod)
-        self._in_hand[pod.key] = progress
+        self.in_hand[pod.key] = progress
         return Decided(partial(self._dissolve, progress, gang, pod, text))
 
     async def give_up_alone(self, pod: Pod, text: str) -> AttemptResult:
@@ -312,7 +307,7 @@ class Gangs:
                 progress.take(attempt.members)
                 for pod in attempt.members:
                     self._cluster.set_wake_conditions(pod.key, WITH_GANG)
-                    self._in_hand[pod.key] = progress
+                    self.in_hand[pod.key] = progress
                 return Decided(partial(self._write, progress, attempt, parts), attempt.spent)
         if isinstance(answer, Unready):
             return self._wait(progress, attempt, answer)
@@ -455,21 +450,22 @@ class Gangs:
     @contextmanager
     def _held(self, progress: GangProgress, key: str) -> Iterator[bool]:
         """Have the pod in hand while something is written for it; False if a gang has it already."""
-        if self.puts_off(key) or key in self._in_hand:
+        if (other := self.in_hand.get(key)) is not None:
+            self.puts_off(key, other)
             yield False
             return
-        self._in_hand[key] = progress
+        self.in_hand[key] = progress
         try:
             yield True
         finally:
-            del self._in_hand[key]
+            del self.in_hand[key]
             if not progress.is_led:
                 self._look_at_asked(progress)
 
     def _over(self, progress: GangProgress) -> None:
         """Others may lead. Those that asked meanwhile are looked at now."""
         for key in progress.pods:
-            self._in_hand.pop(key, None)
+            self.in_hand.pop(key, None)
         progress.end()
         self._look_at_asked(progress)
         if progress.state is GangState.FREE and progress.mate_looks_at <= asyncio.get_running_loop().time():

@@ -184,9 +184,6 @@ class MixLearner:
 
     def see(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Note that the pod is tried with these claims."""
-        # Nobody asks: no class has a strategy that uses it.
-        if not self._allocator.looks_at_mix:
-            return
         if self._memory.given:
             self._give()
             return

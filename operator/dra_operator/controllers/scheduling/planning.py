@@ -24,7 +24,7 @@ from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.metrics import PlacementMetrics
 from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference
 from dra_operator.kube import VolumeWriter
-from dra_operator.scheduling import CycleState, Elapsed, InPieces, NoPlace, Pause, Plan, Planning
+from dra_operator.scheduling import CycleState, Elapsed, NoPlace, Pause, Plan, Planning
 from dra_operator.scheduling.claims import ClaimReadiness, claim_readiness, shortage
 from dra_operator.scheduling.rules import volumes_of
 from dra_operator.scheduling.state import Obstacle
@@ -83,22 +83,25 @@ class InProgress(Generic[T]):
     """The pod says that it is being planned."""
 
     def __post_init__(self, planning: Generator[Pause, Elapsed, T]) -> None:
-        self._pieces = InPieces(planning)
+        self._planning = planning
 
     async def advance(self, turn: float) -> T | None:
         """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
         turn_ends = self.spent + turn
         while True:
-            began = time.thread_time()
-            pause = next(self._pieces, None)
-            # What brings the index up to date is not the pod's to pay: other decisions gain from it.
-            if pause is not Pause.INDEXING:
-                self.spent += time.thread_time() - began
-            if self._pieces.is_over:
-                return self._pieces.answer
+            began, pause = time.thread_time(), None
+            try:
+                # A generator that has not begun takes no value.
+                pause = self._planning.send(self.spent if self.is_interrupted else None)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            finally:
+                # What brings the index up to date is not the pod's to pay: other decisions gain from it.
+                if pause is not Pause.INDEXING:
+                    self.spent += time.thread_time() - began
             # From here on others may take what this plan counts on.
             self.is_interrupted = True
-            self._pieces.elapsed = self.spent
             if pause is Pause.SEARCHING and self.spent >= turn_ends:
                 return None
             await asyncio.sleep(0)

@@ -100,7 +100,9 @@ class Allocations:
         out = {uid for uid, selector in self._selectors.items() if not node_selectors.matches(selector, node)}
         out |= {uid for uid, names in self.bound.items() if not names}
         # A kubelet without the feature would call the driver, which is not there.
-        return out if declares_optional_node_operations(node) else out | self._skipping.keys()
+        if self._skipping and not declares_optional_node_operations(node):
+            out |= self._skipping.keys()
+        return out
 
     def obstacle(self, node: Node, elsewhere: Collection[str]) -> Obstacle:
         """What keeps the pod from a node where these claims cannot be used.

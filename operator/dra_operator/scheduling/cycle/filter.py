@@ -423,7 +423,10 @@ class PodFilter:
             return obstructed
         allocations = demand.allocations(outcome.results)
         plan = Plan(state.name, allocations, demand.served, demand.extended, self.bindings(state))
-        return self._with_node_use(state, plan, outcome.score)
+        # 8 is the most alternatives that the API allows in a request: the last of them still counts more than none
+        # (scheduling.md 4.4).
+        score = sum([8 - choice.index for choice in outcome.chosen]) if outcome.chosen else 0
+        return self._with_node_use(state, plan, score)
 
     def likeness(self, state: LoadedNode) -> Hashable | None:
         """Equal for nodes that ``serve`` answers alike, but for the names of nodes, pools and devices; None: unknown.
