@@ -18,7 +18,6 @@ from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import AUTO, NEWEST, chosen
 from dra_api.resource import Device, DeviceAttribute, DeviceClass, DeviceTaintRule, ResourceSlice
 
-from .allocated import AllocatedDevices
 from .basics import DeviceId, PoolId
 from .entries import (
     CounterEntry,
@@ -39,6 +38,7 @@ from .inventory import Inventory
 from .pools import Pool, PoolView
 from .predicates import Weighed
 from .sources import KINDS, HeldClaim, Kept, Listed, Malformed, SeenPod, read
+from .usage import AllocatedDevices
 
 BY: Final = ("class", "node", "namespace", "driver")
 """What ``Ledger.tally`` counts by."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult
-from dra_ledger import allocated as freed_devices
-from dra_ledger.allocated import FreedDevices
+from dra_ledger import usage as freed_devices
+from dra_ledger.usage import FreedDevices
 
 
 def allocation(*devices: str, **more: Any) -> AllocationResult:

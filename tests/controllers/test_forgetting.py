@@ -22,8 +22,8 @@ from dra_kube import (
     Resource,
     Unreachable,
 )
-from dra_ledger.allocated import FreedDevices
 from dra_ledger.basics import Journal
+from dra_ledger.usage import FreedDevices
 from dra_operator.allocator import Allocator, Features
 from dra_operator.cache.store import UidMemory
 from dra_operator.controllers import PreemptionSettings

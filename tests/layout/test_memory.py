@@ -62,7 +62,7 @@ OTHERWISE = {
     "operator/dra_operator/cache/store.py": "UIDs: of a fixed size",
     "ledger/dra_ledger/cel_language.py": "256 devices, which drivers publish",
     "operator/dra_operator/cache/loads.py": "nodes that the view has",
-    "ledger/dra_ledger/allocated.py": "10,000 ids of devices: of a fixed size",
+    "ledger/dra_ledger/usage.py": "10,000 ids of devices: of a fixed size",
     "operator/dra_operator/controllers/scheduling/victims.py": "1,000 keys of pods for each namespace",
     "operator/dra_operator/controllers/claims/delayed_deletion.py": "claims that the view has; 1,000 namespaces",
     "operator/dra_operator/controllers/queue.py": "workers of this process",

@@ -11,8 +11,8 @@ from allocator_lab import Cel, Json, claim, device_class, make_node, request
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
-from dra_ledger.allocated import AllocatedDevices
 from dra_ledger.inventory import Inventory
+from dra_ledger.usage import AllocatedDevices
 from dra_operator.allocator import Allocated, Allocator, Features, Semantics
 from rounds import fewer
 

@@ -1,7 +1,7 @@
 """The operator's cache of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
-from dra_ledger.allocated import AllocatedDevices, DeviceTaken
 from dra_ledger.pools import newest_slices
+from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster

@@ -36,7 +36,7 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
-from dra_ledger.allocated import AssumedAllocation
+from dra_ledger.usage import AssumedAllocation
 
 from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.key import NOTHING, WITH_GANG, Hint, Key, Keys, Weak, place, place_users, place_widely

@@ -32,7 +32,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.scheduling import PodGroup
-from dra_ledger.allocated import AllocatedDevices
+from dra_ledger.usage import AllocatedDevices
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, SharedDrivers

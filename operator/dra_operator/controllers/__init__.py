@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .errors import (
         ControllerError,
     )
-    from .logbook import LogLine, tell
     from .queue import WorkQueue
     from .settings import (
         NAMES,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         names_admission,
         own_controllers,
     )
+    from .workers import LogLine, tell
 else:
     __getattr__, __dir__ = lazy(__name__)
 

@@ -41,10 +41,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dra_operator.cache import WITH_GANG, Cluster, Controller, Key, Source, newest_slices
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.queue import WorkQueue, WorkQueues
 from dra_operator.controllers.settings import ROUNDING_SECONDS
-from dra_operator.controllers.workers import AttemptResult
+from dra_operator.controllers.workers import AttemptResult, tell
 from dra_operator.scheduling.claims import Readiness, age_of_allocation
 
 NAMED_DRIVERS: Final = 50

@@ -43,8 +43,8 @@ from dra_kube import NotFound
 
 from dra_operator.cache import Key, UidMemory, evictions
 from dra_operator.controllers.context import ControllerContext
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.metrics import EvictionMetrics
+from dra_operator.controllers.workers import tell
 from dra_operator.eviction import Cause, Eviction, condition_of, eviction_condition
 from dra_operator.kube import DEVICE_TAINT, EventReason, RuleWriter
 from dra_operator.scheduling import InPieces

@@ -27,13 +27,13 @@ from dra_api.resource import (
 from dra_api.values import parse_time
 from dra_ledger import DeviceEntry, Ledger
 from dra_ledger import Holder as Held
-from dra_ledger.allocated import AllocatedDevices
 from dra_ledger.basics import DeviceId
 from dra_ledger.entries import taint_text
 from dra_ledger.inventory import Inventory
 from dra_ledger.pools import newest_slices
 from dra_ledger.predicates import Weighed
 from dra_ledger.taints import rule_selects, schedulers_of
+from dra_ledger.usage import AllocatedDevices
 from msgspec import field
 
 from dra_operator.kubectl.answer import Fact

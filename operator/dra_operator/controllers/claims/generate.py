@@ -71,8 +71,8 @@ from msgspec import structs
 from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim, duplicates
 from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.metrics import ClaimMetrics
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, PodChanged, PodWriter, with_remedy
 from dra_operator.scheduling.state import bytes_of_large, has_gate, size_refusal
 

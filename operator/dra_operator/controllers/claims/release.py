@@ -56,7 +56,7 @@ from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.group import keeps_reservation, releasing
 from dra_operator.controllers.context import Announced, ControllerContext
 from dra_operator.controllers.errors import ReleaseFailed
-from dra_operator.controllers.logbook import devices_in, tell
+from dra_operator.controllers.workers import devices_in, tell
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason
 from dra_operator.scheduling.state import HOLD, annotation_fault, contest, contest_of, is_immediate, placeholder_key
 

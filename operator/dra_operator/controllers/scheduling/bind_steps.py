@@ -34,7 +34,7 @@ from dra_kube.spans import span
 from dra_operator.cache import Cluster
 from dra_operator.controllers.claims.generate import check_recorded
 from dra_operator.controllers.errors import BindingFailed, BoundElsewhere, PodVanished
-from dra_operator.controllers.logbook import tell
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import EventReason, PodChanged, PodWriter
 from dra_operator.scheduling.state import GATE, claim_behind, reach
 

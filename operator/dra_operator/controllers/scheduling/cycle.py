@@ -41,7 +41,6 @@ from dra_operator.cache import (
     WakeConditions,
 )
 from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
 from dra_operator.controllers.scheduling.gang import GangAttempt
@@ -61,7 +60,15 @@ from dra_operator.controllers.scheduling.report import (
 )
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.settings import ROUNDING_SECONDS
-from dra_operator.controllers.workers import AttemptResult, Decided, FollowUp, Postponed, is_held_back, pause_asked_for
+from dra_operator.controllers.workers import (
+    AttemptResult,
+    Decided,
+    FollowUp,
+    Postponed,
+    is_held_back,
+    pause_asked_for,
+    tell,
+)
 from dra_operator.kube import EventReason
 from dra_operator.scheduling import (
     CycleState,

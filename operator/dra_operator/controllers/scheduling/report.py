@@ -40,9 +40,9 @@ from dra_operator.cache import Cluster, Key
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.context import REMEMBERED_THINGS, Announced, GrowingPauses, Recently
 from dra_operator.controllers.errors import PodVanished
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.settings import NAMES, ROUNDING_SECONDS, BackoffSettings, OwnControllers
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import EventReason, may_have_happened
 from dra_operator.scheduling.state import GATED, Obstacle, claim_behind, is_at_gate, is_placeholder, size_refusal
 

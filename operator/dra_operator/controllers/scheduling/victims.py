@@ -29,8 +29,8 @@ from dra_kube import Forbidden, Invalid, NotFound
 
 from dra_operator.cache import Cluster
 from dra_operator.controllers.context import Recently
-from dra_operator.controllers.logbook import tell
 from dra_operator.controllers.settings import ROUNDING_SECONDS
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import Disruption, EventReason, EventRecorder, PodWriter
 from dra_operator.scheduling.preemption import OVERDUE_SECONDS, leaves_soon
 from dra_operator.scheduling.state import Nomination
