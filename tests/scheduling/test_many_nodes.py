@@ -9,14 +9,9 @@ from unittest.mock import patch
 import pytest
 from dra_api.cache import Cache
 from dra_operator.scheduling import Nodes, counted
-from dra_operator.scheduling.state.topology import (
-    MOST_LABELS,
-    DomainsByNode,
-    NodeScope,
-    Topologies,
-    has_too_many_rules,
-    steps_per_node,
-)
+from dra_operator.scheduling.state.node import steps_per_node
+from dra_operator.scheduling.state.pods_by_node import MOST_LABELS, has_too_many_rules
+from dra_operator.scheduling.state.topology import DomainsByNode, NodeScope, Topologies
 from neighbour_lab import REQUIRED, ZONE, expression, pod, spread
 from placement_lab import node
 

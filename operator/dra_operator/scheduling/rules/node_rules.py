@@ -46,7 +46,7 @@ from dra_operator.scheduling.state.node import (
     untolerated,
 )
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
-from dra_operator.scheduling.state.topology import MOST_LABELS, MOST_RULES, has_too_many_rules
+from dra_operator.scheduling.state.pods_by_node import MOST_LABELS, MOST_RULES, has_too_many_rules
 
 from .rule import NodeRule, RuleSurroundings
 from .volumes import NO_VOLUMES, PodVolumes

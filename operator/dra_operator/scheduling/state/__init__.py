@@ -73,8 +73,8 @@ from .node import (
 )
 from .node import host_ports as ports_held
 from .obstacle import Obstacle
-from .pods_by_node import PodsByNode, counts_alike
-from .topology import Anchors, Place
+from .pods_by_node import Anchors, PodsByNode, counts_alike
+from .topology import Place
 
 __all__ = [
     "ANNOTATION",

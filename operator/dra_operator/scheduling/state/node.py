@@ -31,6 +31,8 @@ from dra_api.core import (
     Container,
     Node,
     NodeAllocatableResourceClaimStatus,
+    NodeSelector,
+    NodeSelectorTerm,
     Pod,
     ResourceRequirements,
     Taint,
@@ -401,6 +403,32 @@ class LoadedNode:
         free = [1 - used.get(name, 0) / offer for name in _WEIGHED if (offer := self.offered.get(name, 0)) > 0]
         self.emptiness = sum(free) / len(free) if free else 0.0
         """The share of the node that is free, from 0 to 1: the mean of cpu, memory and pod slots."""
+
+
+_CHEAP_LABELS: Final = 20
+"""Labels and tolerations that a node can be compared with in the time of one step of the allocator."""
+
+
+def steps_per_node(pod: Pod) -> int:
+    """What it costs to compare the pod with one node, in steps of the allocator."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    # Tenants write tolerations and affinities by the hundred, and each node is compared with all of them.
+    compared = len(pod.spec.tolerations or ())
+    if affinity is not None:
+        compared += requirements(affinity.required_during_scheduling_ignored_during_execution)
+        compared += sum(
+            _of_nodes_term(it.preference) for it in affinity.preferred_during_scheduling_ignored_during_execution or ()
+        )
+    return 1 + compared // _CHEAP_LABELS
+
+
+def requirements(selector: NodeSelector | None) -> int:
+    """What a node is compared with: the terms of the selector, and what each asks for."""
+    return sum(map(_of_nodes_term, (selector.node_selector_terms or ()) if selector is not None else ()))
+
+
+def _of_nodes_term(term: NodeSelectorTerm) -> int:
+    return 1 + len(term.match_expressions or ()) + len(term.match_fields or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,33 @@ mixed up. The rules of a pod that has too many of them do not count.
 A pod that comes has to know, for each topology key, where the pods are that carry a term about it. Thousands of pods of
 one workload carry the same term, and thousands that come have the same labels. So ``Carriers`` keeps the answer for
 each namespace and labels that were asked for, as sums that are kept up to date. The first question takes a look at
-every term that may be about such a pod, which are as many as tenants make them, so it is answered in pieces.
+every term that may be about such a pod, which are as many as tenants make them, so it is answered in pieces. To find
+these terms without a look at all others, ``Anchors`` files each under one label.
+
+Rules between pods are the terms of affinity and anti-affinity, required or preferred, and topology spread constraints.
+Each of them is compared with all pods of its namespaces. People write a few; an object of the size that the API server
+admits has room for thousands, which would take seconds. So a pod with more than ``MOST_RULES``, or whose rules ask for
+more than ``MOST_LABELS`` in sum, is not placed (``unsupported``), and keeps no other pod away. A spread constraint also
+asks for the labels that select the nodes that count: each node is compared with them for each constraint.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from dra_api.core import Pod
+from dra_api.core import Pod, PodAffinityTerm, TopologySpreadConstraint
+from dra_api.meta import LabelSelector
 from dra_api.selectors import Labels
 
 from dra_operator.scheduling.pieces import decided
+from dra_operator.scheduling.state.node import requirements
 from dra_operator.scheduling.state.topology import (
     ANY_NODE,
     AffinityTerm,
-    Anchors,
+    Anchor,
     DomainCounts,
     DomainsByNode,
     Labelled,
@@ -38,10 +47,12 @@ from dra_operator.scheduling.state.topology import (
     Topologies,
     affinity,
     anti_affinity,
-    has_too_many_rules,
     preferred,
 )
 
+K = TypeVar("K", bound=Hashable)
+MOST_RULES: Final = 100
+MOST_LABELS: Final = 500
 KEPT_ANSWERS: Final = 64
 """Answers that are kept up to date; each change of a pod with terms is compared with all of them."""
 KEPT_ANSWERS_OF_NAMESPACE: Final = 16
@@ -55,6 +66,86 @@ _LABELS_PER_NODE: Final = 8
 
 Kind = tuple[str, frozenset[tuple[str, str]]]
 """The namespace and the labels of pods."""
+
+
+class Anchors(Generic[K]):
+    """Keys under their anchors, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Anchor, dict[K, None]] = {}
+
+    def add(self, anchor: Anchor, key: K) -> None:
+        """File a key."""
+        self._keys.setdefault(anchor, {})[key] = None
+
+    def discard(self, anchor: Anchor, key: K) -> None:
+        """Remove a key; an unknown one is ignored."""
+        # Anchors come from selectors of tenants, so an empty one must not stay behind.
+        keys = self._keys.get(anchor, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(anchor, None)
+
+    def number(self, anchor: Anchor) -> int:
+        """How many keys are filed under the anchor."""
+        return len(self._keys.get(anchor, ()))
+
+    def all_near(self, labels: Mapping[str, str] | None) -> dict[K, None]:
+        """As ``near``, at one moment: without a look at any of the keys, so fast also if they are many."""
+        # Keys without an anchor may concern any pod.
+        found = dict(self._keys.get(None, ()))
+        for label in (labels or {}).items():
+            found.update(self._keys.get(label, ()))
+        return found
+
+    def near(self, labels: Mapping[str, str] | None) -> Iterator[K]:
+        """The keys that may concern a pod with these labels. No key must be added or removed during the iteration."""
+        if not self._keys:
+            return
+        yield from self._keys.get(None, ())
+        for label in (labels or {}).items():
+            yield from self._keys.get(label, ())
+
+
+def has_too_many_rules(pod: Pod) -> bool:
+    """Whether the pod has more rules between pods than are looked at."""
+    rules = labels = 0
+    for compared in _between_pods(pod):
+        rules, labels = rules + 1, labels + compared
+    return rules > MOST_RULES or labels > MOST_LABELS
+
+
+def _between_pods(pod: Pod) -> Iterator[int]:
+    """For each rule, the labels that it asks for."""
+    for constraint in pod.spec.topology_spread_constraints or ():
+        yield _labels(constraint.label_selector) + len(constraint.match_label_keys or ()) + _of_nodes(pod, constraint)
+    affinity = pod.spec.affinity
+    for kind in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
+        if kind is None:
+            continue
+        for term in kind.required_during_scheduling_ignored_during_execution or ():
+            yield _of_term(term)
+        for weighted in kind.preferred_during_scheduling_ignored_during_execution or ():
+            yield _of_term(weighted.pod_affinity_term)
+
+
+def _of_nodes(pod: Pod, constraint: TopologySpreadConstraint) -> int:
+    # The labels and taints of each node are compared as well, for each constraint.
+    tolerations = len(pod.spec.tolerations or ()) if constraint.node_taints_policy == "Honor" else 0
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    if required is None or constraint.node_affinity_policy == "Ignore":
+        return tolerations
+    return tolerations + requirements(required)
+
+
+def _of_term(term: PodAffinityTerm) -> int:
+    keys = len(term.match_label_keys or ()) + len(term.mismatch_label_keys or ())
+    return _labels(term.label_selector) + _labels(term.namespace_selector) + keys
+
+
+def _labels(selector: LabelSelector | None) -> int:
+    return 0 if selector is None else len(selector.match_labels or {}) + len(selector.match_expressions or ())
 
 
 class Carried:

@@ -1,19 +1,12 @@
 """Rules between pods: which pods a term is about, and how many of them run in each topology domain.
 
 A term of a waiting pod becomes a ``PodSet``, by the namespaces as they are at that moment. A term that a pod on a node
-carries is asked the other way round: whether it is about a waiting pod. To find the terms that may be about a pod
-without a look at all of them, ``Anchors`` files each under one label. Most selectors name one value of one label,
-such as ``app: web``. That is then the anchor. All other selectors concern every pod.
+carries is asked the other way round: whether it is about a waiting pod. Most selectors name one value of one label,
+such as ``app: web``. That is then the *anchor*, by which they are found. All other selectors concern every pod.
 
 A topology domain is the nodes with the same value of one label. A topology is updated as nodes come, go and change, and
 so are its counts of pods by domain. So a rule finds the count of a domain by one look-up, for any number of nodes and
 pods.
-
-Rules between pods are the terms of affinity and anti-affinity, required or preferred, and topology spread constraints.
-Each of them is compared with all pods of its namespaces. People write a few; an object of the size that the API server
-admits has room for thousands, which would take seconds. So a pod with more than ``MOST_RULES``, or whose rules ask for
-more than ``MOST_LABELS`` in sum, is not placed (``unsupported``), and keeps no other pod away. A spread constraint also
-asks for the labels that select the nodes that count: each node is compared with them for each constraint.
 """
 
 from __future__ import annotations
@@ -22,64 +15,22 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from dra_api.core import (
     Node,
     NodeSelector,
-    NodeSelectorTerm,
     Pod,
     PodAffinityTerm,
     Toleration,
-    TopologySpreadConstraint,
 )
-from dra_api.meta import LabelSelector
 from dra_api.selectors import NOTHING, Labels, Requirement, Selector
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
-from dra_operator.scheduling.state.node import repelling, untolerated
+from dra_operator.scheduling.state.node import repelling, requirements, untolerated
 
 K = TypeVar("K", bound=Hashable)
 Anchor = tuple[str, str] | None
-
-
-class Anchors(Generic[K]):
-    """Keys under their anchors, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._keys: dict[Anchor, dict[K, None]] = {}
-
-    def add(self, anchor: Anchor, key: K) -> None:
-        """File a key."""
-        self._keys.setdefault(anchor, {})[key] = None
-
-    def discard(self, anchor: Anchor, key: K) -> None:
-        """Remove a key; an unknown one is ignored."""
-        # Anchors come from selectors of tenants, so an empty one must not stay behind.
-        keys = self._keys.get(anchor, {})
-        keys.pop(key, None)
-        if not keys:
-            self._keys.pop(anchor, None)
-
-    def number(self, anchor: Anchor) -> int:
-        """How many keys are filed under the anchor."""
-        return len(self._keys.get(anchor, ()))
-
-    def all_near(self, labels: Mapping[str, str] | None) -> dict[K, None]:
-        """As ``near``, at one moment: without a look at any of the keys, so fast also if they are many."""
-        # Keys without an anchor may concern any pod.
-        found = dict(self._keys.get(None, ()))
-        for label in (labels or {}).items():
-            found.update(self._keys.get(label, ()))
-        return found
-
-    def near(self, labels: Mapping[str, str] | None) -> Iterator[K]:
-        """The keys that may concern a pod with these labels. No key must be added or removed during the iteration."""
-        if not self._keys:
-            return
-        yield from self._keys.get(None, ())
-        for label in (labels or {}).items():
-            yield from self._keys.get(label, ())
 
 
 Place = tuple[Pod, str]
@@ -238,75 +189,6 @@ def _with_label_keys(pod: Pod, term: PodAffinityTerm) -> Selector:
 
 def _terms(pod: Pod, listed: Iterable[PodAffinityTerm] | None) -> tuple[AffinityTerm, ...]:
     return tuple(AffinityTerm.of(pod, term) for term in listed) if listed else ()
-
-
-MOST_RULES: Final = 100
-MOST_LABELS: Final = 500
-_CHEAP_LABELS: Final = 20
-"""Labels and tolerations that a node can be compared with in the time of one step of the allocator."""
-
-
-def has_too_many_rules(pod: Pod) -> bool:
-    """Whether the pod has more rules between pods than are looked at."""
-    rules = labels = 0
-    for compared in _between_pods(pod):
-        rules, labels = rules + 1, labels + compared
-    return rules > MOST_RULES or labels > MOST_LABELS
-
-
-def steps_per_node(pod: Pod) -> int:
-    """What it costs to compare the pod with one node, in steps of the allocator."""
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    # Tenants write tolerations and affinities by the hundred, and each node is compared with all of them.
-    compared = len(pod.spec.tolerations or ())
-    if affinity is not None:
-        compared += requirements(affinity.required_during_scheduling_ignored_during_execution)
-        compared += sum(
-            _of_nodes_term(it.preference) for it in affinity.preferred_during_scheduling_ignored_during_execution or ()
-        )
-    return 1 + compared // _CHEAP_LABELS
-
-
-def requirements(selector: NodeSelector | None) -> int:
-    """What a node is compared with: the terms of the selector, and what each asks for."""
-    return sum(map(_of_nodes_term, (selector.node_selector_terms or ()) if selector is not None else ()))
-
-
-def _between_pods(pod: Pod) -> Iterator[int]:
-    """For each rule, the labels that it asks for."""
-    for constraint in pod.spec.topology_spread_constraints or ():
-        yield _labels(constraint.label_selector) + len(constraint.match_label_keys or ()) + _of_nodes(pod, constraint)
-    affinity = pod.spec.affinity
-    for kind in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
-        if kind is None:
-            continue
-        for term in kind.required_during_scheduling_ignored_during_execution or ():
-            yield _of_term(term)
-        for weighted in kind.preferred_during_scheduling_ignored_during_execution or ():
-            yield _of_term(weighted.pod_affinity_term)
-
-
-def _of_nodes(pod: Pod, constraint: TopologySpreadConstraint) -> int:
-    # The labels and taints of each node are compared as well, for each constraint.
-    tolerations = len(pod.spec.tolerations or ()) if constraint.node_taints_policy == "Honor" else 0
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    if required is None or constraint.node_affinity_policy == "Ignore":
-        return tolerations
-    return tolerations + requirements(required)
-
-
-def _of_nodes_term(term: NodeSelectorTerm) -> int:
-    return 1 + len(term.match_expressions or ()) + len(term.match_fields or ())
-
-
-def _of_term(term: PodAffinityTerm) -> int:
-    keys = len(term.match_label_keys or ()) + len(term.mismatch_label_keys or ())
-    return _labels(term.label_selector) + _labels(term.namespace_selector) + keys
-
-
-def _labels(selector: LabelSelector | None) -> int:
-    return 0 if selector is None else len(selector.match_labels or {}) + len(selector.match_expressions or ())
 
 
 KEPT_TOPOLOGIES = 128  # up to date, more than one pod asks for; the least recently used is dropped first
