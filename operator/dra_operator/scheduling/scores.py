@@ -23,7 +23,7 @@ from dra_operator.scheduling.rules.pod_topology_spread import (
     constraints,
     queries_of_constraints,
 )
-from dra_operator.scheduling.state.ahead import is_placeholder
+from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode, intolerable
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode, one_by_one
 from dra_operator.scheduling.state.topology import DomainCounts, Namespaces, Topologies, preferred

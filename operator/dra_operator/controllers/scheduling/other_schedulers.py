@@ -1,7 +1,7 @@
 """Living beside other schedulers that allocate devices: defer to them, check for conflicts, remember their drivers.
 
 *Deference.* When two schedulers decide at the same moment, both may take the same device, and ours loses the contest:
-its claim is parked (``scheduling.state.parked``), and the device serves no pod of ours for as long as the contest
+its claim is parked (``scheduling.state.applicants``), and the device serves no pod of ours for as long as the contest
 lasts. So it is better that both never take it. What makes another scheduler decide can be seen: its pod comes, or a
 device comes free while a claim of it waits. Where another scheduler allocates, or did before, a pod of ours therefore
 waits a ``pause``, in which pods that came at the same time are seen. Then it waits until all pods of the others are

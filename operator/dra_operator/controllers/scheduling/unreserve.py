@@ -137,8 +137,8 @@ class Unreserve:
     async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
         """Another scheduler took the same device at the same time: the pod leaves the claim, and chooses anew.
 
-        The claim is parked (``scheduling.state.parked``), unless none but ours holds the device, or a pod of another
-        scheduler waits for the claim, which would run with it.
+        The claim is parked (``scheduling.state.applicants``), unless none but ours holds the device, or a pod of
+        another scheduler waits for the claim, which would run with it.
 
         Each of several pods that share the claim leaves it, and the last one parks it: so none loses what it may be on
         its way to a node with.

@@ -43,7 +43,7 @@ from dra_api.values import parse_time
 from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage, VolumeWait
-from dra_operator.scheduling.state.ahead import is_parked
+from dra_operator.scheduling.state.applicants import is_parked
 from dra_operator.scheduling.state.large import bytes_of_large, size_refusal
 from dra_operator.scheduling.state.node import extended_resources
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason

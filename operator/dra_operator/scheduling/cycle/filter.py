@@ -55,7 +55,7 @@ from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.rules.rule import Hint, NodeRule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
 from dra_operator.scheduling.scores import SCORES, Score
-from dra_operator.scheduling.state.ahead import is_placeholder
+from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode, node_requests, steps_per_node
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.wording import counted as number_of

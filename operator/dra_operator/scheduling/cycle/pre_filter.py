@@ -60,8 +60,16 @@ from dra_operator.scheduling.claims.usable import (
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.node_rules import group_obstacle, unsupported
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes, Storage, volumes_of
-from dra_operator.scheduling.state.ahead import GATE, is_immediate, is_placeholder
-from dra_operator.scheduling.state.gang import GANG_CROWDED, GANG_INCOMPLETE, MOST_GANG_PODS, Gang, gang_of
+from dra_operator.scheduling.state.applicants import (
+    GANG_CROWDED,
+    GANG_INCOMPLETE,
+    GATE,
+    MOST_GANG_PODS,
+    Gang,
+    gang_of,
+    is_immediate,
+    is_placeholder,
+)
 from dra_operator.scheduling.state.node import NO_NOMINATIONS, Nominations
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 

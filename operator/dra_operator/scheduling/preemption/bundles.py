@@ -20,7 +20,7 @@ from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId, NodeSelectionError, PoolId, node_selectors
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.state.ahead import is_immediate
+from dra_operator.scheduling.state.applicants import is_immediate
 
 from .terms import PreemptionTerms, Weight, born
 

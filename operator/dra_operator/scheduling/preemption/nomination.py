@@ -32,7 +32,7 @@ from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling.cycle.attempt import Unschedulable
 from dra_operator.scheduling.cycle.filter import PostFilterResult
 from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
-from dra_operator.scheduling.state.ahead import is_placeholder
+from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode
 
 from .bundles import Bundle, Bundles

@@ -15,7 +15,7 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.selectors import Labels
 
-from dra_operator.scheduling.state.ahead import is_placeholder
+from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.pods_by_node import Carried, DomainQuery, PodsByNode, one_by_one, together

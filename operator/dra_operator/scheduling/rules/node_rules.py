@@ -31,8 +31,7 @@ from dra_api.scheduling import PodGroup
 from msgspec import structs
 
 from dra_operator.allocator import Features, node_selectors, scheduler_of
-from dra_operator.scheduling.state.ahead import GATE, is_placeholder
-from dra_operator.scheduling.state.gang import topology_of
+from dra_operator.scheduling.state.applicants import GATE, is_placeholder, topology_of
 from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
 from dra_operator.scheduling.state.node import (
     NODE_CONDITION,

@@ -14,7 +14,7 @@ from typing import Final
 from dra_api.core import Pod, TopologySpreadConstraint
 from dra_api.selectors import NOTHING, Selector
 
-from dra_operator.scheduling.state.ahead import is_placeholder
+from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode, tolerations_of
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from dra_operator.scheduling.state.pods_by_node import DomainQuery, PodsByNode

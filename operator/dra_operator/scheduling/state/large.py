@@ -44,7 +44,7 @@ from dra_api.resource import (
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
-from dra_operator.scheduling.state.ahead import HOLD
+from dra_operator.scheduling.state.applicants import HOLD
 from dra_operator.scheduling.state.node import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10

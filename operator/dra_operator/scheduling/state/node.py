@@ -47,7 +47,7 @@ from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClas
 from msgspec import structs
 
 from dra_operator.allocator import Usage, tolerates
-from dra_operator.scheduling.state.ahead import is_at_gate, of_nodes
+from dra_operator.scheduling.state.applicants import is_at_gate, of_nodes
 
 _CLAIM: Final = "volume of claim "
 
