@@ -57,8 +57,7 @@ from dra_operator.controllers.claims.generate import check_recorded, claim_for_e
 from dra_operator.controllers.claims.group import releasing
 from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import BindingFailed, BindingRefused, PodVanished
-from dra_operator.controllers.scheduling.bind_steps import BindStep
-from dra_operator.controllers.scheduling.planning import SchedulingContext
+from dra_operator.controllers.scheduling.planning import BindStep, SchedulingContext
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.workers import AttemptResult, devices_in, tell
 from dra_operator.kube import (

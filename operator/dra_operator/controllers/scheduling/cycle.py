@@ -5,7 +5,7 @@ which every attempt goes, so no case can be forgotten. What put it off last is i
 that broke the attempt off.
 
 A pod of another scheduler that waits at our scheduling gate gets its devices in the same way, and then its gate is
-opened instead of a node assigned (``bind_steps``).
+opened instead of a node assigned (``RemoveGate``).
 
 The controller ``placement``. The dispatcher asks for one decision at a time (``decide``); a plan takes its devices
 and its room before the next decision starts, which so sees them as used. What a decision calls for (writing the plan,
@@ -41,13 +41,19 @@ from dra_operator.cache import (
     WakeConditions,
 )
 from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.bind_steps import AllocateImmediate, Bind, BindStep, RemoveGate
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
 from dra_operator.controllers.scheduling.gang import GangAttempt
 from dra_operator.controllers.scheduling.gang_binding import GangBinding
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
-from dra_operator.controllers.scheduling.planning import PlanInProgress, SchedulingContext
+from dra_operator.controllers.scheduling.planning import (
+    AllocateImmediate,
+    Bind,
+    BindStep,
+    PlanInProgress,
+    RemoveGate,
+    SchedulingContext,
+)
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import (
     AGAIN,

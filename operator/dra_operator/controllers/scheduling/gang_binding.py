@@ -18,10 +18,9 @@ from dra_kube.spans import span
 
 from dra_operator.cache import DeviceTaken
 from dra_operator.controllers.errors import BindingRefused, PlacementFailed, PodVanished
-from dra_operator.controllers.scheduling.bind_steps import BindStep
 from dra_operator.controllers.scheduling.binding import UNSEEN_LOOK_SECONDS, BindingCycle, Permit
 from dra_operator.controllers.scheduling.gang import GangAttempt
-from dra_operator.controllers.scheduling.planning import SchedulingContext, has_devices, has_room, is_promised
+from dra_operator.controllers.scheduling.planning import BindStep, SchedulingContext, has_devices, has_room, is_promised
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling import ConflictCheckDue, Plan

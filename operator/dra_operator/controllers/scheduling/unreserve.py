@@ -28,13 +28,13 @@ from dra_operator.allocator import DeviceId
 from dra_operator.controllers.claims.group import releasing
 from dra_operator.controllers.claims.release import discard
 from dra_operator.controllers.errors import GenerationFailed, PlacementFailed, PodVanished
+from dra_operator.controllers.scheduling.planning import BindStep
 from dra_operator.controllers.workers import AttemptResult, devices_in, tell
 from dra_operator.kube import ClaimChanged, EventReason, Unanswered
 from dra_operator.scheduling import NoPlace
 from dra_operator.scheduling.state import HOLD, contest, is_at_gate, is_immediate, is_parked, is_placeholder, title
 from dra_operator.wording import counted
 
-from .bind_steps import BindStep
 from .planning import InProgress, SchedulingContext
 from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport, shows_reason
 
