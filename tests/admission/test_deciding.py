@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from admission_histories import LaggingWorld
-from admission_world import AdmissionWorld
+from admission_world import AdmissionWorld, LaggingWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
 from dra_operator.admission.workloads import AdmissionSettings
 from fake_api import ERRORS, Call

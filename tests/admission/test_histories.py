@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admission_histories import History
+from admission_world import History
 
 
 @pytest.mark.parametrize("seed", range(6))

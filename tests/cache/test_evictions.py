@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from controllers_world import keys_of
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.meta import Object
@@ -16,7 +17,6 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Key, evictions
 from dra_operator.eviction import Eviction
 from eviction_lab import claim, owned_by, pod, result, rule, slice_of, taint
-from hinted import keys_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from controllers_world import keys_of
 from dra_api.codec import convert
 from dra_api.core import Namespace, Node, Pod
 from dra_api.resource import ResourceClaim
@@ -13,7 +14,6 @@ from dra_operator.cache import NONE, Cluster, Key, Wide
 from dra_operator.cache.key import FEW_PODS
 from dra_operator.scheduling import NoPlace, decided, plan
 from dra_operator.scheduling.cycle.pre_filter import CycleState, pre_filter
-from hinted import keys_of
 from neighbour_lab import DB, WEB, away, near, spread, term
 from placement_lab import allocator, labelled
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from controllers_world import TinyLanguage
+from controllers_world import TinyLanguage, keys_of
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, hints, other_schedulers
-from hinted import keys_of
 from msgspec import structs
 from objects import Make, meta
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from controllers_world import keys_of
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
@@ -28,7 +29,6 @@ from dra_operator.cache import (
 )
 from dra_operator.cache.index import Duplicates, duplicates
 from dra_operator.scheduling.state import Nomination
-from hinted import keys_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from citations import ROOT, rules
+from pages import ROOT, rules
 
 COMPLETE = ("AA", "AL", "CC", "K37", "KM", "NR", "PH", "RS", "SC", "TD", "TE")
 """The families of rules that have tests. Scenarios are found by names: tests/layout/test_scenarios.py."""

@@ -15,7 +15,7 @@ from dra_driver_test.kit import Check, Level, Result, Verdict, all_checks
 from dra_driver_test.report import as_json, as_junit, line, summary
 
 ROOT = Path(__file__).resolve().parents[2]
-BAD = [sys.executable, str(ROOT / "tests/support/bad_driver_process.py"), "{kubelet}"]
+BAD = [sys.executable, str(ROOT / "tests/support/bad_driver.py"), "{kubelet}"]
 QUICK = ["prepare.*", "cdi.ids-*", "restart.prepares-the-same-after-a-kill"]
 
 

@@ -13,7 +13,7 @@ CONFTEST, TEST = BY_NAME["docs/driver-test.md"].blocks("python")
 MY_DRIVER = f"""
 import os, sys
 node, kubelet, cdi = sys.argv[1:]
-bad = {str(ROOT / "tests/support/bad_driver_process.py")!r}
+bad = {str(ROOT / "tests/support/bad_driver.py")!r}
 os.execv(sys.executable, [sys.executable, bad, kubelet, FAULT])
 """
 

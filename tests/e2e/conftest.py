@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
+from dra_operator.app.settings.settings import OperatorSettings
 from kopf.testing import KopfRunner
 from operator_process import OperatorProcess, second_operator
 from scene import Scene
-from supervised import WITHOUT_RULES, kopf_run
+from supervised import kopf_run
 from world import World, world
 
 
@@ -54,7 +55,7 @@ def operator(cluster: World) -> Iterator[KopfRunner]:
 
     It leaves DeviceTaintRules to ``second``.
     """
-    with kopf_run(cluster.kubeconfig, main=WITHOUT_RULES) as runner:
+    with kopf_run(cluster.kubeconfig, settings=OperatorSettings(feature_gates="DRADeviceTaintRules=false")) as runner:
         yield runner
     assert runner.exit_code == 0, runner.output
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_kube import PODS, Api, Connection, Unreachable
-from wrong_answers import wrong_answers
+from faults.effects import wrong_answers
 
 ANSWERS = wrong_answers("Pod")
 BODY = {"metadata": {"name": "p", "namespace": "ns"}}

@@ -15,7 +15,6 @@ from typing import Any
 import envtest
 import pytest
 import yaml
-from access import rules_of
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.leases import SETTINGS, Lease
@@ -33,6 +32,7 @@ from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from fake_api import FakeApi
 from kubectl import ROOT, kubectl_for
+from manifest_accounts import rules_of
 from objects import owner, user
 from rbac_server import SERVERS
 from waiting import until

@@ -15,8 +15,8 @@ from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, fitted, overlay_of
 from dra_operator.kubectl.whatif.wanted import Wanted
+from fix_campaign import NOW
 from rounds import fewer
-from waiting_pods import NOW
 
 JSON = dict[str, Any]
 DRIVER = "gpu.example.com"

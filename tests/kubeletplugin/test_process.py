@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import forked
 import pytest
+from command import ForkedProcess, start_forked
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings
@@ -77,11 +77,11 @@ async def place(short_path: Path) -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def started(place: Place, *flags: str, command: list[str] | None = None) -> AsyncIterator[forked.ForkedProcess]:
+async def started(place: Place, *flags: str, command: list[str] | None = None) -> AsyncIterator[ForkedProcess]:
     """The plugin's process, serving."""
     log = place.folder / "log"
     log.unlink(missing_ok=True)
-    process = await forked.start([*(command or place.arguments), *flags], os.environ, log=log)
+    process = await start_forked([*(command or place.arguments), *flags], os.environ, log=log)
     try:
         await becomes(lambda: "serves on" in log.read_text() or process.returncode is not None)
         assert process.returncode is None, log.read_text()

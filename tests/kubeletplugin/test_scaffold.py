@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from access import recorded
 from dra_api.version import VERSION
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, Rule
@@ -23,6 +22,7 @@ from dra_kubeletplugin import ClaimRef, PluginSettings, SettingsError
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.commands.subcommands import create
 from dra_kubeletplugin.testing import FakeKubelet
+from manifest_accounts import recorded
 from waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ import yaml
 from command import running
 from dra_devcluster.cluster import DRIVER, DevCluster
 from dra_kube import Api
-from live_cluster import LiveCluster
 from monitoring import PANELS, PROMTOOL, RULES, SPEC, needs_prometheus, prometheus
+from supervised import LiveCluster
 from waiting import until
 
 CASES = Path(__file__).with_name("alerts.yaml")

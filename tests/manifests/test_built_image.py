@@ -24,7 +24,7 @@ from aiohttp import web
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import PODS, Api, connection
 from kubectl import ROOT
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import until
 
 IMAGE = os.environ.get("KOPF_DRA_IMAGE")

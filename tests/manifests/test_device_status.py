@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from access import Json
 from bare_client import CLAIMS, PATCH, Client, claim
-from manifest_accounts import DRIVER, ON_NODE_1, REPORTING, furnish, grant, objects, path_of, plugin_on
+from manifest_accounts import DRIVER, ON_NODE_1, REPORTING, Json, furnish, grant, objects, path_of, plugin_on
 from rbac_server import RELEASES, ReleaseClient, rbac_server
 from waiting import until
 

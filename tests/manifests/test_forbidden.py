@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from access import Json, account
 from bare_client import CLAIMS, NODES, PATCH, Client, claim
-from manifest_accounts import ON_NODE_1, SLICES, VIEWER, furnish, grant, operator, plugin_on, viewer
+from manifest_accounts import ON_NODE_1, SLICES, VIEWER, Json, account, furnish, grant, operator, plugin_on, viewer
 from rbac_cases import no
 from rbac_server import RELEASES, rbac_server
 

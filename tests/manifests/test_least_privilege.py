@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import yaml
-from access import Json, account, rules_of, single_rules
 from deployment_site import Site, deployment_site
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import (
@@ -34,6 +33,7 @@ from dra_kube import (
 )
 from kubectl import ROOT
 from manifest_accounts import USES as RARE
+from manifest_accounts import Json, account, rules_of, single_rules
 from rounds import LONG
 from volume_lab import SELECTED, on_nodes, storage_class, uses, volume
 from waiting import until

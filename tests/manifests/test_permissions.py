@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from access import account, rules_of
 from dra_devcluster.apiserver.authorization import Attributes
+from manifest_accounts import account, rules_of
 
 RBAC = rules_of(
     yaml.safe_load_all((Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml").read_text())

@@ -12,12 +12,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from access import Json, namespace_of
 from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import Api, Forbidden, connection
-from manifest_accounts import ON_NODE_1, REPORTING, REPORTING_USES, USES, furnish, grant, objects, path_of
+from manifest_accounts import (
+    ON_NODE_1,
+    REPORTING,
+    REPORTING_USES,
+    USES,
+    Json,
+    furnish,
+    grant,
+    namespace_of,
+    objects,
+    path_of,
+)
 
 
 def without(role: Json, verb: str, resource: str) -> Json:

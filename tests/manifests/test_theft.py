@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from access import Json, single_rules
 from bare_client import CLAIMS, EVENTS, NAMESPACES, PATCH, PODS, claim, pod
 from kubectl import ROOT
-from manifest_accounts import DRIVER, ON_NODE_1, furnish, grant, objects, operator
+from manifest_accounts import DRIVER, ON_NODE_1, Json, furnish, grant, objects, operator, single_rules
 from rbac_server import RELEASES, ReleaseClient, rbac_server
 from waiting import until
 

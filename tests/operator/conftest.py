@@ -14,8 +14,7 @@ from dra_kube import Api, connection
 from dra_operator.app.settings.settings import OperatorSettings
 from faults import FaultProxy
 from kopf.testing import KopfRunner
-from live_cluster import LiveCluster
-from supervised import Operating, Site, Supervising, kopf_run, supervised
+from supervised import LiveCluster, Operating, Site, Supervising, kopf_run, supervised
 
 
 @pytest.fixture

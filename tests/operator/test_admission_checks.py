@@ -22,9 +22,8 @@ from dra_kube import (
 from dra_operator.app.settings.settings import OperatorSettings
 from kubectl import ROOT
 from kueue_model import CRDS, admission_check, install_kueue, workload
-from live_cluster import LiveCluster
 from pages import BY_NAME
-from supervised import Site, Supervising
+from supervised import LiveCluster, Site, Supervising
 from waiting import until
 
 Obj = dict[str, Any]

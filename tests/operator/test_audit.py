@@ -17,9 +17,8 @@ from dra_operator.sources.audit import Audit
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from faults import DropEvents, ErrorEvent, EventFault, FaultProxy, Refuse, Target
-from live_cluster import LiveCluster
 from msgspec.structs import replace
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 

@@ -20,7 +20,7 @@ from dra_operator.allocator import Features
 from dra_operator.gates import features_of
 from dra_operator.sources.kinds import watched_kinds
 from faults import FaultProxy, Hang, Refuse, Target
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import until
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import all_kinds
 import kopf
 import pytest
 from dra_api.releases.release import Release
@@ -41,14 +40,14 @@ from dra_kube import (
 from dra_operator.app import probes as health
 from dra_operator.app import run as supervisor
 from dra_operator.app.operator import Operator
+from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.sources import handlers, watches
 from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.kinds import WATCHED
 from kopf._core.intents.causes import Activity
 from kueue_model import install_kueue
-from live_cluster import LiveCluster
 from objects import Obj
-from supervised import Supervising, kopf_run
+from supervised import LiveCluster, Supervising, kopf_run
 from waiting import becomes
 
 GPU: Obj = {"deviceClassName": "gpu"}
@@ -58,6 +57,13 @@ ELSEWHERE: Obj = {
     "metadata": {"name": "elsewhere", "namespace": "ns"},
     "spec": {"schedulerName": "another", "containers": [CONTAINER]},
 }
+EVERY_KIND = OperatorSettings(
+    controllers="auto,admission",
+    feature_gates="DRADeviceTaintRules=true,DRAResourcePoolStatus=true,GenericWorkload=true",
+    kubernetes_version="1.37",
+    preemption=True,
+)
+"""With each kind that an operator can watch."""
 ONE_OF_EACH: dict[Resource, Obj] = {
     NAMESPACES: {},
     NODES: {},
@@ -147,14 +153,14 @@ async def test_dra_operator_run_and_kopf_run_call_the_same_handler_of_each_kind(
     assert HANDLERS.keys() == WATCHED.keys() == ONE_OF_EACH.keys()
     await install_kueue(cluster.api)
     await cluster.furnish(nodes=1)
-    with kopf_run(kubeconfig, timeout=90, main=Path(all_kinds.__file__)):
+    with kopf_run(kubeconfig, timeout=90, settings=EVERY_KIND):
         await handlers_of_each_kind_are_called(cluster, called)
     for resource in ONE_OF_EACH:
         namespace = "ns" if resource.namespaced else None
         await cluster.api.delete(resource, "new-one", namespace, grace_seconds=0 if resource == PODS else None)
     await cluster.api.delete(PODS, "heard", "ns", grace_seconds=0)
     called.clear()
-    async with supervising(all_kinds.SETTINGS) as site:
+    async with supervising(EVERY_KIND) as site:
         await site.ready()
         await handlers_of_each_kind_are_called(cluster, called)
 

@@ -9,7 +9,7 @@ import pytest
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, NotLeading, connection
 from dra_operator.app.operator import Operator
 from dra_operator.app.settings.settings import OperatorSettings
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import becomes, until
 
 DEVICE = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}

@@ -13,7 +13,7 @@ from dra_kube import Api, Unreachable
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.completion import main
 from kubectl import kubectl_for
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import until
 
 

@@ -28,8 +28,7 @@ from dra_operator.sources.kind_table import OF_STORAGE
 from dra_operator.sources.kinds import REQUIRED, WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from faults import FaultProxy, Refuse, Target
-from live_cluster import LiveCluster
-from supervised import Supervising, gates_text
+from supervised import LiveCluster, Supervising, gates_text
 from volume_lab import uses, volume, volume_claim
 from waiting import until
 

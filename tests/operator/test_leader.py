@@ -19,7 +19,7 @@ from command import Command, running
 from dra_kube import LEASES, Api, connection
 from dra_operator.app.lease import Seat
 from faults import CutAfter, CutBefore, Delay, Entry, Fault, FaultProxy, Refuse, Target
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import until
 
 SHORT_SECONDS = 4

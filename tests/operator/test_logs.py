@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from dra_operator.app.telemetry import JsonLines
 from dra_operator.controllers import LogLine, tell
-from live_cluster import LiveCluster
 from operator_process import operator_process
+from supervised import LiveCluster
 
 
 @pytest.mark.parametrize(

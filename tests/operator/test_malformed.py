@@ -30,9 +30,8 @@ from dra_operator.sources.malformed import (
 )
 from faults import DropEvents, Fault, FaultProxy, Target
 from faults.effects import Exchange
-from live_cluster import LiveCluster
 from objects import Make
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 CLAIMS = Target(verbs=("list",), resource="resourceclaims")

@@ -13,9 +13,8 @@ from dra_operator.app.lease import Leader
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.app.telemetry import LeaderGauge
 from dra_operator.controllers.metrics import NAMED_DRIVERS, OTHERS, largest
-from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Counter
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -12,8 +12,7 @@ from command import running
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound, connection
 from dra_operator.app import control_plane as controller_manager
 from dra_operator.controllers import UnknownController, controllers_of, names_admission, own_controllers
-from live_cluster import LiveCluster
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"

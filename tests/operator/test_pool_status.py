@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api
 from dra_operator.app.settings.settings import OperatorSettings
-from live_cluster import LiveCluster
 from objects import Obj
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 OPTIONS = OperatorSettings(check_invariants=True, feature_gates="DRAResourcePoolStatus=true")

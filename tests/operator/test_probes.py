@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 from dra_operator.app.probes import Check, serve
-from fixed_answers import Fixed
-from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge
-from supervised import Supervising
+from rude_clients import Fixed
+from supervised import LiveCluster, Supervising
 
 FINE = (Check("controllers", []),)
 BROKEN = (Check("lease", [], "ours"), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))

@@ -14,8 +14,7 @@ from dra_operator.app import operator
 from dra_operator.cache import Cluster
 from dra_operator.sources import audit
 from faults import FaultProxy, Refuse, Target
-from live_cluster import LiveCluster
-from supervised import Supervising
+from supervised import LiveCluster, Supervising
 from waiting import until
 
 

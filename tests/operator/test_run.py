@@ -17,7 +17,7 @@ from dra_kube import PODS, Api, Resource, connection
 from dra_operator.app.operator import Operator
 from dra_operator.app.run import OperatorFailed, Supervisor
 from dra_operator.controllers import Control
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from waiting import becomes, until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dra_kube import PODS, RESOURCE_CLAIMS
-from live_cluster import LiveCluster
 from objects import Obj
-from supervised import Operating
+from supervised import LiveCluster, Operating
 from waiting import until
 
 

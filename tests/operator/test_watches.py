@@ -12,8 +12,7 @@ from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Resource, Stream
 from dra_operator.sources import watches as module
 from dra_operator.sources.watches import Limits, Watches
 from faults import CutBefore, DropEvents, ErrorEvent, FaultProxy, Refuse, Target, Unserved
-from live_cluster import LiveCluster
-from supervised import Site, Supervising
+from supervised import LiveCluster, Site, Supervising
 from waiting import becomes, stays
 
 

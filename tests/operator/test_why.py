@@ -24,7 +24,7 @@ from dra_kube import (
     connection,
 )
 from dra_operator.kubectl.cli import main
-from live_cluster import LiveCluster
+from supervised import LiveCluster
 from volume_lab import SELECTED, storage_class, uses, volume_claim
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", ("v1",), "rolebindings", "RoleBinding", True)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from faults import AnswerWrongly, BreakStream, CutAfter, CutBefore, Delay, DeliverLate, Fault, Target
+from faults.effects import wrong_answers
 from proving_ground import ProvingGround
-from wrong_answers import wrong_answers
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -39,9 +39,8 @@ from dra_operator.kubectl.serve.server import running as fit_running
 from dra_operator.kubectl.ui.server import running as ui_running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
-from fixed_answers import Fixed
 from rounds import LONG
-from rude_clients import KINDS, PROBE_SECONDS, Outcome, play
+from rude_clients import KINDS, PROBE_SECONDS, Fixed, Outcome, play
 from waiting import until
 
 GROUPS = {

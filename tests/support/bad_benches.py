@@ -37,7 +37,7 @@ LIMITS = replace(
 PARAMETERS = Parameters(good={"color": "red"}, bad={"volume": "11"})
 OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
 """``async with open_bench("prepare fails") as bench``: a bench with the bad driver and these faults."""
-PROCESS = (sys.executable, str(Path(__file__).with_name("bad_driver_process.py")), "{kubelet}")
+PROCESS = (sys.executable, str(Path(__file__).with_name("bad_driver.py")), "{kubelet}")
 _numbers = itertools.count(1)
 
 

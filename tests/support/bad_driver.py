@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -494,3 +497,22 @@ class DraService(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
         return await self._claims.unprepare(list(request.claims), self._messages, context)
+
+
+NAME = "bad.example.com"
+
+
+async def main(kubelet: str, *faults: str) -> None:
+    """Run until SIGTERM."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    place = Place.below(Path(kubelet), os.environ["NODE_NAME"], Path(os.environ["KUBECONFIG"]))
+    running = await BadLauncher(NAME, *faults).start(place, "")
+    if ended := running.why_ended():
+        raise SystemExit(ended)
+    await stopped.wait()
+    await running.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from bench_scene import GPUS, Break, Scene
-from literal_advice import World
+from bench_scene import GPUS, Break, Scene, World
 from scheduling_causes import DRIVER, asks, cel, claim, pod
 from told import Json
 

@@ -7,8 +7,7 @@ import re
 from typing import Final
 
 from bench_devices import device_taint
-from bench_scene import Break, Scene
-from literal_advice import World
+from bench_scene import Break, Scene, World
 from scheduling_causes import asks, claim, device_class, pod
 from told import Json
 

@@ -14,7 +14,7 @@ from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
 from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, LeftAlone
-from dra_operator.cache import Cluster, Controller, Source, check
+from dra_operator.cache import Cluster, Controller, Hint, Key, Source, check
 from dra_operator.controllers import (
     Control,
     ControlOptions,
@@ -226,3 +226,8 @@ class World:
     def messages(self, reason: str) -> list[str]:
         """The events of one reason that were written."""
         return [event["message"] for event in self.api.of(EVENTS) if event["reason"] == reason]
+
+
+def keys_of(hints: Iterable[Hint]) -> list[Key]:
+    """The keys, in the order of the hints."""
+    return [hint if isinstance(hint, Key) else hint.key for hint in hints]

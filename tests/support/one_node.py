@@ -1,6 +1,7 @@
 """One node of the development cluster: its agent, and short ways to make and watch objects.
 
-``exec`` and ``attach`` are those of the pod ``pod-a`` of the node, over the API server's websocket.
+``exec`` and ``attach`` are those of the pod ``pod-a`` of the node, over the API server's websocket. ``Claims``
+stands for an API server of which a test of the node needs the claims alone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings, LocalRuntime, NodeAgent
 from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound
+from objects import owner, user
 from waiting import until
 
 Json = dict[str, Any]
@@ -256,3 +260,60 @@ async def session(node: OneNode, what: str, *command: str, **flags: bool) -> Asy
         client.ws_connect(url, params=query, protocols=["v5.channel.k8s.io"]) as socket,
     ):
         yield Session(socket)
+
+
+# --- The claims of an API server, and pods that use them ---
+
+DRIVER = "gpu.example.com"
+OTHER = "nic.example.com"
+
+
+class Claims:
+    """The claims of the API server, and nothing else of it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+
+    async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
+        if name not in self.objects:
+            raise NotFound(404, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
+        return self.objects[name]
+
+    def add(
+        self,
+        name: str,
+        *pods: str,
+        drivers: tuple[str, ...] = (DRIVER,),
+        device: str = "device",
+        skips: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> None:
+        results = [
+            {"request": "req", "driver": driver, "pool": "pool", "device": f"{device}-{index}"}
+            | ({"skipNodeOperations": skips} if skips else {})
+            for index, driver in enumerate(drivers)
+        ]
+        status = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [user(pod) for pod in pods],
+        }
+        metadata = {"name": name, "namespace": "default", "uid": changes.pop("uid", f"uid-of-{name}")}
+        owned_by = changes.pop("owner", None)
+        if owned_by:
+            metadata["ownerReferences"] = [owner(owned_by)]
+        self.objects[name] = {"metadata": metadata, "status": status | changes}
+
+
+def pod_with(name: str, *claims: str, **status: Any) -> Pod:
+    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+    return convert(
+        Pod,
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+            "spec": {
+                "resourceClaims": entries,
+                "containers": [{"name": "c", "resources": {"claims": [{"name": claim} for claim in claims]}}],
+            },
+            "status": status,
+        },
+    )

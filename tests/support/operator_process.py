@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 
 import aiohttp
-import forked
+from command import ForkedProcess, start_forked
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 from world import LoopThread
@@ -26,7 +26,7 @@ from world import LoopThread
 class OperatorProcess:
     """``dra-operator run``, often with ``--check-invariants``; its log is a file. ``client`` names it at the proxy."""
 
-    def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess, log: Path, client: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess, log: Path, client: str) -> None:
         self._process = process
         self.log = log
         self.client = client
@@ -114,9 +114,9 @@ async def operator_process(
     arguments = ["run", "--kubeconfig", str(kubeconfig)]
     arguments += ["--check-invariants", "--metrics-port", "0"] if checks else []
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    process: asyncio.subprocess.Process | forked.ForkedProcess
+    process: asyncio.subprocess.Process | ForkedProcess
     if checks:
-        process = await forked.start(["dra-operator", *arguments, *options], environment, log=log)
+        process = await start_forked(["dra-operator", *arguments, *options], environment, log=log)
     else:
         command = [sys.executable, "-m", "dra_operator.cli", *arguments, *options]
         with log.open("ab") as output:

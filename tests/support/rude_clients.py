@@ -1,7 +1,8 @@
 """Clients that no server should suffer from, played against a port while an honest one asks.
 
 The rude part is this file as a process of its own. ``play`` runs it, asks as the honest client meanwhile, and counts
-what the server answered, logged and kept open. A kind of rudeness is a function in ``KINDS``.
+what the server answered, logged and kept open. A kind of rudeness is a function in ``KINDS``. ``Fixed`` stands for an
+operator behind the port, whose answers are known at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from dra_operator.app.probes import Check
+from prometheus_client import CollectorRegistry, generate_latest
+
+
+@dataclass
+class Fixed:
+    """What each probe finds, and what is exposed."""
+
+    live: Sequence[Check]
+    ready: Sequence[Check]
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    async def liveness(self) -> Sequence[Check]:
+        return self.live
+
+    async def readiness(self) -> Sequence[Check]:
+        return self.ready
+
+    async def metrics(self) -> bytes:
+        return generate_latest(self.registry)
+
 
 PROBE_SECONDS: Final = 1.0
 """The time-out of a kubelet's probe."""

@@ -1,11 +1,12 @@
-"""Valid objects of every kind, how to spoil them one field at a time, and errors as short texts."""
+"""Valid objects of every kind, how to spoil them one field at a time, errors as short texts, lists in parts."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dra_api.codec import convert
+from dra_api.codec import DecodeError, convert, decode_item, raw_list
 from dra_api.meta import Object
 from dra_api.resource import (
     DeviceClass,
@@ -126,3 +127,21 @@ def sample(kind: type[K], changes: dict[str, Any] | None = None) -> K:
 def found(errors: list[FieldError]) -> list[str]:
     """Errors as short texts, sorted, each once: ``Required spec.driver``."""
     return sorted({f"{error.type.removeprefix('FieldValue')} {error.field}" for error in errors})
+
+
+T = TypeVar("T")
+
+
+def decode_list(
+    type_: type[T], data: bytes, reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
+    """Return the good items, the bad ones with their errors, and the metadata of the list."""
+    envelope = raw_list(data)
+    good: list[T] = []
+    bad: list[tuple[bytes, DecodeError]] = []
+    for raw in envelope.items or ():
+        try:
+            good.append(decode_item(type_, raw, is_cut=envelope.is_cut, reshape=reshape))
+        except DecodeError as error:
+            bad.append((bytes(raw), error))
+    return good, bad, envelope.metadata

@@ -16,7 +16,7 @@ from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.dra_plugins import DraPlugins
 from dra_devcluster.agent.plugins.metrics import NodeMetrics
 from fake_plugin import FakePlugin, MakePlugin
-from plain_claims import DRIVER, OTHER, Claims, pod_with
+from one_node import DRIVER, OTHER, Claims, pod_with
 from waiting import becomes
 
 HEALTH = "v1alpha1.DRAResourceHealth"

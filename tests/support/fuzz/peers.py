@@ -37,7 +37,7 @@ from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_operator.app.probes import Check, serve
-from fixed_answers import Fixed
+from rude_clients import Fixed
 
 DRIVER = "gpu.example.com"
 _ENOUGH = 60.0  # seconds; only what waits for something that never comes takes so long

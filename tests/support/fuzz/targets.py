@@ -25,7 +25,7 @@ from dra_kubeletplugin import ClaimError, MetadataError, SettingsError
 from dra_kubeletplugin.errors import CheckpointCorrupted
 from google.protobuf.message import DecodeError as NotAMessage
 
-from fuzz import files, objects, peers
+from fuzz import decoders, peers
 
 SECONDS = 10.0
 """Processor time for one input: what is linear takes milliseconds, and a busy machine does not count."""
@@ -92,34 +92,36 @@ def _used() -> int:
 TARGETS: Final = {
     "api-answer": Target(peers.api_answer, (KubeError,), "answers of an API server to the client of dra_kube", 10),
     "api-request": Target(peers.api_request, (), "requests to the development cluster's API server", 60),
-    "cdi": Target(files.cdi, (CdiError,), "CDI files"),
-    "cel-cases": Target(files.cel_cases, (), "files of cases of dra-operator cel", 50),
-    "cel-policy": Target(objects.policy, (CelError, UnicodeDecodeError), "expressions of admission policies"),
-    "cel-selector": Target(objects.selector, (CelError, UnicodeDecodeError), "device selectors"),
-    "hostdev": Target(files.hostdev, (SettingsError,), "the configuration file of hostdev", 60),
-    "kubeconfig": Target(files.kubeconfig, (ConnectionSettingsError,), "kubeconfig files", 25),
+    "cdi": Target(decoders.cdi, (CdiError,), "CDI files"),
+    "cel-cases": Target(decoders.cel_cases, (), "files of cases of dra-operator cel", 50),
+    "cel-policy": Target(decoders.policy, (CelError, UnicodeDecodeError), "expressions of admission policies"),
+    "cel-selector": Target(decoders.selector, (CelError, UnicodeDecodeError), "device selectors"),
+    "hostdev": Target(decoders.hostdev, (SettingsError,), "the configuration file of hostdev", 60),
+    "kubeconfig": Target(decoders.kubeconfig, (ConnectionSettingsError,), "kubeconfig files", 25),
     "kubelet-call": Target(peers.kubelet_call, (NotAMessage, ClaimError, KubeError), "gRPC calls of the kubelet", 25),
     "kubelet-checkpoint": Target(
-        files.kubelet_checkpoint, (KubeletCheckpointCorrupted,), "the node agent's checkpoint"
+        decoders.kubelet_checkpoint, (KubeletCheckpointCorrupted,), "the node agent's checkpoint"
     ),
-    "labels": Target(objects.labels, (DecodeError, ValueError), "label selectors in objects"),
-    "list": Target(objects.read_list, (DecodeError,), "lists of objects"),
-    "metadata": Target(files.metadata, (MetadataError,), "files that tell a container of its devices"),
-    "object": Target(objects.take_in, (), "objects that the operator watches"),
+    "labels": Target(decoders.labels, (DecodeError, ValueError), "label selectors in objects"),
+    "list": Target(decoders.read_list, (DecodeError,), "lists of objects"),
+    "metadata": Target(decoders.metadata, (MetadataError,), "files that tell a container of its devices"),
+    "object": Target(decoders.take_in, (), "objects that the operator watches"),
     "patch": Target(peers.patches, (PatchRefused, ValueError), "patches"),
-    "plugin-checkpoint": Target(files.plugin_checkpoint, (CheckpointCorrupted,), "the plugin's record of a claim"),
+    "plugin-checkpoint": Target(decoders.plugin_checkpoint, (CheckpointCorrupted,), "the plugin's record of a claim"),
     "port-forward": Target(peers.port_forward, (SpdyError,), "frames of kubectl port-forward"),
     "prepare": Target(peers.prepare, (ValueError, ClaimError), "allocated claims, as a plugin reads them", 25),
     "probe-request": Target(peers.probe_request, (), "requests to the port for probes and metrics", 8),
     "protobuf": Target(peers.protobuf, (MalformedProtobuf,), "request bodies in protobuf"),
-    "quantity": Target(objects.quantity, (ValueError,), "quantities"),
-    "settings": Target(files.settings, (), "the operator's settings file", 15),
-    "simulate": Target(files.simulate, (), "files of objects of dra-operator simulate, and the decision on them", 15),
-    "simulate-cases": Target(files.simulate_cases, (), "files of cases of dra-operator simulate", 25),
-    "simulated": Target(files.simulated, (SettingsError,), "the configuration file of the simulated driver", 40),
-    "snapshot": Target(files.snapshot, (SnapshotError,), "snapshots of the development cluster", 4),
-    "validation": Target(
-        objects.validate, (DecodeError, ConversionError, ValueError), "objects, as validation sees them"
+    "quantity": Target(decoders.quantity, (ValueError,), "quantities"),
+    "settings": Target(decoders.settings, (), "the operator's settings file", 15),
+    "simulate": Target(
+        decoders.simulate, (), "files of objects of dra-operator simulate, and the decision on them", 15
     ),
-    "version": Target(objects.version, (ValueError,), "semantic versions"),
+    "simulate-cases": Target(decoders.simulate_cases, (), "files of cases of dra-operator simulate", 25),
+    "simulated": Target(decoders.simulated, (SettingsError,), "the configuration file of the simulated driver", 40),
+    "snapshot": Target(decoders.snapshot, (SnapshotError,), "snapshots of the development cluster", 4),
+    "validation": Target(
+        decoders.validate, (DecodeError, ConversionError, ValueError), "objects, as validation sees them"
+    ),
+    "version": Target(decoders.version, (ValueError,), "semantic versions"),
 }

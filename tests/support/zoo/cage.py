@@ -34,7 +34,6 @@ from dra_kube import (
 from node_stub import bare_node, node_stub
 from operator_process import OperatorProcess, operator_process
 from waiting import until
-
 from zoo.asking import Beast, Tenant, request, spec
 from zoo.neighbour import CONTROL, READY, publish
 

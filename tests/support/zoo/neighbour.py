@@ -33,7 +33,6 @@ from dra_kube import (
     connection,
 )
 from waiting import NotObserved, becomes
-
 from zoo.asking import request, spec
 
 READY: Final = b"ready\n"

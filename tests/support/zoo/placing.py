@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, Object
-
 from zoo.asking import OWN_FINALIZER, Act, Beast, Tenant, request, spec
 
 HOST = "kubernetes.io/hostname"

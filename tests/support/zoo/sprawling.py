@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Object
-
 from zoo.asking import TOO_MANY, Act, Beast, Tenant, equal, many, request, spec
 from zoo.placing import HOST, NEVER, ONE, placing
 

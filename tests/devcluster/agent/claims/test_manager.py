@@ -16,7 +16,7 @@ from dra_devcluster.agent.claims.manager import DraManager
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from fake_plugin import FakePlugin, MakePlugin
-from plain_claims import DRIVER, OTHER, Claims, pod_with
+from one_node import DRIVER, OTHER, Claims, pod_with
 from waiting import becomes
 
 

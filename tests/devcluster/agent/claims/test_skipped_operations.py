@@ -18,7 +18,7 @@ from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.metrics import NodeMetrics
 from dra_devcluster.agent.settings import declared_features, settings_for
 from fake_plugin import MakePlugin
-from plain_claims import DRIVER, OTHER, Claims, pod_with
+from one_node import DRIVER, OTHER, Claims, pod_with
 
 ON, OFF = {"DRAOptionalNodeOperations": True}, {"DRAOptionalNodeOperations": False}
 POD = pod_with("pod-a", "gpu")
