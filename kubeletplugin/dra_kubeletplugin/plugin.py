@@ -209,8 +209,10 @@ class KubeletPlugin:
         also tries those claims. The claim that ``prepare`` gets is as it was allocated, with this driver's results and
         configuration, without its spec. ``pool`` is that of the devices, the node's if left out. Raises ClaimError.
         """
+        what = "preparing changed devices again"
+        self._turns.refuse_within_work(what)
         if uids := self._prepared.holders(devices, pool or self.settings.node_name):
-            await self._turns.run("preparing changed devices again", uids, partial(self._prepared.prepare_again, uids))
+            await self._prepared.prepare_again(uids, partial(self._turns.run, what))
 
     async def report_devices(self, claim: ClaimRef, statuses: Iterable[DeviceStatus]) -> None:
         """Say in the claim's status how its devices of this driver do, in place of what this node said before.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import node_world
 import pytest
-from dra_kubeletplugin import PreparedDevice, attribute, decode_metadata
+from dra_kubeletplugin import ClaimError, PreparedDevice, attribute, decode_metadata
 from dra_kubeletplugin.claims import prepared
 from dra_kubeletplugin.files import cdi, checkpoint, claim_files
 from node_world import NodeWorld, allocated, ref
@@ -106,6 +106,47 @@ async def test_a_kill_at_any_step_leaves_what_the_next_process_can_finish(
                 await next_process(NodeWorld(root, with_metadata=True), then)
             except AssertionError as error:
                 pytest.fail(f"killed with {sorted(files(state))}, then {then.__name__}: {error}")
+            shutil.rmtree(root)
+
+
+def unpublished(node: NodeWorld) -> None:
+    """The device is left out of the slices."""
+    node.gone.add("p/gpu-7")
+
+
+def failing(node: NodeWorld) -> None:
+    """The driver does not find the device."""
+
+    def answer(_prepared: object) -> object:
+        raise ClaimError("gpu-7 is gone")
+
+    node.driver.answer = answer
+
+
+@pytest.mark.parametrize("lost", [unpublished, failing])
+@pytest.mark.parametrize(("before", "call"), [(nothing, prepare), (prepare_before, prepare), (prepare, prepare_again)])
+async def test_what_a_killed_instance_has_half_done_is_withdrawn_by_the_next_call_though_the_device_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Step, call: Step, lost: Callable[[NodeWorld], None]
+) -> None:
+    """The other instance has served for a while, and tidies no more. The claim was refused, its files stayed."""
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+    node = NodeWorld(tmp_path / "node", with_metadata=True)
+    await before(node)
+    with states(node, tmp_path / "states") as found:
+        await call(node)
+    for state in found:
+        for by_driver in (False, True):
+            root = tmp_path / "then"
+            shutil.copytree(state, root)
+            other = NodeWorld(root, with_metadata=True)
+            lost(other)
+            if by_driver:
+                await other.prepared.prepare_again(["uid-of-a"])
+            answer = await other.prepared.prepare(allocated("a", "p/gpu-7"))
+            held = other.containers("uid-of-a")
+            assert bool(held) is not isinstance(answer, Exception), f"killed with {sorted(files(state))}: {answer}"
+            assert await other.prepared.unprepare(ref("a")) is None
+            assert other.cdi_files() == []  # of records, the next start removes what was half written
             shutil.rmtree(root)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,54 @@ async def test_devices_that_changed_places_get_each_others(node: NodeWorld) -> N
     node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
     await again(node, "gpu-0", "gpu-1")
     assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=y"], ["AT=x"])
+
+
+async def test_one_claim_at_which_the_driver_works_keeps_no_other_one_from_being_withdrawn(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's call for claim 0 hangs, or the driver's look at its device does: claim 1 kept the wrong device."""
+    monkeypatch.setattr(calls, "fetch_claim", lambda _api, claim: _fetched(claim))
+    turns = Turns(serialize=False, folder=node.root)
+    kubelet = NodeCalls(node.prepared, None, turns)  # type: ignore[arg-type]  # unused
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    await kubelet.prepare([ref("0"), ref("1")])
+    end, prepare = asyncio.Event(), node.driver.prepare
+
+    async def slow(claim: ResourceClaim) -> Prepared:
+        if claim.metadata.name == "0":
+            await end.wait()
+        return await prepare(claim)
+
+    node.driver.prepare = slow  # type: ignore[method-assign]
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+    uids = node.prepared.holders(["gpu-0", "gpu-1"], "p")
+    looking = asyncio.create_task(node.prepared.prepare_again(uids, partial(turns.run, "preparing again")))
+    await becomes(lambda: node.containers("uid-of-1") == [])
+    assert await kubelet.unprepare([ref("1")]) == {"uid-of-1": None}, "its turn is free again"
+    assert not looking.done()
+    end.set()
+    await looking
+    assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=y"], []), "it stays unprepared"
+
+
+async def _fetched(claim: ClaimRef) -> ResourceClaim:
+    return allocated(claim.name, f"p/gpu-{claim.name}")
+
+
+async def test_a_claim_that_the_kubelet_has_prepared_meanwhile_keeps_that_answer(node: NodeWorld) -> None:
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    for name in ("0", "1"):
+        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
+
+    async def in_turn(uids: Collection[str], work: Callable[[], Any]) -> Any:
+        if len(uids) == 2:  # all are withdrawn: now the kubelet is quicker
+            node.driver.answer = at({"gpu-0": "z", "gpu-1": "x"})
+            assert not isinstance(await node.prepared.prepare(allocated("0", "p/gpu-0")), Exception)
+        return await work()
+
+    await node.prepared.prepare_again(["uid-of-0", "uid-of-1"], in_turn)
+    assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=z"], ["AT=x"])
 
 
 async def test_two_devices_that_say_to_be_at_one_place_are_not_both_given(node: NodeWorld) -> None:

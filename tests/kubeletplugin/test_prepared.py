@@ -156,6 +156,23 @@ async def test_after_a_reboot_a_claim_is_prepared_again(node: NodeWorld, reboot:
     assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0"]
 
 
+async def test_after_a_reboot_files_of_a_claim_whose_record_is_damaged_go_as_well(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a node whose CDI folder outlives a reboot."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.records.path("uid-of-a")
+    path.write_bytes(path.read_bytes()[:-7])
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert node.cdi_files(), "containers of this boot may start again"
+    for name in ("files.checkpoint", "claims.prepared"):
+        monkeypatch.setattr(f"dra_kubeletplugin.{name}.boot_id", lambda: "after-the-reboot")
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert node.cdi_files() == []
+
+
 async def test_after_a_reboot_no_container_runs_on_a_device_of_before(
     node: NodeWorld, reboot: Callable[[], None]
 ) -> None:

@@ -70,6 +70,10 @@ _LOCK_RETRY_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 _OWN_WORK_SECONDS = 10.0
 """Seconds that a task waits for the work that started it."""
+_OWN_WORK_REMEDY = (
+    "the driver asked for it within its own work, which would wait for itself: ask when prepare or unprepare has "
+    "returned, or return the metadata with the PreparedDevice"
+)
 _CALL_SECONDS = 40.0
 """Seconds in which a call of the kubelet is answered. It gives up after 45 s, and would not know why."""
 _ANSWER_SECONDS = 5.0
@@ -176,28 +180,29 @@ class Turns:
 
     async def _turn_beside_own_work(self, what: str, uids: Collection[str]) -> AsyncExitStack:
         """Take the turn. Raises ClaimError if it belongs to the work that asks for it."""
+        self.refuse_within_work(what)
         own = _work.get()
         if own is None or own not in self._running:  # finished work has been removed
             return await self._turn(uids)
-        remedy = (
-            "the driver asked for it within its own work, which would wait for itself: ask when prepare or unprepare "
-            "has returned, or return the metadata with the PreparedDevice"
-        )
-        if own is asyncio.current_task():
-            raise ClaimError(f"{what} cannot begin during {own.get_name()}: {remedy}")
         turn = asyncio.create_task(self._turn(uids))
         try:
             await asyncio.wait([turn, own], timeout=_OWN_WORK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if turn.done() or own not in self._running:
                 return await turn
             seconds = f"{_OWN_WORK_SECONDS:.0f} s"
-            raise ClaimError(f"{what} could not begin within {seconds} of {own.get_name()}: {remedy}")
+            raise ClaimError(f"{what} could not begin within {seconds} of {own.get_name()}: {_OWN_WORK_REMEDY}")
         except BaseException:
             turn.cancel()
             for stack in await asyncio.gather(turn, return_exceptions=True):
                 if isinstance(stack, AsyncExitStack):  # it was taken at the same moment
                     await stack.aclose()
             raise
+
+    def refuse_within_work(self, what: str) -> None:
+        """Raise ClaimError in the work of a turn itself, which would wait for its own end."""
+        own = _work.get()
+        if own is not None and own in self._running and own is asyncio.current_task():
+            raise ClaimError(f"{what} cannot begin during {own.get_name()}: {_OWN_WORK_REMEDY}")
 
     async def _turn(self, uids: Collection[str]) -> AsyncExitStack:
         alone = self._serialize or not uids

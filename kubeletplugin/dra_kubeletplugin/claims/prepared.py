@@ -38,9 +38,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 import msgspec
 from dra_api.codec import decode, encode
@@ -75,7 +77,22 @@ from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part,
 
 log = logging.getLogger(__name__)
 
+_CHANGED_CLAIMS = 8
+"""Claims for which the driver is asked at the same time whether they have changed."""
 _RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
+
+Result = TypeVar("Result")
+
+
+class InTurn(Protocol):
+    """Runs work when nothing else works on the claims."""
+
+    async def __call__(self, uids: Collection[str], work: Callable[[], Awaitable[Result]], /) -> Result:
+        """Return the result of ``work``."""
+
+
+async def _at_once(_uids: Collection[str], work: Callable[[], Awaitable[Result]]) -> Result:
+    return await work()
 
 
 class PreparedClaims:
@@ -208,29 +225,39 @@ class PreparedClaims:
         )
         return sorted([*found, *damaged])
 
-    async def prepare_again(self, uids: Collection[str]) -> None:
+    async def prepare_again(self, uids: Collection[str], in_turn: InTurn | None = None) -> None:
         """Prepare those of the claims again that are prepared, or withdrawn.
 
         First nothing is left that says otherwise than the driver does now, then the new answers are written: of two
-        devices that changed places each gets what the other one had.
+        devices that changed places each gets what the other one had. ``in_turn`` runs work on some of the claims when
+        nothing else works on these. Raises the first of its errors, when all is done that could be.
         """
-        changed = []
-        for uid in uids:
-            try:
-                if record := await self._changed(uid):
-                    changed.append(record)
-            except Exception as error:  # the next ones must be withdrawn all the same
-                _tell("prepare", f"with the uid {uid}", error)
-        while changed:
-            record = changed.pop(0)
-            try:
-                await self._finish(record, beside={other.uid for other in changed})
-                log.warning("claim %s is prepared anew, since its devices changed", record.ref)
-            except Exception as error:
-                _tell("prepare", str(record.ref), error)
+        in_turn = in_turn or _at_once
+        few = asyncio.Semaphore(_CHANGED_CLAIMS)
 
-    async def _changed(self, uid: str) -> ClaimRecord | None:
-        """The record with what the driver answers now, if that is something else; what was answered is withdrawn."""
+        async def changed(uid: str) -> tuple[ClaimRecord, tuple[PreparedDevice, ...]] | None:
+            async with few:
+                return await in_turn([uid], partial(self._changed, uid))
+
+        # Each claim in a turn of its own: one at which the driver works for a minute keeps no other claim's containers
+        # from losing a device that is not theirs any more.
+        found = await asyncio.gather(*map(changed, uids), return_exceptions=True)
+        answers = {each[0].uid: each for each in found if isinstance(each, tuple)}
+        if answers:
+            await in_turn(list(answers), partial(self._finish_changed, answers))
+        for error in found:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _changed(self, uid: str) -> tuple[ClaimRecord, tuple[PreparedDevice, ...]] | None:
+        """The record and what the driver answers now, if that is something else; what was answered is withdrawn."""
+        try:
+            return await self._other_answer(uid)
+        except Exception as error:  # the next ones must be withdrawn all the same
+            _tell("prepare", f"with the uid {uid}", error)
+            return None
+
+    async def _other_answer(self, uid: str) -> tuple[ClaimRecord, tuple[PreparedDevice, ...]] | None:
         try:
             record = self._records.read(uid)
         except CheckpointNewer:
@@ -241,6 +268,8 @@ class PreparedClaims:
             return None
         if record is None or not record.allocated or not (_is_prepared(record) or _is_withdrawn(record)):
             return None
+        if _is_withdrawn(record):  # an attempt that was killed may have left files
+            await asyncio.to_thread(self._files.withdraw, uid)
         try:
             claim = decode(ResourceClaim, record.allocated)
             devices = await prepared_by(self._driver, self._name, claim)
@@ -257,7 +286,20 @@ class PreparedClaims:
             await asyncio.to_thread(self._withdraw, record)
             if uid in self._unanswered:
                 return None
-        return with_answer(_preparing(record), devices)
+        return record, devices
+
+    async def _finish_changed(self, answers: Mapping[str, tuple[ClaimRecord, tuple[PreparedDevice, ...]]]) -> None:
+        """Write the new answers of claims that are still withdrawn: the kubelet may have called in between."""
+        left = dict(answers)
+        for uid, (before, devices) in answers.items():
+            del left[uid]
+            try:
+                record = self._records.read(uid)
+                if record and _is_withdrawn(record) and record.fingerprint == before.fingerprint:
+                    await self._finish(with_answer(_preparing(record), devices), beside=left.keys())
+                    log.warning("claim %s is prepared anew, since its devices changed", record.ref)
+            except Exception as error:
+                _tell("prepare", str(before.ref), error)
 
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
@@ -280,8 +322,8 @@ class PreparedClaims:
         self._records.remove_unfinished()
         records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
         if sweep:
-            outdated = {uid for uid, record in records.items() if record.boot_id != boot_id()}
-            keep = [uid for uid in self._records.uids() if uid not in outdated]
+            keep = [uid for uid, record in records.items() if record.boot_id == boot_id()]
+            keep += [path.stem for path in self._records.unreadable()]
             try:
                 self._files.sweep(keep=keep)
             except (PluginError, CdiError) as error:
@@ -313,9 +355,12 @@ class PreparedClaims:
         if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
             log.warning("claim %s was prepared for another allocation: unpreparing that first", claim.key)
             await self._undo(record.ref, record)
-        elif record and record.boot_id == wanted.boot_id:
-            # its containers may have what these own, and owned
-            wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had, given=record.was_given)
+        elif record:
+            # An attempt that was killed, here or in another instance, may have left files. This one may be refused.
+            await asyncio.to_thread(self._files.withdraw, wanted.uid)
+            if record.boot_id == wanted.boot_id:
+                # its containers may have what these own, and owned
+                wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had, given=record.was_given)
         self._refuse_unpublished(wanted)
         async with self._deciding():
             self._conflicts.refuse_held(wanted)

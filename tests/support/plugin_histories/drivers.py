@@ -8,8 +8,8 @@ Each is one that fails now and then (``Faulty``): it raises, hangs, or returns a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from dra_kubeletplugin.drivers.hostdev.facts import Number
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from fake_host import FakeHost
-from history_kit.game import Fate, Weather
+from history_kit.game import Weather
 
 from .process import Process
 from .script import ADAPTERS, Script
@@ -288,8 +288,9 @@ class Faulty(Driver):
 
     async def prepare(self, claim: ResourceClaim) -> Prepared:
         uid = claim.metadata.uid
-        strike = await self._do(f"prepare {uid}", self._of_prepare, lambda: self._hardware.set_up.add(uid))
-        prepared = list(await self._driver.prepare(claim))
+        with self._at_work():
+            strike = await self._suffer(f"prepare {uid}", self._of_prepare, lambda: self._hardware.set_up.add(uid))
+            prepared = list(await self._driver.prepare(claim))
         if strike == "late":
             raise DriverFailed("the device is on fire, after all")
         if strike == "lies" and prepared:
@@ -299,20 +300,24 @@ class Faulty(Driver):
 
     async def unprepare(self, claim: ClaimRef) -> None:
         uid = claim.uid
-        strike = await self._do(f"unprepare {uid}", self._of_unprepare, lambda: self._hardware.set_up.discard(uid))
-        await self._driver.unprepare(claim)
+        with self._at_work():
+            discard = partial(self._hardware.set_up.discard, uid)
+            strike = await self._suffer(f"unprepare {uid}", self._of_unprepare, discard)
+            await self._driver.unprepare(claim)
         if strike == "late":
             raise DriverFailed("the device is on fire, after all")
 
-    async def _do(self, name: str, chances: tuple[tuple[str, float], ...], work: Callable[[], None]) -> str:
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
         process = Process.present()
         process.calls += 1
         try:
-            return await self._suffer(self._weather.fate(name, chances), work)
+            yield
         finally:
             process.calls -= 1
 
-    async def _suffer(self, fate: Fate, work: Callable[[], None]) -> str:
+    async def _suffer(self, name: str, chances: tuple[tuple[str, float], ...], work: Callable[[], None]) -> str:
+        fate = self._weather.fate(name, chances)
         await asyncio.sleep(fate.before)
         seconds = HANG_SECONDS[int(fate.before * 1e6) % len(HANG_SECONDS)]
         if fate.strike == "raises":
