@@ -29,7 +29,7 @@ from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, DRAService, Node
 from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.driver import ClaimRef, Driver, PreparedDevice, answer_of
-from dra_kubeletplugin.errors import Fatal, Recoverable, SettingsError, StartError
+from dra_kubeletplugin.errors import ClaimError, Fatal, Recoverable, SettingsError, StartError
 from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
@@ -137,7 +137,9 @@ class KubeletPlugin:
                 await dra.start()
             if settings.run_registration:
                 await registration.start()
-            if settings.run_dra_service:  # when nothing can fail any more: it takes lock files, which stay
+            if settings.run_dra_service:
+                await self._load_records()
+                # when nothing can fail any more: it takes lock files, which stay
                 for work in (self._tidy(sweep=not is_new), self._health.follow()):
                     stack.push_async_callback(_cancel, asyncio.create_task(work))
             self._stack = stack.pop_all()
@@ -334,6 +336,14 @@ class KubeletPlugin:
                 f"cannot make the folders of the plugin, or files in them: {error}; see data_dir, cdi_dir and lock_dir"
             ) from error
         return is_new
+
+    async def _load_records(self) -> None:
+        """Read the records of 1,000 claims in a thread, while the plugin registers; later only those that change.
+
+        Whoever asks first would read all of them on the event loop, as a driver does with ``prepared_claims``.
+        """
+        with suppress(ClaimError):  # each call says so
+            await asyncio.to_thread(self._records.all)
 
     async def _tidy(self, *, sweep: bool) -> None:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -59,6 +60,7 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     ended = threading.Event()
 
     async def bounded() -> None:
+        gc.freeze()  # what was imported stays: a collection, which holds up all calls, need not look at it
         watch = (asyncio.get_running_loop(), threading.get_ident(), ended)
         threading.Thread(target=_watch_loop, args=watch, name="is the event loop blocked", daemon=True).start()
         try:

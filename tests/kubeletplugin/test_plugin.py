@@ -441,6 +441,17 @@ async def test_a_call_whose_work_does_not_end_says_so_before_the_kubelet_gives_i
     assert driver.most_running == 1
 
 
+async def test_a_call_of_a_thousand_claims_says_in_the_end_what_to_do(kubelet: FakeKubelet, driver: Sample) -> None:
+    """It was cut off after their names."""
+    driver.hold = asyncio.Event()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await kubelet.unprepare([ClaimRef("default", f"a-{n}", f"uid-of-a-{n}") for n in range(1_000)], deadline=1.0)
+    assert "claim default/a-0, default/a-1, " in str(raised.value.details())
+    assert " and 992 more is still at work" in str(raised.value.details())
+    assert str(raised.value.details()).endswith("restart the driver's pod on this node")
+    driver.hold.set()
+
+
 async def test_a_call_whose_claim_cannot_be_read_says_so_before_the_kubelet_gives_it_up(
     kubelet: FakeKubelet, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch
 ) -> None:

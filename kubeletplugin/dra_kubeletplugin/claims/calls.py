@@ -74,6 +74,7 @@ _OWN_WORK_REMEDY = (
     "the driver asked for it within its own work, which would wait for itself: ask when prepare or unprepare has "
     "returned, or return the metadata with the PreparedDevice"
 )
+_NAMED_CLAIMS = 8
 _CALL_SECONDS = 40.0
 """Seconds in which a call of the kubelet is answered. It gives up after 45 s, and would not know why."""
 _ANSWER_SECONDS = 5.0
@@ -337,7 +338,7 @@ class NodeCalls:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            late = ", ".join(str(ref) for ref, task in zip(refs, fetching, strict=True) if task.cancelled())
+            late = _names([ref for ref, task in zip(refs, fetching, strict=True) if task.cancelled()])
             raise ClaimError(
                 f"claim {late} cannot be read: the API server has not answered within {seconds:.0f} s; is it reachable "
                 "from this node?"
@@ -348,7 +349,7 @@ class NodeCalls:
 
     async def _prepare(self, refs: Sequence[ClaimRef], claims: Sequence[ResourceClaim], until: float) -> PrepareResults:
         if self._prepared.together and claims:
-            what = f"prepare of claim {', '.join(map(str, refs))}"
+            what = f"prepare of claim {_names(refs)}"
             work = partial(self._prepared.prepare_all, list(claims))
             return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
         return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims], until)
@@ -364,7 +365,7 @@ class NodeCalls:
         async def work() -> dict[str, Result]:
             return {ref.uid: await step() for ref, step in zip(refs, steps, strict=True)}
 
-        what = f"{call} of claim {', '.join(map(str, refs))}"
+        what = f"{call} of claim {_names(refs)}"
         return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
 
 
@@ -433,6 +434,12 @@ class DRAService:
         if self._version.has_shares and device.share_id is not None:
             message.share_id = device.share_id
         return message
+
+
+def _names(refs: Sequence[ClaimRef]) -> str:
+    """Return the first few: after the names of 1,000 claims an error is cut off before it says what failed."""
+    first = ", ".join(map(str, refs[:_NAMED_CLAIMS]))
+    return first if len(refs) <= _NAMED_CLAIMS else f"{first} and {len(refs) - _NAMED_CLAIMS} more"
 
 
 def _seconds(context: Any) -> float:

@@ -200,7 +200,8 @@ class PreparedClaims:
 
     def claims(self) -> list[ClaimRef]:
         """The claims that are prepared."""
-        return [record.ref for record in self._records.all().values() if _is_prepared(record)]
+        boot = boot_id()  # read once: it is a file
+        return [record.ref for record in self._records.all().values() if _is_prepared(record, boot)]
 
     async def update_metadata(self, claim: ClaimRef, request: str, devices: Sequence[PreparedDevice]) -> None:
         """Replace what the metadata of a request say of its devices. Raises ClaimError."""
@@ -217,11 +218,12 @@ class PreparedClaims:
         """The uids of claims that hold one of the devices, of those that are withdrawn, and of damaged records."""
         damaged: list[str] = []
         records = self._records.all(on_corrupted=lambda error: damaged.append(error.path.stem))
+        wanted, boot = {(pool, device) for device in devices}, boot_id()
         found = (
             record.uid
             for record in records.values()
-            if record.boot_id == boot_id()
-            and (_is_withdrawn(record) or any(held.pool == pool and held.device in devices for held in record.holds))
+            if record.boot_id == boot
+            and (_is_withdrawn(record, boot) or any((held.pool, held.device) in wanted for held in record.holds))
         )
         return sorted([*found, *damaged])
 
@@ -322,7 +324,8 @@ class PreparedClaims:
         self._records.remove_unfinished()
         records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
         if sweep:
-            keep = [uid for uid, record in records.items() if record.boot_id == boot_id()]
+            boot = boot_id()
+            keep = [uid for uid, record in records.items() if record.boot_id == boot]
             keep += [path.stem for path in self._records.unreadable()]
             try:
                 self._files.sweep(keep=keep)
@@ -426,14 +429,15 @@ class PreparedClaims:
                 raise DeviceNotPublished(device.pool, device.device)
 
 
-def _is_prepared(record: ClaimRecord) -> bool:
-    """Whether the claim was prepared since the last boot."""
-    return record.phase == "prepared" and record.boot_id == boot_id()
+def _is_prepared(record: ClaimRecord, boot: str | None = None) -> bool:
+    """Whether the claim was prepared since the last boot, whose id is ``boot``."""
+    return record.phase == "prepared" and record.boot_id == (boot_id() if boot is None else boot)
 
 
-def _is_withdrawn(record: ClaimRecord) -> bool:
+def _is_withdrawn(record: ClaimRecord, boot: str | None = None) -> bool:
     """Whether the claim was prepared since the last boot, or nearly so, and containers cannot start with it."""
-    return record.phase == "preparing" and bool(record.devices) and record.boot_id == boot_id()
+    is_so = record.phase == "preparing" and bool(record.devices)
+    return is_so and record.boot_id == (boot_id() if boot is None else boot)
 
 
 def _preparing(record: ClaimRecord) -> ClaimRecord:
