@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, brief, decode, decode_item
+from dra_api.conversion import from_served, listed_item, to_served
 from dra_api.meta import ObjectVersion
 
 from .access.connection import Connection
@@ -26,7 +27,6 @@ from .http.pages import Column, Page, Pages
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, Transport, unobserved
 from .http.watch import Change, Head, WatchEvent, head_of, no_event
-from .versions import from_served, listed_item, to_served
 
 T = TypeVar("T")
 Object = dict[str, Any]

@@ -13,6 +13,9 @@ another way, and the mode in which it may be disrupted by a word.
 Objects are plain dicts. The given one is never changed; the result shares its unchanged parts. Unknown fields are
 preserved: those of a flat request or of a device move along with the known ones. A part of the wrong shape is passed on
 unchanged, and validation reports it.
+
+``from_served`` and ``to_served`` convert between the shape we work with and that of a server, whatever version it
+speaks.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from .api_resources import Resource
 from .releases.release import Release
 
 GROUP: Final = "resource.k8s.io"
@@ -201,3 +205,27 @@ def _with_template(spec: Any, *, alpha: bool) -> Any:
 
 _TEMPLATE_NAMES: Final = {"podGroupTemplateName": "templateName"}
 _TEMPLATE_NAMES_BACK: Final = {new: old for old, new in _TEMPLATE_NAMES.items()}
+
+
+# --- Objects in the shape we work with, whatever version the server speaks ---
+
+Object = dict[str, Any]
+
+
+def from_served(resource: Resource, version: str, obj: Object) -> Object:
+    """An object of the server in the shape of the resource's first version."""
+    if version == resource.versions[0]:
+        return obj
+    return convert(obj, resource.api_version())
+
+
+def listed_item(resource: Resource, version: str, item: Object) -> Object:
+    """Return an item of a list, which leaves out its kind, in the shape of the resource's first version."""
+    return from_served(resource, version, {**item, "kind": resource.kind, "apiVersion": resource.api_version(version)})
+
+
+def to_served(resource: Resource, version: str, obj: Object) -> Object:
+    """One of our objects in the shape of the version that the server serves."""
+    if version == resource.versions[0]:
+        return obj
+    return convert(obj, resource.api_version(version))

@@ -55,8 +55,8 @@ from dra_operator.allocator import (
     Semantics,
     Usage,
 )
+from dra_operator.commands import add_files_argument
 from dra_operator.commands.case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
-from dra_operator.commands.files_argument import add_files_argument
 from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix

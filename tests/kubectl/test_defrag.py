@@ -25,8 +25,12 @@ from dra_operator.kubectl.defrag import Surprise, moved
 from dra_operator.kubectl.observed import Observed, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load
-from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented_for_gang, defragmented_for_mix
-from dra_operator.kubectl.whatif.mix import MixOfPods
+from dra_operator.kubectl.whatif.defragmentation import (
+    Defragmentation,
+    MixOfPods,
+    defragmented_for_gang,
+    defragmented_for_mix,
+)
 from dra_operator.kubectl.whatif.moves import Move, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 from msgspec.structs import replace

@@ -20,8 +20,7 @@ from dra_devcluster.apiserver.served.registry import exists_in
 from dra_operator.cli import main as operator
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.lint.answer import findings
-from dra_operator.kubectl.lint.documents import faults_of
-from dra_operator.kubectl.lint.manifest import Manifest, Severity
+from dra_operator.kubectl.lint.manifest import Manifest, Severity, faults_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 

@@ -11,7 +11,7 @@ import yaml
 from dra_operator.commands.object_files import BadInput
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
-from dra_operator.kubectl.lint.documents import read_manifests
+from dra_operator.kubectl.lint.manifest import read_manifests
 from dra_operator.kubectl.pod_templates import not_read, pod_templates
 
 JSON = dict[str, Any]

@@ -25,7 +25,7 @@ from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, running
 from dra_operator.kubectl.whatif.drain import BudgetFact, Displaced, Draining, TornGroup
 from dra_operator.kubectl.whatif.fitting import Fitting
-from dra_operator.kubectl.whatif.outcome import LeftFact, PodFact
+from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 from google.protobuf.json_format import MessageToDict

@@ -16,7 +16,7 @@ from dra_api.resource import Device, DeviceAttribute
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import ANY, BOOL, DYN, INT, QUANTITY, SEMVER, STRING, Type, list_of, map_of, struct
 from dra_cel.environments.environment import STRUCTS
-from dra_cel.libraries import includes, quantity, semver
+from dra_cel.libraries import lists, quantity, semver
 from dra_cel.libraries.containers import DefaultMap
 
 from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, Shape, kubernetes
@@ -146,7 +146,7 @@ def _environment(*, new: bool, consumable_capacity: bool, list_attributes: bool)
             "capacity": Shape(ENTRIES, domain, capacity),
         },
     )
-    more = [includes.LIBRARY] if list_attributes or not new else []
+    more = [lists.INCLUDES] if list_attributes or not new else []
     allowed = (BOOL, ANY, DYN) if list_attributes else (BOOL, ANY)
     return Environment(
         name=f"{'new' if new else 'stored'} device selectors",

@@ -1,4 +1,4 @@
-"""List functions: order, extremes, sums, sorting, slices, sets, and the making of maps in loops."""
+"""List functions: order, extremes, sums, sorting, slices, sets, the making of maps in loops, and ``includes``."""
 
 from __future__ import annotations
 
@@ -304,4 +304,29 @@ LIBRARY: Final = (
     Function("sets.equivalent", (glob((_LIST, _LIST), BOOL, _equivalent, _sets(2)),)),
     Function("sets.intersects", (glob((_LIST, _LIST), BOOL, _intersects, _sets(1)),)),
     Function("cel.@mapInsert", (glob((_MAP, K, V), _MAP, _insert), glob((_MAP, _MAP), _MAP, _insert))),
+)
+
+
+MOST_VALUES: Final = 48
+
+
+def _includes(value: Any, wanted: Any) -> bool:
+    """Return whether an attribute is, or lists, a value. Only device selectors have it."""
+    if not isinstance(value, (list, tuple)):
+        return not unequal(value, wanted)
+    for position, item in enumerate(value):
+        if position >= MOST_VALUES:
+            raise EvaluationError(
+                "list-too-long", f"'includes' cannot be applied to lists of more than {MOST_VALUES} values"
+            )
+        if not unequal(item, wanted):
+            return True
+    return False
+
+
+INCLUDES: Final = (
+    Function(
+        "includes",
+        (method((DYN, DYN), BOOL, _includes, Rule(lambda operands: Estimate(Range(0, MOST_VALUES)), lambda v, r: 1)),),
+    ),
 )

@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 from dra_api.api_resources import Resource
 from dra_api.codec import decode, decode_item, shallow
+from dra_api.conversion import Object, listed_item
 from dra_api.meta import ObjectVersion
 
 from dra_kube.errors import Unreachable
-from dra_kube.versions import Object, listed_item
 
 from .exchange import LARGEST_OBJECT_BYTES
 

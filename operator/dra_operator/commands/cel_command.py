@@ -18,10 +18,10 @@ from dra_api.releases.release import BUILT, NEWEST
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
+from dra_operator.commands import add_files_argument
 from dra_operator.wording import listed
 
 from .case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
-from .files_argument import add_files_argument
 from .object_files import BadInput, of_kind, read_objects
 
 _BLOCK_EVALUATIONS: Final = 50  # evaluations between two looks at the clock

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dra_api.console import printable
 
-from dra_operator.commands.files_argument import add_files_argument
+from dra_operator.commands import add_files_argument
 
 from .arguments import (
     CLASSES,
@@ -433,7 +433,7 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .whatif.drain_answer import answer
+    from dra_operator.kubectl.whatif.drain import answer
 
     return answer(seen, options)
 

@@ -42,8 +42,7 @@ from dra_operator.kubectl.facts import DeviceFact, every_device_of, id_of, pods_
 from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.outcome import successors
-from dra_operator.kubectl.whatif.overlay import Overlay
+from dra_operator.kubectl.whatif.overlay import Overlay, successors
 from dra_operator.wording import counted, listed
 
 

@@ -15,7 +15,6 @@ from dra_api.resource import DeviceClass, ResourceSlice
 
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
-from dra_operator.kubectl.lint.documents import read_manifests
 from dra_operator.kubectl.lint.fields import (
     CLAIMS,
     CLASSES,
@@ -24,7 +23,7 @@ from dra_operator.kubectl.lint.fields import (
     faulty_selectors,
     invalid_fields,
 )
-from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings
+from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, read_manifests
 from dra_operator.kubectl.lint.meaning import apart, doubtful
 from dra_operator.kubectl.lint.supply import Supply, lacking_devices, unusable_pools
 from dra_operator.kubectl.observed import Observed, notes_on

@@ -1,17 +1,34 @@
-"""What ``kubectl dra lint`` checks, and what it finds, as values."""
+"""What ``kubectl dra lint`` checks, and what it finds, as values; and manifests as they are written.
+
+``kubectl apply`` has the API server refuse a field that its kind does not have, so a ``selector`` for ``selectors`` is
+an error. Objects that are decoded first have lost it: ``read_manifests`` is about the text. It finds fields that do not
+exist, versions, and the pods of workloads of any kind. Of pods those fields are checked that lead to devices, and the
+names of the fields around them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import types
+import typing
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
+from typing import Any, Final
 
+import msgspec
+from dra_api import conversion
+from dra_api.core import ContainerClaim, PodResourceClaim
 from dra_api.meta import Object
+from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
 
 from dra_operator.cache import ClaimTemplate
-from dra_operator.kubectl.answer import Fact
+from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
+from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.kubectl.pod_templates import pod_templates
 
 
 class Severity(StrEnum):
@@ -86,3 +103,254 @@ def claims_in(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Resourc
         elif isinstance(manifest.obj, ResourceClaimTemplate):
             spec = manifest.obj.spec.spec
             yield manifest, ResourceClaim(metadata=manifest.obj.metadata, spec=spec), "spec.spec"
+
+
+# --- Manifests as they are written ---
+
+JSON = dict[str, Any]
+GROUP: Final = "resource.k8s.io"
+CHECKED: Final = ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+GONE: Final = ("v1alpha1", "v1alpha2")
+"""Versions that no release serves any more; v1alpha3 serves DeviceTaintRules alone."""
+POD_SPEC: Final = frozenset(
+    {
+        *("volumes", "initContainers", "containers", "ephemeralContainers", "restartPolicy", "dnsPolicy", "os"),
+        *("terminationGracePeriodSeconds", "activeDeadlineSeconds", "nodeSelector", "serviceAccountName", "overhead"),
+        *("serviceAccount", "automountServiceAccountToken", "nodeName", "hostNetwork", "hostPID", "hostIPC"),
+        *("shareProcessNamespace", "securityContext", "imagePullSecrets", "hostname", "subdomain", "affinity"),
+        *("schedulerName", "tolerations", "hostAliases", "priorityClassName", "priority", "dnsConfig", "hostUsers"),
+        *("readinessGates", "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "schedulingGates"),
+        *("topologySpreadConstraints", "setHostnameAsFQDN", "resourceClaims", "resources", "hostnameOverride"),
+        *("workloadRef", "schedulingGroup"),
+    }
+)
+"""Fields of a PodSpec (k8s.io/api/core/v1)."""
+CONTAINER: Final = frozenset(
+    {
+        *("name", "image", "command", "args", "workingDir", "ports", "envFrom", "env", "resources", "resizePolicy"),
+        *("restartPolicy", "restartPolicyRules", "volumeMounts", "volumeDevices", "livenessProbe", "readinessProbe"),
+        *("startupProbe", "lifecycle", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy"),
+        *("securityContext", "stdin", "stdinOnce", "tty", "targetContainerName"),
+    }
+)
+RESOURCES: Final = frozenset({"limits", "requests", "claims"})
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+_OPEN: Final = frozenset({"metadata", "status", "parameters", "data"})
+"""Fields in which anything may stand, or of which nothing decides here."""
+
+
+def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
+    """Yield the faults of an object as it is written: severity, path, reason. ``release`` is None if unknown."""
+    kind, version = item["kind"], item.get("apiVersion")
+    group = version.rpartition("/")[0] if isinstance(version, str) else None
+    if group == GROUP and kind not in KINDS and not kind.endswith("List"):
+        hint = _similar(kind, [name for name, (resource, _) in KINDS.items() if resource.group == GROUP])
+        if hint:
+            yield Severity.ERROR, "kind", f"{GROUP} has no kind {kind}{hint}"
+        return
+    if kind not in CHECKED:
+        return
+    if group and group != GROUP and not get_close_matches(group, [GROUP], 1, 0.8):
+        return  # another project's kind of the same name
+    if group != GROUP:
+        newest = f"{GROUP}/{conversion.VERSIONS[kind][0]}"
+        said = f"not {version}" if version else "but it has none"
+        yield Severity.ERROR, "apiVersion", f"a {kind} is of {newest}, {said}"
+        return
+    short = str(version).rpartition("/")[2]
+    newest, *others = conversion.VERSIONS[kind]
+    if short in GONE:
+        yield Severity.ERROR, "apiVersion", f"no release serves {version} any more: write {GROUP}/{newest}"
+        return
+    if short not in (newest, *others):
+        yield Severity.ERROR, "apiVersion", f"a {kind} has no version {short}{_similar(short, (newest, *others))}"
+        return
+    yield from _of_version(kind, short, release)
+    try:
+        shaped = conversion.convert(item, f"{GROUP}/{newest}")
+    except (conversion.ConversionError, TypeError, AttributeError):
+        return  # decoding names the fault
+    for path, name, known in _unknown(shaped, KINDS[kind][1], ""):
+        hint = _similar(name, known)
+        if kind == "ResourceClaimTemplate" and (path, name) == ("spec", "devices"):
+            hint = ": the spec of the claims is spec.spec of the template"
+        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
+
+
+def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
+    """Yield that the server does not serve the version, or that it is deprecated. ``release`` is None if unknown."""
+    plural = KINDS[kind][0].plural
+    first = {it: conversion.first_release(it, plural) for it in conversion.VERSIONS[kind]}
+    served = [it for it, since in first.items() if release is None or since is None or release >= since]
+    version = f"{GROUP}/{short}"
+    if short not in served:
+        since = f"{GROUP} has {short} of a {kind} from Kubernetes {first[short]} on"
+        remedy = f"write {GROUP}/{served[0]}" if served else f"this one has no {kind}"
+        yield Severity.ERROR, "apiVersion", f"Kubernetes {release} does not serve {version} ({since}): {remedy}"
+        return
+    if kind == "DeviceTaintRule":
+        served = [it for it in served if it != "v1"]  # which is new: v1beta2 stays
+    if short in served[1:]:
+        since = f"(from {first[served[0]]} on)"
+        text = f"{version} is deprecated, and later releases do not serve it: write {GROUP}/{served[0]} {since}"
+        yield Severity.WARNING, "apiVersion", text
+
+
+def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
+    """Yield the fields of a pod's spec, its containers and its claims that do not exist."""
+    found = [("spec", name, POD_SPEC) for name in spec if name not in POD_SPEC]
+    for place, entry in enumerate(_each(spec.get("resourceClaims"))):
+        found += _beyond(f"spec.resourceClaims[{place}]", entry, _names(PodResourceClaim))
+        if isinstance(entry.get("source"), dict):  # up to 1.30
+            found[-1] = (f"spec.resourceClaims[{place}]", "source", frozenset(entry["source"]))
+    for kind in _CONTAINERS:
+        for container in _each(spec.get(kind)):
+            path = f"spec.{kind}[{container.get('name', '')}]"
+            found += _beyond(path, container, CONTAINER)
+            resources = container.get("resources")
+            if isinstance(resources, dict):
+                found += _beyond(f"{path}.resources", resources, RESOURCES)
+                for place, claim in enumerate(_each(resources.get("claims"))):
+                    found += _beyond(f"{path}.resources.claims[{place}]", claim, _names(ContainerClaim))
+    for path, name, known in found:
+        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
+
+
+def read_manifests(
+    paths: Sequence[str], namespace: str, release: Release | None = None
+) -> tuple[list[Manifest], list[Finding], Counter[str]]:
+    """Return the objects that matter here, the faults of their text, and the kinds that were not looked at.
+
+    ``release``: that of the cluster, or None if there is none.
+
+    An object that cannot be decoded is a finding, not the end: the others are checked all the same. Raises Problem.
+    """
+    manifests: list[Manifest] = []
+    faults: list[Finding] = []
+    others: Counter[str] = Counter()
+    try:
+        found = [(where, item) for path in files(paths) for where, item in items(path)]
+    except BadInput as error:
+        raise Problem(str(error), ExitCode.USAGE) from error
+    for where, whole in found:
+        item = without_nulls(whole)
+        title, meta = _title(item, namespace)
+        try:
+            found_in = list(pod_templates(item))
+        except BadInput as error:
+            found_in = []
+            faults.append(Finding(severity=Severity.ERROR, where=where, object=title, field="", message=str(error)))
+        pods = [(it.path, it.spec) for it in found_in]
+        templates = [
+            (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
+        ]
+        is_read, before = False, len(faults)
+        for prefix, (severity, path, text) in _wrong(item, pods, release):
+            faults.append(Finding(severity=severity, where=where, object=title, field=prefix + path, message=text))
+        for prefix, each in [("", {**item, "metadata": meta}), *templates]:
+            try:
+                obj = decoded(where, each)
+            except BadInput as error:
+                text = str(error).removeprefix(f"{where}: ")
+                faults.append(
+                    Finding(severity=Severity.ERROR, where=where, object=title, field=prefix.rstrip("."), message=text)
+                )
+                continue
+            if obj is not None:
+                is_read = True
+                manifests.append(Manifest(where, title, obj, prefix))
+        if not is_read and len(faults) == before:
+            others[_kind(item)] += 1
+    return manifests, faults, others
+
+
+def _kind(item: JSON) -> str:
+    """The kind, with its group if another group has a kind of the name that is read."""
+    group = str(item.get("apiVersion") or "").rpartition("/")[0]
+    return f"{item['kind']} of {group}" if item["kind"] in KINDS and group else str(item["kind"])
+
+
+def _wrong(
+    item: JSON, pods: Sequence[tuple[str, JSON]], release: Release | None
+) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
+    for fault in faults_of(item, release):
+        yield "", fault
+    spec = item.get("spec")
+    if item["kind"] == "Pod" and isinstance(spec, dict):
+        for fault in faults_of_pod(spec):
+            yield "", fault
+    for path, inner in pods:
+        for fault in faults_of_pod(inner):
+            yield f"{path}.", fault
+
+
+def _title(item: JSON, namespace: str) -> tuple[str, JSON]:
+    """``KIND NAMESPACE/NAME``, and the metadata with both."""
+    metadata = item.get("metadata")
+    meta = dict(metadata) if isinstance(metadata, dict) else {}
+    if isinstance(prefix := meta.get("generateName"), str) and not meta.get("name"):
+        meta["name"] = f"{prefix}xxxxx"  # the API server adds five letters or digits
+    meta.setdefault("name", None)
+    meta.setdefault("namespace", namespace)
+    is_global = item["kind"] in ("DeviceClass", "ResourceSlice", "DeviceTaintRule", "Node", "Namespace")
+    if is_global:
+        del meta["namespace"]
+    return f"{item['kind']} {meta['name'] if is_global else '{namespace}/{name}'.format(**meta)}", meta
+
+
+def _unknown(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, Iterable[str]]]:
+    """Walk a value beside its type; types that are not ours, and wrong values, are left to decoding."""
+    kind = _plain(kind)
+    if isinstance(value, list) and typing.get_origin(kind) is tuple:
+        inner_kind = typing.get_args(kind)[0]
+        for place, inner in enumerate(value):
+            named = inner.get("name") if isinstance(inner, dict) else None
+            yield from _unknown(inner, inner_kind, f"{path}[{named if isinstance(named, str) else place}]")
+    elif isinstance(value, dict) and typing.get_origin(kind) is dict:
+        for name, inner in value.items():
+            yield from _unknown(inner, typing.get_args(kind)[1], f"{path}[{name}]")
+    elif isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = _fields(kind)
+        for name, inner in value.items():
+            if name not in fields:
+                yield path, str(name), fields
+            elif name not in _OPEN:
+                yield from _unknown(inner, fields[name], f"{path}.{name}" if path else name)
+
+
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(_fields(kind))
+
+
+def _plain(kind: Any) -> Any:
+    """``X`` for ``X | None``."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return next(one for one in typing.get_args(kind) if one is not type(None))
+    return kind
+
+
+def _each(value: Any) -> Iterator[JSON]:
+    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else iter(())
+
+
+def _beyond(path: str, value: JSON, known: frozenset[str]) -> list[tuple[str, str, frozenset[str]]]:
+    return [(path, name, known) for name in value if name not in known]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    if name == "source":
+        return f": since 1.31 its fields stand beside the name ({', '.join(known)})"
+    if name == "resourceClaim" or name == "claims":
+        return "; did you mean resources.claims of a container, or resourceClaims of the pod?"
+    return _similar(name, known)
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    lower = {one.lower(): one for one in names}
+    found = get_close_matches(name.lower(), lower, 1, 0.6)
+    return f'; did you mean "{lower[found[0]]}"?' if found else ""

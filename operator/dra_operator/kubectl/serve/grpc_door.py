@@ -30,7 +30,7 @@ from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded
 from dra_operator.kubectl.whatif.drain import Displaced, Draining
-from dra_operator.kubectl.whatif.outcome import LeftFact, PodFact
+from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact
 
 from .desk import (
     IDLE_SECONDS,

@@ -19,9 +19,9 @@ from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.observed import Observed, no_node
 from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
+from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact, left_in
 
 from .drain import Draining, drained, pods_on
-from .outcome import LeftFact, PodFact, left_in
 from .overlay import Overlay
 from .wanted import Copies, Wanted, unstarted
 
