@@ -243,7 +243,10 @@ class LastLook:
         more = len(self._namespaces) - len(named)
         where = f" in namespace {', '.join(named)}{f' and {more} more' if more else ''}" if named else ""
         why = f"the API server does not say in time which claims{where} another scheduler has allocated"
-        remedy = "see whether very large or very many claims are stored there, and whether the API server is overloaded"
+        remedy = (
+            "see whether very large or very many claims are stored there, whether the API server is overloaded, "
+            "and whether its etcd is older than 3.5.13"
+        )
         self._control.conflict_check.obstacle = f"{why}{f' ({error})' if error else ''}; {remedy}; retrying"
         if now - self._warned_at >= _WARNING_GAP_SECONDS:
             self._warned_at = now
