@@ -147,8 +147,13 @@ ELSEWHERE = {
     "tests/controllers/test_mix_learner.py": ("MixLearner._told",),
     "tests/controllers/test_put_off.py": (
         "ClaimGenerator._failed",
+        "LateWork._lacking",
+        "LateWork._said",
+        "LateWork._telling",
         "LateWork._warned",
         "WaitingReport._put_off",
+        "WaitingReport._rests",
+        "WorkQueue._resting",
     ),
     "tests/controllers/test_pod_groups.py": (
         "GroupConditions._said",

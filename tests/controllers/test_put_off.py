@@ -22,6 +22,7 @@ from controllers_world import FEW, World
 from dra_api.resource import FINALIZER
 from dra_api.values import format_time
 from dra_kube import (
+    EVENTS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -39,7 +40,8 @@ from dra_operator.controllers.claims import delayed_deletion
 from dra_operator.controllers.context import GrowingPauses
 from dra_operator.controllers.scheduling import binding, gangs, report
 from dra_operator.controllers.scheduling.cycle import SchedulingCycle
-from dra_operator.scheduling import Pause
+from dra_operator.controllers.scheduling.report import NOT_ANSWERED
+from dra_operator.scheduling import CycleState, Pause, Planning
 from dra_operator.scheduling.state import Gang
 from fake_api import Call, Effect, FakeApi
 from history_kit.clock import VirtualLoop
@@ -65,7 +67,7 @@ claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the ga
 claims/generate.py ClaimGenerator.handle add_after  said: claim-refused
 claims/generate.py ClaimGenerator._claim_for puts_off  said: claim-not-made
 claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
-claims/generate.py NamesBeingWritten.over wait  warned: names-unanswered
+claims/generate.py NamesBeingWritten.over wait  said: names-unanswered
 claims/release.py ParkedClaims.handle _later  said: parked-claim
 claims/release.py ParkedClaims._give_back sleep  below 5 s: the grace
 claims/release.py ClaimReleaser._protect puts_off  no pod: its claim is in use, by a pod with a node
@@ -96,7 +98,7 @@ scheduling/gangs.py Gangs._go_on Postponed  said: slow-plan
 scheduling/gangs.py Gangs._wait Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
-scheduling/gangs.py Gangs._held puts_off  warned: gang-unanswered
+scheduling/gangs.py Gangs._held puts_off  said: gang-unanswered
 scheduling/gangs.py Gangs._look_at_asked look_again  below 5 s: at once
 claims/group.py GroupConditions.waits puts_off  said: refused
 scheduling/binding.py Permit.write _look_again  said: unseen-allocation
@@ -121,7 +123,7 @@ scheduling/report.py WaitingReport._has_to_pause _later  said: other-reason
 scheduling/report.py WaitingReport._look_when_settled _later  said: refused
 scheduling/cycle.py SchedulingCycle.decide look_again  said: deferring
 scheduling/cycle.py SchedulingCycle._fail sleep  below 5 s: TELL_AGAIN_SECONDS
-scheduling/cycle.py SchedulingCycle._attempt puts_off  warned: gang-unanswered
+scheduling/cycle.py SchedulingCycle._attempt puts_off  said: gang-unanswered
 scheduling/cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
 scheduling/cycle.py SchedulingCycle._begin look_again  said: deferring
 scheduling/cycle.py SchedulingCycle._begin Decided  said: deferring, another-write, volumes
@@ -143,15 +145,15 @@ taints.py RuleReporter._news add_after  no pod: a rule reports
 taints.py _in_parts sleep  no pod: a rule reports
 workers.py module Decided  no pod: a constant
 workers.py _turns_of_others sleep  below 5 s: 5 ms
-workers.py Dispatcher.run acquire  warned: no-slot
+workers.py Dispatcher.run acquire  said: no-slot
 workers.py Dispatcher.run postpone  said: slow-plan
 workers.py Dispatcher._pause sleep  below 5 s: one turn
 workers.py Failures.report retry  said: binding-refused-for-now, bug, asked-to-wait
 context.py GrowingPauses.puts_off _later  below 5 s: those who call it have lines
-metrics.py LateWork.run sleep  below 5 s: a look each second
+late_work.py LateWork.run sleep  below 5 s: a look each second
 queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
-fairness.py Fairness.pop _stand_aside  warned: no-share
-queue.py WorkQueue.done _hold  said: refused
+fairness.py Fairness.pop _stand_aside  said: no-share, large-line, templates-line
+queue.py WorkQueue.done _hold  said: long-decision, rest
 queue.py WorkQueue.retry _hold  said: binding-refused-for-now
 queue.py WorkQueue.idle wait  no pod: tests wait
 queue.py WorkQueue._hold call_later  said: binding-refused-for-now
@@ -176,7 +178,7 @@ reflector.py Reflector._hand_on sleep  below 5 s: one turn of the loop
 reflector.py Reflector._watch sleep  below 5 s: an answer may make the change known
 reflector.py Reflector.run sleep  readiness: watch-KIND, within its gap
 """
-SEEN: Final = ("said", "warned", "readiness", "below 5 s", "no pod")
+SEEN: Final = ("said", "readiness", "below 5 s", "no pod")
 
 
 def lines() -> Iterator[tuple[str, str, str]]:
@@ -229,7 +231,7 @@ def test_every_line_names_a_play_or_a_reason() -> None:
     for place, seen, why in lines():
         assert seen in SEEN, place
         assert why, place
-        if seen in ("said", "warned"):
+        if seen == "said":
             assert set(why.split(", ")) <= {name for name, *_ in PLAYS}, place
 
 
@@ -402,6 +404,15 @@ def nobody_makes_claims() -> World:
     return world
 
 
+def claims_of_others_are_made() -> World:
+    world = nobody_makes_claims()
+    # Times of creation are whole seconds, rounded down; those of the play's clock are as well.
+    a_second_ago = {"creationTimestamp": "2025-12-31T23:59:59Z"}
+    world.api.change(PODS, "ns/pod", lambda it: it["metadata"].update(a_second_ago))
+    world.others.append(lambda _: world.control.placer.claim_came())
+    return world
+
+
 def claim_refused() -> World:
     return failing(
         with_template(base()),
@@ -462,11 +473,62 @@ def many(world: World, pods: int, namespace: str = "ns") -> World:
     return world
 
 
-def no_slot() -> World:
+def no_slot(workers: int = 2) -> World:
     world = World(Features())
-    world.times = TimeSettings(workers=FEW | {"placement": 2})
+    world.times = TimeSettings(workers=FEW | {"placement": workers})
     world.furnish(devices=20)
     return unanswered(many(world, 10), is_binding)
+
+
+def large_line() -> World:
+    """Claims of a hundred kilobytes, requests about which are not answered."""
+    world = World(Features())
+    world.times = TimeSettings(workers=FEW)
+    world.furnish(devices=20)
+    bulk = {f"{'x' * 60}{number}": "" for number in range(1200)}
+    for number in range(6):
+        world.api.add(RESOURCE_CLAIMS, Make.claim(f"claim-{number}", labels=bulk))
+        world.api.add(PODS, pod(f"pod-{number}", [Make.use(f"claim-{number}")]))
+    return unanswered(world, is_of_claims)
+
+
+def templates_line() -> World:
+    world = with_template(base())
+    world.times = TimeSettings(workers=FEW | {"templates": 1})
+    world.api.add(PODS, pod("second", [Make.FROM_TEMPLATE]))
+    return unanswered(world, lambda call: call.plural == "resourceclaims" and call.verb == "create")
+
+
+def long_decision(world: World, seconds: float) -> World:
+    """The first plan takes so long that its pod rests for longer than it may be silent."""
+
+    def slowly(placer: SchedulingCycle, _: str) -> None:
+        planned = placer._planning
+
+        def once(state: CycleState) -> Planning:
+            placer._planning = planned  # type: ignore[method-assign]
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+            answer = yield from planned(state)
+            return answer
+
+        placer._planning = once  # type: ignore[assignment, method-assign]
+
+    return at_the_start(world, slowly)
+
+
+def changed_at_rest() -> World:
+    """A pod rests because its plan took long, and meanwhile it gets a label."""
+    world = long_decision(refused(), 0.3)
+
+    def label(api: FakeApi) -> None:
+        it = api[PODS, "ns/pod"]
+        if "conditions" in it.get("status", {}) and "labels" not in it["metadata"]:
+            api.change(PODS, "ns/pod", lambda it: it["metadata"].update(labels={"new": "yes"}))
+
+    world.others.append(label)
+    return world
 
 
 def gang_lacks_claims() -> World:
@@ -490,7 +552,7 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ("volumes", volumes, "to be bound on node node-0"),
     ("claim-not-made", nobody_makes_claims, "resourceclaim-controller does not run"),
     ("claim-refused", claim_refused, "exceeded quota: devices"),
-    ("names-unanswered", lambda: unanswered(with_template(base()), is_record), "work on a key is not done"),
+    ("names-unanswered", lambda: unanswered(with_template(base()), is_record), NOT_ANSWERED),
     ("binding-refused-for-now", lambda: failing(base(), busy(), is_binding), "cannot bind the pod to node node-0"),
     ("allocation-refused-for-now", lambda: failing(base(), busy(), is_of_claims), "cannot allocate claim ns/claim"),
     ("asked-to-wait", lambda: failing(base(), busy(30), is_of_claims), "cannot allocate claim ns/claim"),
@@ -501,9 +563,13 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ),
     ("binding-unanswered", lambda: failing(base(), lambda: Unreachable("no answer"), is_binding), "cannot bind"),
     ("bug", bug, "the operator failed unexpectedly"),
-    ("no-slot", no_slot, "keys wait for their turn"),
-    ("no-share", no_slot, "keys wait for their turn"),
-    ("gang-unanswered", lambda: unanswered(gang(base()), is_of_claims), "work on a key is not done"),
+    ("no-slot", no_slot, "waits for its turn: requests for other objects of namespace ns are under way"),
+    ("no-share", lambda: no_slot(8), "of namespace ns are under way, and have its share of workers"),
+    ("large-line", large_line, "waits for its turn: requests about other large claims are under way"),
+    ("templates-line", templates_line, "ResourceClaim not created yet: it waits for its turn"),
+    ("long-decision", lambda: long_decision(failing(base(), busy(), is_binding), 0.35), "cannot bind the pod"),
+    ("rest", changed_at_rest, "waits for its next attempt: the last one took long"),
+    ("gang-unanswered", lambda: unanswered(gang(base()), is_of_claims), NOT_ANSWERED),
     ("gang-refused", lambda: failing(gang(base()), busy(), is_of_claims), "cannot allocate claim"),
     ("parked-claim", parked, "claim ns/claim keeps gpu.example.com/node-0/dev-0, which another scheduler gave"),
     ("gang-unseen-allocation", lambda: unseen(gang(base())), "waits for a list of all claims"),
@@ -521,17 +587,18 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ("slow-plan", slow_plan, "still looking for a node"),
     ("gang-lacks-claims", gang_lacks_claims, "waits for pod pod-1 of its gang"),
 )
-"""Name, the cluster, and the words that its pod says or that the log warns with."""
+"""Name, the cluster, and the words that the condition of a pod says, or an event about it."""
 
 
-def said(world: World, log: list[str]) -> str:
+def said(world: World) -> str:
     conditions = [
         str(it["message"])
         for one in world.api.of(PODS)
         for it in (one.get("status") or {}).get("conditions") or []
         if it["type"] == "PodScheduled" and it["status"] == "False"
     ]
-    return "\n".join((*conditions, *log))
+    events = [it["message"] for it in world.api.of(EVENTS) if it["involvedObject"]["kind"] == "Pod"]
+    return "\n".join((*conditions, *events))
 
 
 async def played(world: World, words: str) -> None:
@@ -542,22 +609,55 @@ async def played(world: World, words: str) -> None:
         while (now := asyncio.get_running_loop().time()) < SECONDS:
             world.now = format_time(began + timedelta(seconds=int(now)))
             world.bring_events()
-            if words in said(world, []):
+            if words in said(world):
                 return
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(("name", "furnished", "words"), PLAYS, ids=[name for name, *_ in PLAYS])
-def test_what_lasts_is_seen(
-    name: str, furnished: Callable[[], World], words: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "dra_operator")
+def test_what_lasts_is_seen(name: str, furnished: Callable[[], World], words: str) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         world = furnished()
         runner.run(played(world, words))
-    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert words in said(world, [it for it in warnings if "wait" in it or "work" in it])
+    assert words in said(world)
     assert not world.node_of("pod") if (PODS, "ns", "pod") in world.api.objects else True
+
+
+@pytest.mark.parametrize(
+    ("furnished", "warning"),
+    [
+        (lambda: unanswered(base(), is_binding), "work on a key is not done"),
+        (no_slot, "keys wait for their turn"),
+        (changed_at_rest, "keys rest after long decisions"),
+        (claims_of_others_are_made, "pods wait for claims, others get theirs meanwhile"),
+    ],
+)
+def test_the_log_warns_of_what_holds_many_pods(
+    furnished: Callable[[], World], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "dra_operator")
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(played(furnished(), "never said"))
+    assert len([it for it in caplog.records if warning in it.getMessage()]) == 1, "once a minute"
+
+
+def test_each_pod_of_a_gang_says_that_the_requests_for_it_are_not_answered() -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        world = unanswered(gang(base()), is_of_claims)
+        runner.run(played(world, "never said"))
+    told = {it["involvedObject"]["name"] for it in world.api.of(EVENTS) if it["message"] == NOT_ANSWERED}
+    assert told == {"pod-0", "pod-1"}
+
+
+def test_pods_that_are_late_are_told_a_few_at_a_time() -> None:
+    """A server that is slow must not get a write more for each of many pods."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        world = World(Features())
+        world.times = TimeSettings(workers=FEW | {"placement": 2})
+        world.furnish(devices=60)
+        runner.run(played(unanswered(many(world, 50), is_binding), "never said"))
+    told = [it for it in world.api.of(PODS) if (it.get("status") or {}).get("conditions")]
+    assert 10 <= len(told) <= 30, "ten in each of three looks"
 
 
 async def courses(seed: int) -> list[str]:

@@ -28,13 +28,13 @@ from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupCond
 from dra_operator.controllers.claims.release import ClaimReleaser
 from dra_operator.controllers.context import ControllerContext, GrowingPauses
 from dra_operator.controllers.fairness import Rank
+from dra_operator.controllers.late_work import LateWork
 from dra_operator.controllers.metrics import (
     CacheChanges,
     ClaimCollector,
     ClaimMetrics,
     DeviceGauges,
     EvictionMetrics,
-    LateWork,
     PlacementMetrics,
     PoolRequestMetrics,
     PreemptionMetrics,
@@ -49,7 +49,6 @@ from dra_operator.controllers.scheduling.mix import MixMemory
 from dra_operator.controllers.scheduling.other_schedulers import ConflictCheck, Deference, DriverMemory
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import Preemption
-from dra_operator.controllers.scheduling.report import shows_reason
 from dra_operator.controllers.settings import OwnControllers, PreemptionSettings, TimeSettings
 from dra_operator.controllers.taints import PodEvictor, RuleReporter
 from dra_operator.controllers.workers import (
@@ -209,7 +208,7 @@ class Control:
             *(ClaimCollector(cluster.claims), WaitingGauges(cluster, options.now), DeviceGauges(cluster)),
         ):
             registry.register(collector)
-        self._late_work = LateWork(queues.all(), self._shows_reason, clock)
+        self._late_work = LateWork(cluster, queues.all(), self.placer, context.events, clock, now)
 
         # Who works on each queue.
         handlers: Mapping[Controller, Handler] = {
@@ -254,10 +253,6 @@ class Control:
             clock=clock,
             now=now,
         )
-
-    def _shows_reason(self, key: Key) -> bool:
-        pod = self.cluster.pods.get(key.object)
-        return pod is None or shows_reason(pod)
 
     def observe(self, observer: Observer) -> None:
         """Have the observer told of every change of the cache."""

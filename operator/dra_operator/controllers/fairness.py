@@ -38,7 +38,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from dra_operator.cache import Key
@@ -108,13 +108,13 @@ class Fairness:
         self._free_large = max(1, int(min(LARGE_KEY_TURNS, workers / 2)))
         """How many of the workers may take a large key."""
         self._large: set[Key] = set()
-        """Large keys that workers have."""
+        """Large keys in line, and those that workers have."""
         self._aside: set[str] = set()
         """Lines of namespaces that have their share of the workers."""
         self._large_aside: set[str] = set()
         """The same of large keys."""
-        self._next: dict[Key, None] = {}
-        """Keys of the next round."""
+        self._next: dict[Key, float] = {}
+        """Keys of the next round, and since when; the oldest is the first."""
         self._left: set[Key] = set()
         """Keys of this round that were not looked at yet."""
         self._spent: defaultdict[str, float] = defaultdict(float)
@@ -129,6 +129,8 @@ class Fairness:
         line = key.namespace + _LARGE if is_large else key.namespace
         keys, entry = self._keys.setdefault(line, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
+        if is_large:
+            self._large.add(key)
         # Keys of a line that stands aside are there, but nobody would get them.
         if is_large and not self._may_take_large(line):
             self._large_aside.add(line)
@@ -150,7 +152,6 @@ class Fairness:
         self._free -= 1
         self._held[line] += 1
         if line.endswith(_LARGE):
-            self._large.add(key)
             self._free_large -= 1
             # The last turn is that of all lines, not only of this one.
             for each in [it for it in self._filed if it.endswith(_LARGE) and not self._may_take_large(it)]:
@@ -176,6 +177,28 @@ class Fairness:
         # all.
         if self._aside:
             self._return([it for it in self._aside if may_have_another(self._held[it], self._free)], self._aside)
+
+    def reason(self, key: Key) -> str:
+        """Return why a key in line has no worker yet, as a clause about its object."""
+        namespace, is_large = key.namespace, key in self._large
+        line = namespace + _LARGE if is_large else namespace
+        if line in self._large_aside:
+            return "requests about other large claims are under way, as many as are allowed at a time"
+        if line in self._aside:
+            return f"requests for other objects of namespace {namespace} are under way, and have its share of workers"
+        if self._free <= 0:
+            return "requests for other objects are under way, and have all workers"
+        if namespace in self._paid_at:
+            return f"decisions about namespace {namespace} took long, so other namespaces come first"
+        return "other objects come first"
+
+    def is_in_round(self, key: Key) -> bool:
+        """Return whether the key is in line for a look of this round."""
+        return key in self._left
+
+    def wanted(self) -> Iterator[tuple[Key, float]]:
+        """Yield the keys of the next round, each with the time since when, the oldest first."""
+        return iter(self._next.items())
 
     def _stand_aside(self, line: str, aside: set[str]) -> None:
         """None of its keys is handed out until a worker comes back."""
@@ -251,7 +274,7 @@ class Fairness:
 
     def want(self, key: Key) -> None:
         """Have the key looked at in the next round."""
-        self._next[key] = None
+        self._next.setdefault(key, self._loop.time())
         self._plan_round()
 
     def unwant(self, key: Key) -> None:

@@ -1,18 +1,9 @@
-"""Counters of the controllers, gauges computed at each scrape, and warnings of late work and of a wrong cache.
+"""Counters of the controllers, gauges computed at each scrape, and warnings of a wrong cache.
 
 The metrics are those of claim-controller.md 9 and scheduling.md 2. Gauges are computed when they are scraped, so that
 they cost nothing in between. The labels are bounded: controllers and reasons are words of ours, and of the drivers only
 the largest are named. 1.37 renamed three metrics. They have both names here, so that dashboards outlive the upgrade;
 the old ones are to go with the next minor version (K37-MET-01 to -04).
-
-``LateWork`` warns in the log: nothing is decided or written for a key for more than five seconds. What a decision finds
-out stands in the pod's condition. Two causes of a wait lie outside of decisions, and are the same for many pods at
-once, so the log has them, once a minute while they last:
-
-* *work*: a key was taken, and the requests for it are not answered. No other decision about the pod is made meanwhile,
-  and with all workers taken none about any other pod.
-* *turn*: a key is ready, and others come first: too many are ready, decisions take long, or the namespace has had its
-  share. Keys of pods that were told something before do not count: the condition of such a pod says why it waits.
 
 ``ViolationLog`` logs and counts each violated invariant once, and again only after it was gone. The news of two objects
 may come in either order: a device that one claim has given back and another one got has two holders for a moment. So a
@@ -21,13 +12,11 @@ violation is reported when it has lasted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
 from typing import Final
 
 from dra_api.core import Pod
@@ -40,10 +29,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.cache import WITH_GANG, Cluster, Controller, Key, Source, newest_slices
-from dra_operator.controllers.queue import WorkQueue, WorkQueues
+from dra_operator.cache import WITH_GANG, Cluster, Source, newest_slices
+from dra_operator.controllers.queue import WorkQueues
 from dra_operator.controllers.settings import ROUNDING_SECONDS
-from dra_operator.controllers.workers import AttemptResult, tell
+from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling.claims import Readiness, age_of_allocation
 
 NAMED_DRIVERS: Final = 50
@@ -452,57 +441,6 @@ def _text(value: bool) -> str:
 
 
 logger = logging.getLogger(__name__)
-
-LATE_SECONDS: Final = 4.0
-"""Seconds after which a key is late; with the second between two looks it is seen within five."""
-LOOK_SECONDS: Final = 1.0
-WARN_SECONDS: Final = 60.0
-"""Seconds between two warnings of the same kind while keys are late."""
-OLDEST_PODS: Final = 100
-"""Pods whose keys have waited longest for their turn, which are looked at one by one."""
-BINDING: Final[tuple[Controller, ...]] = ("templates", "pod-groups", "placement")
-"""Controllers without whose work no pod is bound."""
-
-
-class LateWork:
-    """``look`` at the queues; ``is_told``: return whether the object of a key already shows why it waits."""
-
-    def __init__(
-        self, queues: Mapping[Controller, WorkQueue], is_told: Callable[[Key], bool], clock: Callable[[], float]
-    ) -> None:
-        self._queues, self._is_told, self._clock = queues, is_told, clock
-        self._warned: dict[tuple[Controller, str], float] = {}
-
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look()
-
-    def look(self) -> None:
-        """Warn of what is late now."""
-        for controller in BINDING:
-            queue = self._queues[controller]
-            # The oldest is enough: if it is not late, none is.
-            taken = next(queue.taken(), None)
-            self._judge(controller, "work on a key is not done, requests for it may be unanswered", taken, queue)
-            # The oldest only: a line of ten thousand keys is looked at each second.
-            ready = (it for it in islice(queue.ready(), OLDEST_PODS) if not self._is_told(it[0]))
-            self._judge(controller, "keys wait for their turn", next(ready, None), queue)
-
-    def _judge(self, controller: Controller, what: str, oldest: tuple[Key, float] | None, queue: WorkQueue) -> None:
-        kind, now = (controller, what), self._clock()
-        if oldest is None or oldest[1] < LATE_SECONDS:
-            self._warned.pop(kind, None)
-            return
-        # One line a minute: the cause is the same for all keys that wait.
-        if now - self._warned.get(kind, now - WARN_SECONDS) < WARN_SECONDS:
-            return
-        self._warned[kind] = now
-        key, seconds = oldest
-        fields = {"controller": controller, "object": key.object, "ready": queue.depth, "seconds": f"{seconds:.3g}"}
-        tell(logger, logging.WARNING, what, **fields)
-
 
 LASTING_SECONDS: Final = 1.0
 

@@ -127,6 +127,8 @@ class WorkQueue:
         self._held: dict[Key, asyncio.TimerHandle] = {}
         self._wanted: dict[Key, bool] = {}
         """What comes back from ``_held``, and whether only weakly."""
+        self._resting: dict[Key, float] = {}
+        """Keys that are wanted although they rest after a long decision, and since when; the oldest is the first."""
         self.adds = 0
         """How often a key became ready."""
         self.retries = 0
@@ -152,12 +154,16 @@ class WorkQueue:
             if key in self._working or key in self._postponed:
                 _want(self._again, key, weak=weak)
             elif key in self._held and self._firm:
+                # After a failure it is wanted from the start, and its back-off is no rest.
+                if not weak and self._wanted.get(key, True):
+                    self._resting[key] = self._loop.time()
                 _want(self._wanted, key, weak=weak)
             else:
                 # An ordinary look makes the timer needless. A weak one may turn out to be none, so the timer stays.
                 if not weak or key in self._held:
                     self._cancel_timer(key)
                     self._wanted.pop(key, None)
+                    self._resting.pop(key, None)
                     if (hold := self._held.pop(key, None)) is not None:
                         hold.cancel()
                 self._make_ready(key, weak=weak)
@@ -219,6 +225,8 @@ class WorkQueue:
         weak = self._finish(key)
         if rest:
             self._hold(key, rest, weak)
+            if weak is False:
+                self._resting[key] = self._loop.time()
         elif weak is not None:
             self._make_ready(key, weak=weak)
         self._notice()
@@ -291,6 +299,30 @@ class WorkQueue:
         """Yield the keys that could be worked on, each with the seconds for which it has waited, the oldest first."""
         return ((key, self._loop.time() - since) for key, since in self._ready.items())
 
+    def resting(self) -> Iterator[tuple[Key, float]]:
+        """Yield the keys that are wanted although they rest after a long decision, each with the seconds since when."""
+        return ((key, self._loop.time() - since) for key, since in self._resting.items())
+
+    def next_round(self) -> Iterator[tuple[Key, float]]:
+        """Yield the keys that wait for the next round, each with the seconds since when, the oldest first."""
+        return ((key, self._loop.time() - since) for key, since in self._fairness.wanted())
+
+    def seconds(self, key: Key) -> float:
+        """Return for how long the key has been in line, or with a worker; 0 if it is neither."""
+        since = self._ready.get(key, self._working.get(key))
+        return self._loop.time() - since if since is not None else 0.0
+
+    def why_ready(self, key: Key) -> str:
+        """Return why a key that could be worked on has no worker yet, as a clause about its object."""
+        return self._fairness.reason(key)
+
+    def is_doubtful(self, key: Key) -> bool:
+        """Return whether only freed devices, or a change that may help any number of keys, led to a key that is ready.
+
+        What was said about its object is true as far as is known.
+        """
+        return key in self._weak or self._fairness.is_in_round(key)
+
     def is_working(self, key: Key) -> bool:
         """Return whether a worker has the key, or writes what it decided about it."""
         return key in self._working
@@ -313,6 +345,7 @@ class WorkQueue:
         self._timers.clear()
         self._held.clear()
         self._wanted.clear()
+        self._resting.clear()
         self._fairness.close()
 
     def _finish(self, key: Key) -> bool | None:
@@ -340,6 +373,7 @@ class WorkQueue:
         self._held.pop(key, None)
         # Nobody wanted the key while it was held: it stays away.
         weak = self._wanted.pop(key, None)
+        self._resting.pop(key, None)
         if weak is not None:
             self.add(key, weak=weak)
 

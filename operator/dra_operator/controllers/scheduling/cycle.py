@@ -19,7 +19,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,6 +40,7 @@ from dra_operator.cache import (
     DeviceTaken,
     WakeConditions,
 )
+from dra_operator.controllers.context import Recently
 from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
 from dra_operator.controllers.scheduling.gang import GangAttempt
@@ -62,6 +63,7 @@ from dra_operator.controllers.scheduling.report import (
     WaitingReport,
     age,
     awaited_claim,
+    generation_waits,
     template_fault,
 )
 from dra_operator.controllers.scheduling.unreserve import Unreserve
@@ -73,6 +75,7 @@ from dra_operator.controllers.workers import (
     Postponed,
     is_held_back,
     pause_asked_for,
+    rest_after,
     tell,
 )
 from dra_operator.kube import EventReason
@@ -120,6 +123,8 @@ TELL_AGAIN_SECONDS = (0.5, 1.1, 0.0)
 """Seconds after each attempt to write what fails into the condition of the pod."""
 CLAIMS_COME_SECONDS = 5.0
 """Seconds after a claim of any pod in which whoever makes claims counts as busy with others."""
+CLAIMS_WARN_SECONDS = 60.0
+"""Seconds between two warnings that pods wait for that."""
 
 
 class SchedulingCycle:
@@ -150,12 +155,26 @@ class SchedulingCycle:
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room, self._filter_timeout)
-        self._claim_came_at = -math.inf
+        self._claim_came_at, self._late_claims = -math.inf, Recently(self._clock)
         self._put_aside: dict[str, PlanInProgress] = {}
 
     def is_over(self, pod: Pod) -> None:
         """Note that the pod is gone, or has its node."""
         self._report.forget(pod)
+
+    async def tell_late(self, pod: Pod, text: str) -> None:
+        """Have the condition of a pod that is late say why, as far as it can be written."""
+        try:
+            await self._report.waits_after(pod, SCHEDULER_ERROR, text)
+        except Exception as error:  # the decision about the pod, which comes, tells more
+            is_expected = isinstance(error, KubeError | ControllerError)
+            level = logging.DEBUG if is_expected else logging.ERROR
+            tell(logger, level, "cannot record why the pod is late", error=error, pod=pod.key)
+
+    def written_with(self, key: str) -> Sequence[str]:
+        """Return the keys of the pods of a gang for which something is written together with the pod of this key."""
+        progress = self._gangs.in_hand.get(key)
+        return progress.pods if progress is not None else ()
 
     def claim_came(self) -> None:
         """Note that a claim was recorded in a pod: claims are being made."""
@@ -179,6 +198,8 @@ class SchedulingCycle:
             self.deciding = ""
         if isinstance(decided, Postponed):
             return decided
+        if pod is not None and decided.spent > self._times.time_slices.turn:
+            self._report.rests(pod, rest_after(self._times.time_slices, decided.spent))
         # The writes run after this turn, beside other decisions; the pod is told of their failures as of those above.
         if decided.follow_up is not None:
             return decided._replace(follow_up=partial(self._carry_out, key, decided.follow_up))
@@ -347,12 +368,20 @@ class SchedulingCycle:
 
     def _await_claims(self, pod: Pod, obstacle: Obstacle) -> Decided:
         fault = template_fault(self._cluster, pod, obstacle) or self._context.claim_failure(pod)
+        if not fault and (waits := generation_waits(self._context.queues.of("templates"), pod)):
+            # Nothing wakes the pod when its claims get their turn, or when the requests for them are answered.
+            self._context.look_again(pod.key, self._times.faulty_templates + ROUNDING_SECONDS)
+            fault = f"{obstacle.text}: it {waits}"
         are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
         # Whoever makes claims is busy with others: the pod's turn comes, and a condition would be wrong a moment later.
         silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
         left = silent - age(pod, self._context.now())
         if left > 0:
             self._context.look_again(pod.key, min(left, self._times.faulty_templates) + ROUNDING_SECONDS)
+            # Many pods wait for the same: the log says it for all.
+            if silent - left >= self._times.faulty_templates and not self._late_claims.within("", CLAIMS_WARN_SECONDS):
+                self._late_claims.add("")
+                tell(logger, logging.WARNING, "pods wait for claims, others get theirs meanwhile", pod=pod.key)
             return Decided()
         text = fault or awaited_claim(obstacle, self._context.ours, are_made=self._claim_came_at > -math.inf)
         return self._refuse(pod, NoPlace(text, obstacle.reason.name))
@@ -403,7 +432,9 @@ class SchedulingCycle:
         if not decision.is_error:
             self._wait_for_changes(attempt, decision)
             # Devices of deleted pods come free in a moment: the pod would be told that there are none, and be wrong.
-            if seconds := self._silent_seconds(attempt, decision):
+            seconds = self._silent_seconds(attempt, decision)
+            # A pod that rests for longer could not say it in time.
+            if seconds > 0 and rest_after(self._times.time_slices, attempt.spent) <= seconds:
                 self._context.queues.add(cluster.forget_placed(pod))
                 self._context.look_again(pod.key, seconds)
                 return Decided(None, attempt.spent)

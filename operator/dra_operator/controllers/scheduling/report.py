@@ -18,6 +18,9 @@ this time is not told that there are none: that would cost a condition and an ev
 devices wake it when they are free. Half a second after its first attempt it is told its reason in any case. A pod that
 was told before is told again at once.
 
+A decision that took long has the pod rest (``workers``). A pod whose silence would end during its rest says at once
+why it is put off.
+
 A pod whose claims are not made is not tried, as with kube-scheduler (SC-01). If that lasts, it says so
 (``awaited_claim``). Claims are made within a moment. Where a template is missing or too large, or its claims are
 refused, an event of the pod says why. But an event is gone after an hour, and the controller of claims may not run. So
@@ -40,6 +43,7 @@ from dra_operator.cache import Cluster, Key
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.context import REMEMBERED_THINGS, Announced, GrowingPauses, Recently
 from dra_operator.controllers.errors import PodVanished
+from dra_operator.controllers.queue import WorkQueue
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.settings import NAMES, ROUNDING_SECONDS, BackoffSettings, OwnControllers
 from dra_operator.controllers.workers import tell
@@ -91,6 +95,26 @@ def template_fault(cluster: Cluster, pod: Pod, obstacle: Obstacle) -> str | None
     return None
 
 
+LATE_SECONDS: Final = 4.0
+"""Seconds after which a key is late that is in line, or of which the requests are not answered."""
+UNSAID_SECONDS: Final = 0.5
+"""Seconds for which a key may be in line, or with a worker, without a word about it in any case."""
+NOT_ANSWERED: Final = "waits for answers of the API server to requests for the pod"
+
+
+def waits_for_turn(queue: WorkQueue, key: Key) -> str:
+    """Return for what the object of a key waits that is in line."""
+    return f"waits for its turn: {queue.why_ready(key)}"
+
+
+def generation_waits(queue: WorkQueue, pod: Pod) -> str:
+    """Return for what the generation of the pod's claims waits, or an empty text if nothing holds it up."""
+    key = Key("templates", pod.key)
+    if queue.seconds(key) < UNSAID_SECONDS:
+        return ""
+    return NOT_ANSWERED if queue.is_working(key) else waits_for_turn(queue, key)
+
+
 SILENT_SECONDS: Final = 0.5
 """Seconds from the first attempt that found no devices."""
 
@@ -98,6 +122,12 @@ SILENT_SECONDS: Final = 0.5
 def shows_reason(pod: Pod) -> bool:
     """Return whether the pod was told something about its place before."""
     return any(it.type == "PodScheduled" for it in pod.status.conditions or ())
+
+
+def shown_reason(pod: Pod) -> str | None:
+    """Return why the pod waits, as its condition says it, or None if it has none."""
+    found = (it for it in pod.status.conditions or () if (it.type, it.status) == ("PodScheduled", "False"))
+    return next((it.message or "" for it in found), None)
 
 
 class DevicePatience:
@@ -138,6 +168,8 @@ class WaitingReport:
         self._silence, self._late_writes = context.times.silence, context.times.late_writes
         self._later = context.queues.add_after
         self._silent = Recently(self._clock)
+        self._rests: dict[str, float] = {}
+        """By the UID of a pod: how long it rests after the decision that was made, if it does."""
         self._put_off: dict[str, tuple[str, float]] = {}
         """By the UID of a pod: what it is to be told after a pause, and since when."""
         self._pauses, self._unanswered = GrowingPauses(self._clock, REPORT_PAUSES, self._later), Recently(self._clock)
@@ -148,11 +180,23 @@ class WaitingReport:
         # Not at each attempt: otherwise a pod that is tried often would never have waited long.
         if pod.metadata.uid not in self._silent:
             self._silent.add(pod.metadata.uid)
+        if self._rests:
+            self._rests.pop(pod.metadata.uid, None)
+
+    def rests(self, pod: Pod, seconds: float) -> None:
+        """Note that the pod rests for so many seconds after the decision that was made."""
+        self._rests[pod.metadata.uid] = seconds
+        if len(self._rests) > REMEMBERED_THINGS:
+            del self._rests[next(iter(self._rests))]
 
     def silence_left(self, pod: Pod) -> float | None:
         """Return the seconds that the pod may still be put off without a word, or None if it was told something."""
         age = self._silent.age(pod.metadata.uid)
-        return self._silence - age if age is not None else None
+        if age is None:
+            return None
+        left = self._silence - age
+        # Nothing can be said before the rest is over.
+        return left if self._rests.get(pod.metadata.uid, 0.0) <= left else min(left, 0.0)
 
     def is_over(self, pod: Pod) -> None:
         """Note that the pod is not put off: nothing has to be said."""
@@ -246,6 +290,7 @@ class WaitingReport:
         """Forget the pod, since it waits no longer: the same reason is news again."""
         self._announced.forget(pod.metadata.uid)
         self._silent.discard(pod.metadata.uid)
+        self._rests.pop(pod.metadata.uid, None)
         self._put_off.pop(pod.metadata.uid, None)
 
     def _tell_of_claim(self, pod: Pod, message: str) -> None:
