@@ -7,14 +7,15 @@
 ``bench_for`` opens a bench for a target, as the command does.
 """
 
+from dra_driver_test.harness.driver import Place
+from dra_driver_test.target import open_bench
+
 from .check import Check, Level, chosen
 from .checks import all_checks
 from .errors import BenchError, Finding, NotJudged, Skipped
 from .harness.bench import Bench, Parameters, Watches
 from .harness.driver import CommandLauncher, Launcher, Running
 from .harness.limits import Limits
-from .harness.opening import open_bench
-from .harness.place import Place
 from .runner import Result, Verdict, run, run_beside, run_check
 from .target import Target, bench_for
 

@@ -16,6 +16,7 @@ from bad_driver import BadLauncher
 from bad_driver_node import PARTITIONS
 from dra_api.releases.release import Release
 from dra_driver_test.cli import main
+from dra_driver_test.command import as_junit
 from dra_driver_test.errors import NotJudged
 from dra_driver_test.harness.server import ADMIN_LABEL
 from dra_driver_test.kit import (
@@ -33,7 +34,6 @@ from dra_driver_test.kit import (
     run_beside,
     run_check,
 )
-from dra_driver_test.report import as_junit
 from dra_kube import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, AlreadyExists, Api, connection
 from fake_plugin import FakePlugin
 from waiting import becomes

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from dra_driver_test.cli import main
+from dra_driver_test.command import as_json, as_junit, line, summary
 from dra_driver_test.kit import Check, Level, Result, Verdict, all_checks
-from dra_driver_test.report import as_json, as_junit, line, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 BAD = [sys.executable, str(ROOT / "tests/support/bad_driver.py"), "{kubelet}"]

@@ -17,14 +17,13 @@ from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from dra_kube import KubeError
 
 from dra_driver_test.errors import BenchError, CheckEnd, Finding, NotJudged, Skipped
+from dra_driver_test.harness.driver import Place, ProcessView, process_behind
 
 from .cdi import CdiView
 from .devices import Device, devices_of, incomplete, side_by_side
 from .driver import DriverSeat
 from .kubelet import Answer, KubeletSeat, Registration
 from .limits import Limits
-from .place import Place
-from .process import ProcessView, process_behind
 from .server import Claim, ServerSeat, Use
 from .waiting import eventually
 
@@ -457,12 +456,10 @@ class Bench:
         plugin = self.kubelet.plugin(self.registration)
         await self.kubelet.unprepare(plugin, [claim.ref for claim in claims])
 
-    async def interrupted(self, claim: Claim, seconds: float, *, unprepare: bool = False) -> None:
-        """A call that the kubelet gives up after so many seconds."""
-        plugin = self.kubelet.plugin(self.registration)
-        call = self.kubelet.unprepare if unprepare else self.kubelet.prepare
+    async def interrupted(self, claim: Claim, seconds: float) -> None:
+        """A call to prepare the claim that the kubelet gives up after so many seconds."""
         with suppress(Finding):
-            await call(plugin, [claim.ref], seconds)
+            await self.kubelet.prepare(self.kubelet.plugin(self.registration), [claim.ref], seconds)
 
     def process(self) -> ProcessView:
         """The process of the driver. Raises Skipped where it cannot be known."""
