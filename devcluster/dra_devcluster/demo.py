@@ -343,7 +343,7 @@ def run() -> int:
     return 0
 
 
-def _show_logs(folder: Path, lines: int = 15) -> None:
+def _show_logs(folder: Path) -> None:
     for log in sorted(folder.rglob("*.log")):
-        tail: list[Any] = log.read_text(errors="replace").splitlines()[-lines:]
+        tail: list[Any] = log.read_text(errors="replace").splitlines()[-15:]
         print(f"--- the last lines of {log.name}", *tail, sep="\n", file=sys.stderr)

@@ -8,8 +8,7 @@ from typing import Any
 
 import generate_schema
 import pytest
-from generate_schema import SCHEMA, components, discovery
-from protobuf_schema import messages
+from generate_schema import SCHEMA, components, discovery, messages
 
 Json = dict[str, Any]
 REF = "#/components/schemas/"

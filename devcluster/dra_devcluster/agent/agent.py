@@ -50,7 +50,7 @@ class NodeAgent:
     """One node; an async context manager, entered when the node is registered.
 
     ``root`` stands for ``/var/lib/kubelet``: plugins find their registration directory in
-    ``<root>/plugins_registry``. CDI files are read from ``cdi_root`` (default ``<root>/cdi``).
+    ``<root>/plugins_registry``. CDI files are read from ``<root>/cdi``.
     Entering raises CheckpointCorrupted if the claim checkpoint is damaged (KM-11).
     """
 
@@ -60,13 +60,12 @@ class NodeAgent:
         node_name: str,
         *,
         root: Path,
-        cdi_root: Path | None = None,
         settings: AgentSettings | None = None,
         runtime: LocalRuntime | None = None,
     ) -> None:
         self.node_name = node_name
         self.root = root
-        self.cdi_root = cdi_root or root / "cdi"
+        self.cdi_root = root / "cdi"
         self.settings = settings or AgentSettings()
         self._api = api
         self._runtime = runtime

@@ -138,7 +138,7 @@ _PARTS = ("clusters", "users", "contexts")
 _SERVER_ANSWER_SECONDS = 2.0  # seconds that a server may take to answer
 
 
-def kubeconfig(url: str, ca: bytes, token: str, namespace: str = "default", name: str = NAME) -> Json:
+def kubeconfig(url: str, ca: bytes, token: str, name: str = NAME) -> Json:
     """A kubeconfig that needs no other file; ``name`` is that of its cluster, user and context."""
     return {
         "apiVersion": "v1",
@@ -150,7 +150,7 @@ def kubeconfig(url: str, ca: bytes, token: str, namespace: str = "default", name
             }
         ],
         "users": [{"name": name, "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
         "current-context": name,
     }
 

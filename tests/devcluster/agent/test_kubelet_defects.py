@@ -92,7 +92,7 @@ async def test_a_pod_unprepares_the_claim_of_another_pod_by_its_name(
     await manager.prepare(pod_with("pod-a", "gpu"))
     await manager.unprepare("uid-pod-b", pod_with("pod-b", "gpu"))
     assert plugin.unprepared == [["gpu"]]
-    assert not manager.holds_claims_for("uid-pod-a")
+    assert not manager.cache.of_pod("uid-pod-a")
 
 
 @only(KubeletDefect.HEALTH_STREAM_FOR_ALL)

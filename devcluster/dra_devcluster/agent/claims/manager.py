@@ -254,10 +254,6 @@ class DraManager:
             held += [claim for claim in named if claim and claim not in held and len(claim.pods) == 1]
         return held
 
-    def holds_claims_for(self, pod_uid: str) -> bool:
-        """Whether the pod still holds claims, so that it must not be reported as ended."""
-        return bool(self.cache.of_pod(pod_uid))
-
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
         """The CDI ids for a container (KM-17). Raises ClaimError."""
         return cdi_devices(pod, container, self.cache, repeat=self._has(KubeletDefect.DUPLICATED_DEVICES))

@@ -230,11 +230,9 @@ class HealthMonitor:
         root: Path,
         settings: AgentSettings,
         changed: Callable[[str, set[Key]], None],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._changed = changed
-        self._clock = clock
         self._file = HealthFile(root / FILE_NAME)
         self._cache = HealthCache(self._file.load())
         self._streams: dict[DraPlugin, asyncio.Task[None]] = {}
@@ -242,7 +240,7 @@ class HealthMonitor:
 
     def get(self, driver: str, pool: str, device: str) -> DeviceHealth:
         """The health of a device now."""
-        return self._cache.get(driver, (pool, device), self._clock())
+        return self._cache.get(driver, (pool, device), time.time())
 
     def follow(self, plugin: DraPlugin) -> None:
         """Follow an instance, if it offers a health service."""
@@ -284,7 +282,7 @@ class HealthMonitor:
             await asyncio.sleep(self._settings.health_retry)
 
     def _received(self, plugin: DraPlugin, message: Any) -> None:
-        now = self._clock()
+        now = time.time()
         reports = self._reports(plugin.driver, message, now)
         self._note({plugin.driver: self._cache.update(plugin.driver, plugin, reports, now)})
 
@@ -303,11 +301,11 @@ class HealthMonitor:
         if KubeletDefect.HEALTH_BY_DRIVER in self._settings.defects:
             self._cache.forget_driver(plugin.driver)
             return
-        self._note({plugin.driver: self._cache.forget(plugin.driver, plugin, self._clock())})
+        self._note({plugin.driver: self._cache.forget(plugin.driver, plugin, time.time())})
 
     def _expire(self) -> None:
         self._expiry = None
-        self._note(self._cache.expire(self._clock()))
+        self._note(self._cache.expire(time.time()))
 
     def _note(self, changes: dict[str, set[Key]]) -> None:
         """Keep and tell what changed, and wake up when the next report expires."""
@@ -320,5 +318,5 @@ class HealthMonitor:
             self._expiry = None
         expires = self._cache.next_expiry()
         if expires is not None:
-            pause = max(_SHORTEST_PAUSE_SECONDS, expires - self._clock())
+            pause = max(_SHORTEST_PAUSE_SECONDS, expires - time.time())
             self._expiry = asyncio.get_running_loop().call_later(pause, self._expire)

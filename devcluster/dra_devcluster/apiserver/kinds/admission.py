@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import MappingProxyType
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.admission import Policy
@@ -16,10 +17,11 @@ from .base import Write
 class PolicyKind(Generational):
     """ValidatingAdmissionPolicies."""
 
+    defaults = MappingProxyType({"spec.failurePolicy": "Fail"})
+
     def default(self, obj: Json, write: Write) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("failurePolicy", "Fail")
-        _default_match(spec.get("matchConstraints"))
+        super().default(obj, write)
+        _default_match(obj["spec"].get("matchConstraints"))
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterator[Fault]:
         spec = obj["spec"]

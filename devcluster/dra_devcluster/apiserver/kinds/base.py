@@ -7,6 +7,7 @@ the stored version, after the decoder has checked the types of all fields.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -63,6 +64,22 @@ class Write:
             check_quotas(self.registry, self.resource, self.namespace, obj, old)
 
 
+def fill(obj: Json, defaults: Mapping[str, Any]) -> None:
+    """Write the defaults, by dotted path, where the object has nothing or an empty object."""
+    for path, value in defaults.items():
+        *parents, last = path.split(".")
+        place = obj
+        for part in parents:
+            place = place.setdefault(part, {})
+        if place.get(last) in (None, {}):
+            place[last] = deepcopy(value)
+
+
+def selectable_by(*paths: str) -> Mapping[str, str]:
+    """Fields that selectors name by their path."""
+    return MappingProxyType({path: path for path in paths})
+
+
 class Kind:
     """Rules that hold for most kinds."""
 
@@ -80,13 +97,16 @@ class Kind:
     deletes_gracefully = False
     # Whether labels, annotations and finalizers may be changed through the status sub-resource.
     status_writes_metadata = False
-    # Fields for field selectors beside name and namespace.
+    # What is filled in where a new or changed object has nothing, by dotted path.
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    # Fields for field selectors beside name and namespace, each with its path.
     selectable: Mapping[str, str] = MappingProxyType({})
     # The release from which on such a field is known, where not all of them know it.
     selectable_since: Mapping[str, Release] = MappingProxyType({})
 
     def default(self, obj: Json, write: Write) -> None:
         """Fill in what the client left out; runs for new and changed objects."""
+        fill(obj, self.defaults)
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         """Bring a new object into its first state."""

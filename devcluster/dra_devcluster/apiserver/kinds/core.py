@@ -14,13 +14,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from dra_api.releases.release import Release
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, forbidden
-from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
 from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
 from dra_devcluster.apiserver.served.registry import NodeServerAddress
 from dra_devcluster.apiserver.storage import metadata
@@ -37,7 +37,7 @@ class NamespaceKind(Kind):
     name_rule = staticmethod(metadata.label)
     status_writes_metadata = True
     returns_deleted = True
-    selectable: Mapping[str, str] = MappingProxyType({"status.phase": "status.phase"})
+    selectable = selectable_by("status.phase")
 
     def default(self, obj: Json, write: Write) -> None:
         name = obj["metadata"].get("name")
@@ -69,34 +69,21 @@ class NamespaceKind(Kind):
         obj["metadata"].pop("deletionGracePeriodSeconds", None)  # it waits for its content, not for time
 
 
-class PersistentVolumes(Kind):
-    returns_deleted = True
-
-    def default(self, obj: Json, write: Write) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("volumeMode", "Filesystem")
-        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-
-    def prepare_create(self, obj: Json, write: Write) -> None:
-        obj["status"] = {"phase": "Pending"}
-
-
 class PersistentVolumeClaims(Kind):
     returns_deleted = True
-
-    def default(self, obj: Json, write: Write) -> None:
-        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+    defaults: Mapping[str, Any] = MappingProxyType({"spec.volumeMode": "Filesystem"})
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         obj["status"] = {"phase": "Pending"}
+
+
+class PersistentVolumes(PersistentVolumeClaims):
+    defaults = MappingProxyType({"spec.volumeMode": "Filesystem", "spec.persistentVolumeReclaimPolicy": "Retain"})
 
 
 class StorageClasses(Kind):
     fixed = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
-
-    def default(self, obj: Json, write: Write) -> None:
-        obj.setdefault("reclaimPolicy", "Delete")
-        obj.setdefault("volumeBindingMode", "Immediate")
+    defaults = MappingProxyType({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         for part in self.fixed if old is not None else ():
@@ -131,10 +118,11 @@ class Keyed(Kind):
 
 class Secrets(Keyed):
     parts = ("data",)
-    selectable: Mapping[str, str] = MappingProxyType({"type": "type"})
+    selectable = selectable_by("type")
+    defaults = MappingProxyType({"type": "Opaque"})
 
     def default(self, obj: Json, write: Write) -> None:
-        obj.setdefault("type", "Opaque")
+        super().default(obj, write)
         for key, text in (obj.pop("stringData", None) or {}).items():
             obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
 
@@ -162,21 +150,21 @@ class Budgets(Generational):
 
 
 class PriorityClasses(Generational):
-    def default(self, obj: Json, write: Write) -> None:
-        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    defaults = MappingProxyType({"preemptionPolicy": "PreemptLowerPriority"})
 
 
 class Services(Kind):
     name_rule = staticmethod(metadata.label_1035)
     returns_deleted = True
     created_by_update = True
-    selectable: Mapping[str, str] = MappingProxyType({"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"})
+    selectable = selectable_by("spec.clusterIP", "spec.type")
+    defaults = MappingProxyType(
+        {"spec.type": "ClusterIP", "spec.sessionAffinity": "None", "spec.internalTrafficPolicy": "Cluster"}
+    )
 
     def default(self, obj: Json, write: Write) -> None:
-        spec = obj.setdefault("spec", {})
-        for key, value in (("type", "ClusterIP"), ("sessionAffinity", "None"), ("internalTrafficPolicy", "Cluster")):
-            spec.setdefault(key, value)
-        for port in spec.get("ports") or ():
+        super().default(obj, write)
+        for port in obj["spec"].get("ports") or ():
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
 
@@ -190,14 +178,14 @@ class ReturnedWhenDeleted(Kind):
 
 
 class ReplicationControllers(Generational):
-    selectable: Mapping[str, str] = MappingProxyType({"status.replicas": "status.replicas"})
+    selectable = selectable_by("status.replicas")
 
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class Nodes(Kind):
-    selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
+    selectable = selectable_by("spec.unschedulable")
     status_writes_metadata = True
 
     def default(self, obj: Json, write: Write) -> None:

@@ -11,8 +11,7 @@ this container (K37-EXT-02).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dra_api import core
@@ -22,11 +21,10 @@ from dra_api.validation import FieldError, validate_pod_claim_status, validate_p
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request
-from dra_devcluster.apiserver.kinds.base import Kind, Write
-from dra_devcluster.apiserver.kinds.pod_defaults import admit_pod, default_pod, default_spec
+from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
+from dra_devcluster.apiserver.kinds.pod_defaults import admit_pod, admit_priority, default_pod, default_spec
 from dra_devcluster.apiserver.kinds.pod_resources import POD_LEVEL_SINCE, default_pod_requests, quality_of_service
 from dra_devcluster.apiserver.kinds.pod_rules import status_faults, validate_new, validate_spec, validate_update
-from dra_devcluster.apiserver.kinds.priority import admit_priority
 from dra_devcluster.apiserver.storage.selectors import has_ended
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
@@ -87,17 +85,15 @@ class PodKind(Kind):
     returns_deleted = True
     deletes_gracefully = True
     status_writes_metadata = True
-    selectable: Mapping[str, str] = MappingProxyType(
-        {
-            "spec.nodeName": "spec.nodeName",
-            "spec.restartPolicy": "spec.restartPolicy",
-            "spec.schedulerName": "spec.schedulerName",
-            "spec.serviceAccountName": "spec.serviceAccountName",
-            "spec.hostNetwork": "spec.hostNetwork",
-            "status.phase": "status.phase",
-            "status.podIP": "status.podIP",
-            "status.nominatedNodeName": "status.nominatedNodeName",
-        }
+    selectable = selectable_by(
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
     )
 
     def default(self, obj: Json, write: Write) -> None:

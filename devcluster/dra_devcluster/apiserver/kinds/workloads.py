@@ -12,38 +12,32 @@ fields are cronsim's business; what that library takes beyond Kubernetes (second
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.kinds.base import Kind, Write, fill, selectable_by
 from dra_devcluster.apiserver.kinds.pod_defaults import default_spec
 from dra_devcluster.apiserver.kinds.pod_rules import validate_spec
 from dra_devcluster.apiserver.storage.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 
-_ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}}
-
 
 class Workload(Kind):
-    """``defaults`` are those of the spec."""
+    """Pods without an end."""
 
     has_generation = True
-    defaults: Mapping[str, Any] = MappingProxyType({})
 
     def default(self, obj: Json, write: Write) -> None:
-        spec = obj.setdefault("spec", {})
-        for key, value in self.defaults.items():
-            if spec.get(key) in (None, {}):
-                spec[key] = deepcopy(value)
-        default_template(spec)
+        super().default(obj, write)
+        default_template(obj.setdefault("spec", {}))
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         if write.subresource:
@@ -85,20 +79,28 @@ def negative(spec: Json, path: str, *fields: str) -> Iterator[Fault]:
 
 class Deployments(Workload):
     defaults = MappingProxyType(
-        {"replicas": 1, "strategy": _ROLLING, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
+        {
+            "spec.replicas": 1,
+            "spec.strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"},
+            },
+            "spec.revisionHistoryLimit": 10,
+            "spec.progressDeadlineSeconds": 600,
+        }
     )
 
 
 class ReplicaSets(Workload):
-    defaults = MappingProxyType({"replicas": 1})
-    selectable = MappingProxyType({"status.replicas": "status.replicas"})
+    defaults = MappingProxyType({"spec.replicas": 1})
+    selectable = selectable_by("status.replicas")
 
 
 class DaemonSets(Workload):
     defaults = MappingProxyType(
         {
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
-            "revisionHistoryLimit": 10,
+            "spec.updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "spec.revisionHistoryLimit": 10,
         }
     )
 
@@ -106,10 +108,10 @@ class DaemonSets(Workload):
 class StatefulSets(Workload):
     defaults = MappingProxyType(
         {
-            "replicas": 1,
-            "podManagementPolicy": "OrderedReady",
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
-            "revisionHistoryLimit": 10,
+            "spec.replicas": 1,
+            "spec.podManagementPolicy": "OrderedReady",
+            "spec.updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+            "spec.revisionHistoryLimit": 10,
         }
     )
 
@@ -173,15 +175,18 @@ class CronJobs(Kind):
     """Jobs by a schedule."""
 
     has_generation = True
-    defaults: Mapping[str, Any] = MappingProxyType(
-        {"concurrencyPolicy": "Allow", "suspend": False, "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
+    defaults = MappingProxyType(
+        {
+            "spec.concurrencyPolicy": "Allow",
+            "spec.suspend": False,
+            "spec.successfulJobsHistoryLimit": 3,
+            "spec.failedJobsHistoryLimit": 1,
+        }
     )
 
     def default(self, obj: Json, write: Write) -> None:
-        spec = obj.setdefault("spec", {})
-        for key, value in self.defaults.items():
-            spec.setdefault(key, value)
-        default_template(spec.setdefault("jobTemplate", {}).setdefault("spec", {}))
+        super().default(obj, write)
+        default_template(obj["spec"].setdefault("jobTemplate", {}).setdefault("spec", {}))
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         if write.subresource:
@@ -208,14 +213,14 @@ class CronJobs(Kind):
         yield from job_faults(job, "spec.jobTemplate.spec")
 
 
+_JOB_DEFAULTS: Final = {"parallelism": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
+
+
 def default_job_spec(spec: Json) -> None:
     """Fill in what a Job leaves out, its template aside."""
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
+    fill(spec, _JOB_DEFAULTS)
     spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
     for rule in dig(spec, "podFailurePolicy.rules") or ():
         for pattern in rule.get("onPodConditions") or ():

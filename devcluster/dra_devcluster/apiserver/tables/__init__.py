@@ -1,9 +1,9 @@
 """`meta.k8s.io/v1` Tables: the rows that `kubectl get` prints, rendered by the server as the real one does.
 
-    render_table(resource, objects, now=..., include="Metadata", metadata={...}, headers=True) -> Json
+    render_table(resource, objects, now=..., include="Metadata", metadata={...}) -> Json
 
-Columns are data (`schema/table-columns.json`), cells are small functions per kind; custom resources bring their own
-columns as JSON paths (`additionalPrinterColumns`).
+Columns are data (`schema/table-columns.json`), cells are paths in them, or small functions; custom resources bring
+their own columns as JSON paths (`additionalPrinterColumns`).
 """
 
 from dra_devcluster.apiserver.tables.cells import age, human_duration

@@ -9,7 +9,7 @@ unfinished init container overrides it, otherwise the last container with a reas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,10 @@ _STEPS = (
     (2 * _YEAR, _DAY_SECONDS, "d", 0, ""),
     (8 * _YEAR, _YEAR, "y", _DAY_SECONDS, "d"),
 )
-UNKNOWN = "<unknown>"
+Json = dict[str, Any]
+NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
+Cell = Callable[[Json, datetime], Any]
+Cells = Callable[[Json, datetime], list[Any]]
 
 
 def human_duration(seconds: float) -> str:
@@ -49,10 +52,6 @@ def age(timestamp: object, now: datetime) -> str:
     return UNKNOWN if moment is None else human_duration((now - moment).total_seconds())
 
 
-Json = dict[str, Any]
-NONE = "<none>"
-
-
 def name(obj: Json) -> str:
     """The object's name."""
     return str(obj["metadata"].get("name", ""))
@@ -71,6 +70,37 @@ def spec_of(obj: Json) -> Json:
 def status_of(obj: Json) -> Json:
     """The status, empty when there is none."""
     return obj.get("status") or {}
+
+
+def at(path: str, missing: Any = "") -> Cell:
+    """The value at a dotted path, or ``missing`` if there is none, or an empty text."""
+    *parents, last = path.split(".")
+
+    def cell(obj: Json, now: datetime) -> Any:
+        for part in parents:
+            obj = obj.get(part) or {}
+        value = obj.get(last)
+        return missing if value is None or value == "" else value
+
+    return cell
+
+
+def aged(path: str) -> Cell:
+    """How long ago the time at the path was."""
+    moment = at(path)
+    return lambda obj, now: age(moment(obj, now), now)
+
+
+def count(path: str) -> Cell:
+    """How many entries the list at the path has."""
+    entries = at(path, ())
+    return lambda obj, now: len(entries(obj, now))
+
+
+def selector(path: str) -> Cell:
+    """The label selector at the path."""
+    chosen = at(path, None)
+    return lambda obj, now: selector_text(chosen(obj, now))
 
 
 def joined(values: Iterable[Any]) -> str:
@@ -210,67 +240,41 @@ def _ending(terminated: Json) -> str:
     return f"Signal:{signal}" if signal else f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
-def role_binding_cells(obj: Json, now: datetime) -> list[Any]:
-    role, subjects = obj.get("roleRef") or {}, obj.get("subjects") or []
-    names = [
-        joined(
-            f"{s.get('namespace', '')}/{s.get('name', '')}" if kind == "ServiceAccount" else s.get("name", "")
-            for s in subjects
-            if s.get("kind") == kind
-        )
-        for kind in ("User", "Group", "ServiceAccount")
-    ]
-    return [name(obj), f"{role.get('kind', '')}/{role.get('name', '')}", created(obj, now), *names]
+def _subjects(kind: str) -> Cell:
+    """The subjects of that kind of a role binding."""
+
+    def cell(obj: Json, now: datetime) -> str:
+        subjects = [one for one in obj.get("subjects") or () if one.get("kind") == kind]
+        names = [(one.get("namespace", ""), one.get("name", "")) for one in subjects]
+        return joined(f"{space}/{own}" if kind == "ServiceAccount" else own for space, own in names)
+
+    return cell
 
 
-def policy_cells(obj: Json, now: datetime) -> list[Any]:
-    kind = spec_of(obj).get("paramKind")
-    text = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else "<unset>"
-    return [name(obj), len(spec_of(obj).get("validations") or []), text, created(obj, now)]
+def _role(obj: Json, now: datetime) -> str:
+    role = obj.get("roleRef") or {}
+    return f"{role.get('kind', '')}/{role.get('name', '')}"
 
 
-def policy_binding_cells(obj: Json, now: datetime) -> list[Any]:
-    ref = spec_of(obj).get("paramRef")
-    text = f"{ref['namespace']}/{ref.get('name', '')}" if ref and ref.get("namespace") else (ref or {}).get("name")
-    return [name(obj), spec_of(obj).get("policyName", ""), text or "<unset>", created(obj, now)]
+def _parameter_kind(policy: Json, now: datetime) -> str:
+    kind = spec_of(policy).get("paramKind")
+    return f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else UNSET
 
 
-def priority_class_cells(obj: Json, now: datetime) -> list[Any]:
-    default, preemption = bool(obj.get("globalDefault")), obj.get("preemptionPolicy", "")
-    return [name(obj), obj.get("value", 0), str(default).lower(), created(obj, now), preemption]
+def _parameters(binding: Json, now: datetime) -> str:
+    ref = spec_of(binding).get("paramRef") or {}
+    text = f"{ref['namespace']}/{ref.get('name', '')}" if ref.get("namespace") else ref.get("name")
+    return text or UNSET
 
 
-def lease_cells(obj: Json, now: datetime) -> list[Any]:
-    return [name(obj), spec_of(obj).get("holderIdentity", ""), created(obj, now)]
-
-
-def claim_cells(claim: Json, now: datetime) -> list[Any]:
+def _claim_state(claim: Json, now: datetime) -> str:
     status, going = status_of(claim), bool(claim["metadata"].get("deletionTimestamp"))
     states = ["deleted"] if going else []
     if status.get("allocation") is not None:
         states += ["allocated"] + (["reserved"] if status.get("reservedFor") else [])
     elif not going:
         states.append("pending")
-    return [name(claim), ",".join(states), created(claim, now)]
-
-
-def slice_cells(item: Json, now: datetime) -> list[Any]:
-    spec = spec_of(item)
-    pool = (spec.get("pool") or {}).get("name", "")
-    return [name(item), spec.get("nodeName", ""), spec.get("driver", ""), pool, created(item, now)]
-
-
-def taint_rule_cells(rule: Json, now: datetime) -> list[Any]:
-    taint = spec_of(rule).get("taint") or {}
-    added = age(taint.get("timeAdded"), now)
-    return [
-        name(rule),
-        taint.get("key", ""),
-        taint.get("value", ""),
-        taint.get("effect", ""),
-        added,
-        created(rule, now),
-    ]
+    return ",".join(states)
 
 
 def pool_status_cells(request: Json, now: datetime) -> list[Any]:
@@ -288,74 +292,30 @@ def pool_status_cells(request: Json, now: datetime) -> list[Any]:
 
 
 _POOL_COUNTS = ("totalDevices", "availableDevices", "allocatedDevices", "unavailableDevices")
-
-
-_UNSET = "<unset>"
 _IS_DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 
 
-def storage_class_cells(obj: Json, now: datetime) -> list[Any]:
+def _class_name(obj: Json, now: datetime) -> str:
     notes = obj["metadata"].get("annotations") or {}
-    shown = f"{name(obj)} (default)" if any(notes.get(note) == "true" for note in _IS_DEFAULT) else name(obj)
-    modes = [obj.get("reclaimPolicy") or _UNSET, obj.get("volumeBindingMode") or _UNSET]
-    return [shown, obj.get("provisioner", ""), *modes, bool(obj.get("allowVolumeExpansion")), created(obj, now)]
+    return f"{name(obj)} (default)" if any(notes.get(note) == "true" for note in _IS_DEFAULT) else name(obj)
 
 
-def csi_node_cells(obj: Json, now: datetime) -> list[Any]:
-    return [name(obj), len(spec_of(obj).get("drivers") or ()), created(obj, now)]
+def _of_containers(field: str) -> Cell:
+    """A field of the containers in the template of pods."""
+    containers = at("spec.template.spec.containers", ())
+    return lambda obj, now: joined(container.get(field, "") for container in containers(obj, now))
 
 
-def attachment_cells(obj: Json, now: datetime) -> list[Any]:
-    spec = spec_of(obj)
-    volume = (spec.get("source") or {}).get("persistentVolumeName", "")
-    attached = bool(status_of(obj).get("attached"))
-    return [name(obj), spec.get("attacher", ""), volume, spec.get("nodeName", ""), attached, created(obj, now)]
+def _template(obj: Json, now: datetime) -> list[Any]:
+    return [COMMON[title](obj, now) for title in ("Containers", "Images", "Selector")]
 
 
-def _template(obj: Json) -> tuple[str, str]:
-    containers = ((spec_of(obj).get("template") or {}).get("spec") or {}).get("containers") or []
-    return joined(c.get("name", "") for c in containers), joined(c.get("image", "") for c in containers)
+def _ready(obj: Json, now: datetime) -> str:
+    return f"{status_of(obj).get('readyReplicas', 0)}/{spec_of(obj).get('replicas', 1)}"
 
 
-def deployment_cells(obj: Json, now: datetime) -> list[Any]:
-    spec, status = spec_of(obj), status_of(obj)
-    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}"
-    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
-    return [
-        name(obj),
-        ready,
-        updated,
-        available,
-        created(obj, now),
-        *_template(obj),
-        selector_text(spec.get("selector")),
-    ]
-
-
-def replica_set_cells(obj: Json, now: datetime) -> list[Any]:
-    spec, status = spec_of(obj), status_of(obj)
-    counts = [spec.get("replicas", 1), status.get("replicas", 0), status.get("readyReplicas", 0)]
-    return [name(obj), *counts, created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
-
-
-def stateful_set_cells(obj: Json, now: datetime) -> list[Any]:
-    ready = f"{status_of(obj).get('readyReplicas', 0)}/{spec_of(obj).get('replicas', 1)}"
-    return [name(obj), ready, created(obj, now), *_template(obj)]
-
-
-def daemon_set_cells(obj: Json, now: datetime) -> list[Any]:
-    spec, status = spec_of(obj), status_of(obj)
-    keys = (
-        "desiredNumberScheduled",
-        "currentNumberScheduled",
-        "numberReady",
-        "updatedNumberScheduled",
-        "numberAvailable",
-    )
-    counts = [status.get(key, 0) for key in keys]
-    node_selector = ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector")
-    tail = [created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
-    return [name(obj), *counts, label_text(node_selector), *tail]
+def _node_selector(obj: Json, now: datetime) -> str:
+    return label_text(at("spec.template.spec.nodeSelector", None)(obj, now))
 
 
 def job_cells(obj: Json, now: datetime) -> list[Any]:
@@ -368,7 +328,14 @@ def job_cells(obj: Json, now: datetime) -> list[Any]:
     ratio = f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {width}" if width > 1 else f"{done}/1"
     start, end = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
     duration = age(status.get("startTime"), end or now) if start else ""
-    return [name(obj), text, ratio, duration, created(obj, now), *_template(obj), selector_text(spec.get("selector"))]
+    return [
+        name(obj),
+        text,
+        ratio,
+        duration,
+        created(obj, now),
+        *_template(obj, now),
+    ]
 
 
 def cron_job_cells(obj: Json, now: datetime) -> list[Any]:
@@ -376,41 +343,36 @@ def cron_job_cells(obj: Json, now: datetime) -> list[Any]:
     last = age(status.get("lastScheduleTime"), now) if parse_time(status.get("lastScheduleTime")) else NONE
     suspended = str(bool(spec.get("suspend"))).capitalize()
     head = [spec.get("schedule", ""), spec.get("timeZone") or NONE, suspended, len(status.get("active") or [])]
-    template = spec.get("jobTemplate") or {}
-    tail = [*_template(template), selector_text(spec_of(template).get("selector"))]
-    return [name(obj), *head, last, created(obj, now), *tail]
+    return [name(obj), *head, last, created(obj, now), *_template(spec.get("jobTemplate") or {}, now)]
 
 
-def disruption_budget_cells(obj: Json, now: datetime) -> list[Any]:
-    spec = spec_of(obj)
-    bounds = [str(spec.get(key, "N/A")) for key in ("minAvailable", "maxUnavailable")]
-    return [name(obj), *bounds, status_of(obj).get("disruptionsAllowed", 0), created(obj, now)]
+def _bound(field: str) -> Cell:
+    return lambda obj, now: str(spec_of(obj).get(field, "N/A"))
 
 
-def node_cells(node: Json, now: datetime) -> list[Any]:
-    spec, status = spec_of(node), status_of(node)
-    ready = next((c.get("status") for c in status.get("conditions") or [] if c.get("type") == "Ready"), None)
+def _node_state(node: Json, now: datetime) -> str:
+    conditions = status_of(node).get("conditions") or []
+    ready = next((one.get("status") for one in conditions if one.get("type") == "Ready"), None)
     text = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
-    if spec.get("unschedulable"):
-        text += ",SchedulingDisabled"
+    return text + ",SchedulingDisabled" if spec_of(node).get("unschedulable") else text
+
+
+def _node_roles(node: Json, now: datetime) -> str:
     labels = node["metadata"].get("labels") or {}
     prefix = "node-role.kubernetes.io/"
     roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix}
     roles |= {value for key, value in labels.items() if key == "kubernetes.io/role" and value}
-    info = status.get("nodeInfo") or {}
-    addresses = {a.get("type"): a.get("address") for a in reversed(status.get("addresses") or [])}
-    return [
-        name(node),
-        text,
-        joined(sorted(roles)) or NONE,
-        created(node, now),
-        info.get("kubeletVersion", ""),
-        addresses.get("InternalIP") or NONE,
-        addresses.get("ExternalIP") or NONE,
-        info.get("osImage") or UNKNOWN,
-        info.get("kernelVersion") or UNKNOWN,
-        info.get("containerRuntimeVersion") or UNKNOWN,
-    ]
+    return joined(sorted(roles)) or NONE
+
+
+def _address(kind: str) -> Cell:
+    """The first address of that type."""
+
+    def cell(node: Json, now: datetime) -> str:
+        addresses = status_of(node).get("addresses") or ()
+        return next((one.get("address") for one in addresses if one.get("type") == kind), None) or NONE
+
+    return cell
 
 
 def event_cells(event: Json, now: datetime) -> list[Any]:
@@ -466,33 +428,25 @@ def service_cells(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+_SHORT_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
 def _modes(modes: list[str] | None) -> str:
-    return joined(short for mode, short in _MODES.items() if mode in (modes or []))
+    return joined(short for mode, short in _SHORT_MODES.items() if mode in (modes or []))
 
 
-def volume_claim_cells(obj: Json, now: datetime) -> list[Any]:
-    spec, status, going = spec_of(obj), status_of(obj), obj["metadata"].get("deletionTimestamp")
-    bound = bool(spec.get("volumeName"))
-    phase = "Terminating" if going else status.get("phase", "")
-    size = (status.get("capacity") or {}).get("storage", "") if bound else ""
-    modes = _modes(status.get("accessModes")) if bound else ""
-    classes = [spec.get("storageClassName", ""), spec.get("volumeAttributesClassName") or "<unset>"]
-    mode = spec.get("volumeMode") or "<unset>"
-    return [name(obj), phase, spec.get("volumeName", ""), size, modes, *classes, created(obj, now), mode]
+def _phase(obj: Json, now: datetime) -> str:
+    return "Terminating" if obj["metadata"].get("deletionTimestamp") else status_of(obj).get("phase", "")
 
 
-def volume_cells(obj: Json, now: datetime) -> list[Any]:
-    spec, status, going = spec_of(obj), status_of(obj), obj["metadata"].get("deletionTimestamp")
-    claim = spec.get("claimRef") or {}
-    owner = f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
-    phase = "Terminating" if going else status.get("phase", "")
-    head = [(spec.get("capacity") or {}).get("storage", ""), _modes(spec.get("accessModes"))]
-    head += [spec.get("persistentVolumeReclaimPolicy", ""), phase, owner, spec.get("storageClassName", "")]
-    tail = [spec.get("volumeAttributesClassName") or "<unset>", status.get("reason", ""), created(obj, now)]
-    return [name(obj), *head, *tail, spec.get("volumeMode") or "<unset>"]
+def _if_bound(cell: Cell) -> Cell:
+    """The cell of a volume claim that has a volume; empty for others."""
+    return lambda obj, now: cell(obj, now) if spec_of(obj).get("volumeName") else ""
+
+
+def _owner(volume: Json, now: datetime) -> str:
+    claim = spec_of(volume).get("claimRef") or {}
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
 
 
 def quota_cells(obj: Json, now: datetime) -> list[Any]:
@@ -503,5 +457,76 @@ def quota_cells(obj: Json, now: datetime) -> list[Any]:
     return [name(obj), requests, limits, created(obj, now)]
 
 
-def data_size(obj: Json) -> int:
+def _data_size(obj: Json, now: datetime) -> int:
     return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
+
+
+COMMON: dict[str, Cell] = {
+    "Name": lambda obj, now: name(obj),
+    "Age": created,
+    "Created At": lambda obj, now: obj["metadata"].get("creationTimestamp"),
+    "Containers": _of_containers("name"),
+    "Images": _of_containers("image"),
+    "Selector": selector("spec.selector"),
+}
+"""By the title of the column, for kinds that have no other cell for it."""
+_ROLE_BINDING: dict[str, Cell] = {
+    "Role": _role,
+    "Users": _subjects("User"),
+    "Groups": _subjects("Group"),
+    "ServiceAccounts": _subjects("ServiceAccount"),
+}
+CELLS: dict[str, dict[str, Cell]] = {
+    "/nodes": {
+        "Status": _node_state,
+        "Roles": _node_roles,
+        "Internal-IP": _address("InternalIP"),
+        "External-IP": _address("ExternalIP"),
+    },
+    "/configmaps": {"Data": _data_size},
+    "/secrets": {"Data": _data_size},
+    "/persistentvolumes": {
+        "Access Modes": lambda obj, now: _modes(spec_of(obj).get("accessModes")),
+        "Status": _phase,
+        "Claim": _owner,
+    },
+    "/persistentvolumeclaims": {
+        "Status": _phase,
+        "Capacity": _if_bound(at("status.capacity.storage")),
+        "Access Modes": _if_bound(lambda obj, now: _modes(status_of(obj).get("accessModes"))),
+    },
+    "admissionregistration.k8s.io/validatingadmissionpolicies": {
+        "Validations": count("spec.validations"),
+        "ParamKind": _parameter_kind,
+    },
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings": {"ParamRef": _parameters},
+    "apps/deployments": {"Ready": _ready},
+    "apps/statefulsets": {"Ready": _ready},
+    "apps/daemonsets": {"Node Selector": _node_selector},
+    "networking.k8s.io/networkpolicies": {"Pod-Selector": selector("spec.podSelector")},
+    "policy/poddisruptionbudgets": {
+        "Min Available": lambda obj, now: str(spec_of(obj).get("minAvailable", "N/A")),
+        "Max Unavailable": lambda obj, now: str(spec_of(obj).get("maxUnavailable", "N/A")),
+    },
+    "rbac.authorization.k8s.io/rolebindings": _ROLE_BINDING,
+    "rbac.authorization.k8s.io/clusterrolebindings": _ROLE_BINDING,
+    "resource.k8s.io/resourceclaims": {"State": _claim_state},
+    "resource.k8s.io/devicetaintrules": {"TimeAdded": aged("spec.taint.timeAdded")},
+    "scheduling.k8s.io/priorityclasses": {
+        "Global-Default": lambda obj, now: str(bool(obj.get("globalDefault"))).lower()
+    },
+    "storage.k8s.io/csinodes": {"Drivers": count("spec.drivers")},
+    "storage.k8s.io/storageclasses": {"Name": _class_name},
+}
+"""By group and plural, and by the title of the column, for cells that no path of ``table-columns.json`` gives."""
+ROWS: dict[str, Cells] = {
+    "/pods": pod_cells,
+    "/events": event_cells,
+    "events.k8s.io/events": event_cells,
+    "/services": service_cells,
+    "/resourcequotas": quota_cells,
+    "batch/cronjobs": cron_job_cells,
+    "batch/jobs": job_cells,
+    "resource.k8s.io/resourcepoolstatusrequests": pool_status_cells,
+}
+"""Whole rows, where cells follow from the same part of the object."""

@@ -1,9 +1,9 @@
 """What `kubectl get` prints: the Table with its columns, its rows, and the part of each object that a row carries.
 
-Built-in kinds have their columns in `schema/table-columns.json`, and a function for the cells of each kind (``CELLS``,
-in the order of the columns). Custom resources bring their columns as JSON paths: `.spec.size`, `.items[0].name`,
-`.conditions[?(@.type=="Ready")].status`, `[*]`. That is the part of kubectl's JSONPath which definitions use; a
-backslash before a dot makes it part of a field's name.
+Built-in kinds have their columns in `schema/table-columns.json`. There a column has the path of its value, or ``cells``
+has a function for it by the title, or for the whole row. Custom resources bring their columns as JSON paths:
+`.spec.size`, `.items[0].name`, `.conditions[?(@.type=="Ready")].status`, `[*]`. That is the part of kubectl's JSONPath
+which definitions use; a backslash before a dot makes it part of a field's name.
 """
 
 from __future__ import annotations
@@ -17,98 +17,7 @@ from typing import Any, Final
 import orjson
 
 from dra_devcluster.apiserver.structure import Resource, load_data
-from dra_devcluster.apiserver.tables.cells import (
-    Json,
-    age,
-    attachment_cells,
-    claim_cells,
-    completion,
-    created,
-    cron_job_cells,
-    csi_node_cells,
-    daemon_set_cells,
-    data_size,
-    deployment_cells,
-    disruption_budget_cells,
-    event_cells,
-    job_cells,
-    lease_cells,
-    name,
-    node_cells,
-    pod_cells,
-    policy_binding_cells,
-    policy_cells,
-    pool_status_cells,
-    priority_class_cells,
-    quota_cells,
-    replica_set_cells,
-    role_binding_cells,
-    selector_text,
-    service_cells,
-    slice_cells,
-    spec_of,
-    stateful_set_cells,
-    status_of,
-    storage_class_cells,
-    taint_rule_cells,
-    volume_cells,
-    volume_claim_cells,
-)
-
-Cells = Callable[[Json, datetime], list[Any]]
-
-
-def aged(obj: Json, now: datetime) -> list[Any]:
-    return [name(obj), created(obj, now)]
-
-
-def dated(obj: Json, now: datetime) -> list[Any]:
-    """Kinds without columns of their own: name and creation time."""
-    return [name(obj), obj["metadata"].get("creationTimestamp")]
-
-
-CELLS: dict[str, Cells] = {
-    "/pods": pod_cells,
-    "/nodes": node_cells,
-    "/namespaces": lambda obj, now: [name(obj), status_of(obj).get("phase", ""), created(obj, now)],
-    "/events": event_cells,
-    "events.k8s.io/events": event_cells,
-    "/configmaps": lambda obj, now: [name(obj), data_size(obj), created(obj, now)],
-    "/secrets": lambda obj, now: [name(obj), obj.get("type", ""), data_size(obj), created(obj, now)],
-    "/serviceaccounts": aged,
-    "/services": service_cells,
-    "/persistentvolumes": volume_cells,
-    "/persistentvolumeclaims": volume_claim_cells,
-    "/resourcequotas": quota_cells,
-    "apps/deployments": deployment_cells,
-    "apps/replicasets": replica_set_cells,
-    "apps/statefulsets": stateful_set_cells,
-    "apps/daemonsets": daemon_set_cells,
-    "batch/cronjobs": cron_job_cells,
-    "batch/jobs": job_cells,
-    "coordination.k8s.io/leases": lease_cells,
-    "scheduling.k8s.io/priorityclasses": priority_class_cells,
-    "policy/poddisruptionbudgets": disruption_budget_cells,
-    "storage.k8s.io/storageclasses": storage_class_cells,
-    "storage.k8s.io/csinodes": csi_node_cells,
-    "storage.k8s.io/volumeattachments": attachment_cells,
-    "networking.k8s.io/networkpolicies": lambda obj, now: [
-        name(obj),
-        selector_text(spec_of(obj).get("podSelector")),
-        created(obj, now),
-    ],
-    "rbac.authorization.k8s.io/rolebindings": role_binding_cells,
-    "rbac.authorization.k8s.io/clusterrolebindings": role_binding_cells,
-    "admissionregistration.k8s.io/validatingadmissionpolicies": policy_cells,
-    "admissionregistration.k8s.io/validatingadmissionpolicybindings": policy_binding_cells,
-    "resource.k8s.io/resourceclaims": claim_cells,
-    "resource.k8s.io/resourceclaimtemplates": aged,
-    "resource.k8s.io/deviceclasses": aged,
-    "resource.k8s.io/resourceslices": slice_cells,
-    "resource.k8s.io/devicetaintrules": taint_rule_cells,
-    "resource.k8s.io/resourcepoolstatusrequests": pool_status_cells,
-}
-
+from dra_devcluster.apiserver.tables.cells import CELLS, COMMON, ROWS, Cells, Json, age, at, completion, created, name
 
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\\])+)
@@ -186,10 +95,9 @@ def render_table(
     now: datetime,
     include: str = "Metadata",
     metadata: Json | None = None,
-    headers: bool = True,
 ) -> Json:
     """The table of `objects`. `include` is the includeObject parameter (None, Metadata, Object); `metadata` the list's
-    (resourceVersion, continue); `headers=False` leaves the columns out, as in all but the first event of a watch."""
+    (resourceVersion, continue)."""
     columns, cells = _layout(resource)
     rows = []
     for obj in objects:
@@ -203,7 +111,7 @@ def render_table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata or {},
-        "columnDefinitions": columns if headers else [],
+        "columnDefinitions": columns,
         "rows": rows,
     }
 
@@ -232,16 +140,16 @@ def partial_metadata(obj: Json) -> Json:
 def _layout(resource: Resource) -> tuple[list[Json], Cells]:
     if resource.definition is not None:
         return _custom(resource.definition.get("additionalPrinterColumns") or [])
-    key = f"{resource.group}/{resource.plural}"
-    columns = load_data("table-columns.json").get(key)
-    if columns is None or key not in CELLS:
-        return _builtin_columns(""), dated
-    return _builtin_columns(key), CELLS[key]
+    return _builtin(f"{resource.group}/{resource.plural}")
 
 
 @cache
-def _builtin_columns(key: str) -> list[Json]:
-    return [_column(*entry) for entry in (load_data("table-columns.json")[key] if key else _DEFAULT_COLUMNS)]
+def _builtin(key: str) -> tuple[list[Json], Cells]:
+    columns = load_data("table-columns.json").get(key, _DEFAULT_COLUMNS)
+    own = COMMON | CELLS.get(key, {})
+    cells = [] if key in ROWS else [at(*path) if path else own[title] for title, _, _, _, *path in columns]
+    row = ROWS.get(key) or (lambda obj, now: [cell(obj, now) for cell in cells])
+    return [_column(*column[:4]) for column in columns], row
 
 
 def _column(title: str, kind: str, form: str = "", priority: int = 0) -> Json:

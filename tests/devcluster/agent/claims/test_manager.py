@@ -83,7 +83,7 @@ async def test_a_pod_that_fails_the_checks_leaves_no_trace(
     arrange, message = PHASE_1[case]
     arrange(claims)
     assert await refused(manager.prepare(pod_with("pod-a", "gpu"))) == message
-    assert not manager.holds_claims_for("uid-pod-a")
+    assert not manager.cache.of_pod("uid-pod-a")
     assert plugin.prepared == []
 
 
@@ -244,14 +244,14 @@ async def test_a_failed_prepare_is_retried_and_then_unprepared(
     arrange(plugin)
     claims.add("gpu", "pod-a")
     assert await refused(manager.prepare(pod_with("pod-a", "gpu"))) == message
-    assert manager.holds_claims_for("uid-pod-a")
+    assert manager.cache.of_pod("uid-pod-a")
 
     plugin.prepare_error, plugin.prepare_aborts, plugin.results = "", False, lambda results: results
     plugin.gate.set()
     await manager.prepare(pod_with("pod-a", "gpu"))
     await manager.unprepare("uid-pod-a")
     assert (len(plugin.prepared), plugin.unprepared) == (2, [["gpu"]])
-    assert not manager.holds_claims_for("uid-pod-a")
+    assert not manager.cache.of_pod("uid-pod-a")
 
 
 @pytest.mark.rule("KM-16")
@@ -428,7 +428,7 @@ async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
     await refused(manager.prepare(pod_with("pod-b", "gpu")))
     await manager.unprepare("uid-pod-b")
     assert plugin.unprepared == []
-    assert manager.holds_claims_for("uid-pod-a")
+    assert manager.cache.of_pod("uid-pod-a")
 
 
 # --- the same claim, allocated anew ---
@@ -453,7 +453,7 @@ async def test_prj019_a_claim_allocated_anew_waits_until_its_earlier_devices_are
         await manager.plugins.register(DRIVER, str(plugin.service_socket), plugin.services)
     for _ in range(2):
         assert await refused(manager.prepare(pod_with("pod-b", "gpu"))) == REFUSED
-    assert not manager.holds_claims_for("uid-pod-b")
+    assert not manager.cache.of_pod("uid-pod-b")
     await manager.unprepare("uid-pod-a")
     await manager.prepare(pod_with("pod-b", "gpu"))
     assert (plugin.prepared, plugin.unprepared) == ([["gpu"]] * 2, [["gpu"]])
@@ -529,11 +529,11 @@ async def test_a_failed_unprepare_keeps_the_claim_for_the_next_try(
     await manager.prepare(pod_with("pod-a", "gpu"))
     arrange(plugin)
     assert await refused(manager.unprepare("uid-pod-a")) == message
-    assert manager.holds_claims_for("uid-pod-a")
+    assert manager.cache.of_pod("uid-pod-a")
     plugin.unprepare_error, plugin.results = "", lambda results: results
     plugin.gate.set()
     await manager.unprepare("uid-pod-a")
-    assert not manager.holds_claims_for("uid-pod-a")
+    assert not manager.cache.of_pod("uid-pod-a")
 
 
 @pytest.mark.rule("KM-19")
@@ -564,7 +564,7 @@ async def test_claims_of_pods_that_are_not_active_are_given_back(
         await manager.prepare(pod_with(name, name))
     await manager.reconcile(lambda: {"uid-here"})
     assert plugin.unprepared == [["gone"]]
-    assert manager.holds_claims_for("uid-here")
+    assert manager.cache.of_pod("uid-here")
 
 
 # --- restart ---

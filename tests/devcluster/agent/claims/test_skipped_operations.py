@@ -111,7 +111,7 @@ async def test_without_the_gate_1_37_refuses_such_a_claim_and_1_36_calls_the_dri
     async with manager_of(claims, tmp_path, node_of(release, fast, gates)) as manager:
         with pytest.raises(ClaimError, match=f"^prepare dynamic resources: {error}$"):
             await manager.prepare(POD)
-        assert not manager.holds_claims_for("uid-pod-a")
+        assert not manager.cache.of_pod("uid-pod-a")
 
 
 @pytest.mark.rule("K37-ONO-11", "K37-ONO-12")
@@ -122,7 +122,7 @@ async def test_a_claim_that_was_prepared_without_calls_is_unprepared_without_the
     async with manager_of(claims, tmp_path, node_of(Release.V1_37, fast, ON)) as manager:
         await manager.prepare(POD)
     async with manager_of(claims, tmp_path, node_of(Release.V1_37, fast, OFF)) as manager:
-        assert manager.holds_claims_for("uid-pod-a")
+        assert manager.cache.of_pod("uid-pod-a")
         await manager.unprepare("uid-pod-a")
         assert not list(manager.cache)
 
