@@ -1,8 +1,14 @@
-"""The entry point: takes claims and a node, gives an outcome.
+"""The entry point: takes claims and a node, gives an outcome with AllocationResults.
 
 ``allocate`` decides at once; ``search`` gives the same decision in slices of work. An event loop can run other work
 between slices, and enforce deadlines and cancellation, for which this package has no clock. Both have a budget of
 steps. When it is spent the outcome is ``GaveUp``, never "does not fit".
+
+AllocationResults are built from granted devices, with the configuration of the chosen alternatives (allocator.md
+section 12). Configuration follows from the alternatives alone, not from the devices. There is one entry per class
+configuration with the requests that use the class, in the order in which the classes are met; then the claim's entries,
+each once. Up to 1.36 the reference repeats a claim entry for every request it names, which section 15 calls a mistake.
+From 1.37 on an entry that covers all requests of the claim names none (section 16).
 """
 
 from __future__ import annotations
@@ -11,14 +17,33 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence, S
 from functools import partial
 from typing import Final
 
-from dra_api.core import Node
-from dra_api.resource import Device, ResourceClaim
+from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_api.releases.release import Release
+from dra_api.resource import (
+    AllocationResult,
+    Device,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
 from dra_ledger.basics import DeviceId
 from dra_ledger.columns import Values
 from dra_ledger.errors import AllocationError, NodeSelectionError
+from dra_ledger.features import Features
 from dra_ledger.inventory import Inventory
+from dra_ledger.node_selectors import first_match, parse
+from dra_ledger.slices import Slice
 from dra_ledger.usage import Usage
+from msgspec.structs import replace
 
+from dra_operator.allocator.claim_program import (
+    Alternative,
+    AttributeValue,
+    ClaimCompiler,
+    ClaimProgram,
+    CompiledRequests,
+)
 from dra_operator.allocator.device_counts import (
     ValueSupply,
     published_device,
@@ -27,24 +52,196 @@ from dra_operator.allocator.device_counts import (
 )
 from dra_operator.allocator.explain import refuse
 from dra_operator.allocator.node_index import Candidates, NodeIndex
-from dra_operator.allocator.ordering.orders import Sketch, sketch
-from dra_operator.allocator.search import DeviceOrder, Search
-
-from .claim_program import AttributeValue, ClaimCompiler, ClaimProgram
-from .ordering.mix import LearnedMix
-from .ordering.orders import (
+from dra_operator.allocator.ordering.mix import LearnedMix
+from dra_operator.allocator.ordering.orders import (
     DEVICE_ORDERS,
     LEAST_FRAGMENTATION,
     LOOK_AT_MIX,
     REFERENCE,
+    Sketch,
     device_order,
+    sketch,
 )
-from .ordering.supply import Kinds
-from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .problem.node_state import NodeStates, likeness
-from .problem.problem import NodeProblem
-from .pruning.pruner import Pruner
-from .result import NewShareId, Results
+from dra_operator.allocator.ordering.supply import Kinds
+from dra_operator.allocator.outcome import Allocated, ChosenAlternative, Failed, GaveUp, NodeFailure, Outcome, Refused
+from dra_operator.allocator.problem.node_state import Domain, NodeStates, likeness
+from dra_operator.allocator.problem.problem import NodeProblem
+from dra_operator.allocator.pruning.pruner import Pruner
+from dra_operator.allocator.search import DeviceOrder, Grant, Search
+
+Configuration = tuple[DeviceAllocationConfiguration, ...]
+
+
+def configured(
+    claim: ResourceClaim, compiled: CompiledRequests, picks: tuple[int, ...], release: Release
+) -> Configuration:
+    """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
+    # Claims that ask for the same share what their classes configure. Their own entries may differ: those are added to
+    # each.
+    made = compiled.configurations.get(picks)
+    if made is None:
+        made = compiled.configurations.put(picks, _from_classes(_picked(compiled, picks)))
+    if claim.spec.devices.config:
+        names = {
+            name
+            for stage, pick in zip(compiled.stages, picks, strict=True)
+            for name in (stage.request, stage.alternatives[pick].request)
+        }
+        made += _from_claim(claim, names)  # each entry with all requests that it names
+    # From 1.37 on an entry that covers all requests names none (K37-BUG-10).
+    if release < Release.V1_37 or not made:
+        return made
+    all_names = [
+        {stage.request, stage.alternatives[pick].request} for stage, pick in zip(compiled.stages, picks, strict=True)
+    ]
+    return tuple([replace(entry, requests=None) if _covers(entry, all_names) else entry for entry in made])
+
+
+def _covers(entry: DeviceAllocationConfiguration, all_names: Sequence[set[str]]) -> bool:
+    """Whether the entry names each request, or the subrequest that was chosen for it."""
+    return all(names.intersection(entry.requests or ()) for names in all_names)
+
+
+def _picked(compiled: CompiledRequests, picks: tuple[int, ...]) -> list[Alternative]:
+    return [stage.alternatives[pick] for stage, pick in zip(compiled.stages, picks, strict=True)]
+
+
+def _from_classes(used: Sequence[Alternative]) -> Configuration:
+    requests: dict[str, list[str]] = {}
+    classes = {}
+    for alternative in used:
+        name = alternative.class_.metadata.name
+        classes[name] = alternative.class_
+        # A class comes once, where it was met first, with all requests that use it (section 12).
+        requests.setdefault(name, []).append(alternative.request)
+    return tuple(
+        [
+            DeviceAllocationConfiguration(source="FromClass", requests=tuple(requests[name]), opaque=config.opaque)
+            for name, class_ in classes.items()
+            for config in class_.spec.config or ()
+        ]
+    )
+
+
+def _from_claim(claim: ResourceClaim, names: set[str]) -> Configuration:
+    """``names`` are those of the requests and of the subrequests that were chosen."""
+    return tuple(
+        [
+            DeviceAllocationConfiguration(source="FromClaim", requests=config.requests or None, opaque=config.opaque)
+            for config in claim.spec.devices.config or ()
+            if not config.requests or names.intersection(config.requests)
+        ]
+    )
+
+
+NewShareId = Callable[[], str]
+
+
+def results_of(
+    problem: NodeProblem, grants: Sequence[Grant], picks: Sequence[int], features: Features, share: NewShareId
+) -> tuple[AllocationResult, ...]:
+    """One result per claim of the solution. Raises NodeSelectionError when node selectors cannot be merged."""
+    # The search grants in the order of requests, which is that of the results (section 12).
+    of_claims: list[list[Grant]] = [[] for _ in problem.program.claims]
+    for grant in grants:
+        of_claims[grant[0].claim].append(grant)
+    position, made = 0, list[AllocationResult]()
+    for claim, compiled, granted in zip(problem.program.claims, problem.program.requests, of_claims, strict=True):
+        end = position + len(compiled.stages)
+        configuration = configured(claim, compiled, tuple(picks[position:end]), features.release)
+        position = end
+        devices = [_device(problem, domain, number, features, share) for domain, number, _, _ in granted]
+        made.append(
+            AllocationResult(
+                devices=DeviceAllocationResult(results=tuple(devices) or None, config=configuration or None),
+                node_selector=_node_selector(problem, claim, granted),
+            )
+        )
+    return tuple(made)
+
+
+def chosen_of(problem: NodeProblem, picks: Sequence[int]) -> tuple[ChosenAlternative, ...]:
+    """Which subrequests were used."""
+    found: list[ChosenAlternative] = []
+    for stage, pick in zip(problem.program.stages, picks, strict=True):
+        if stage.prioritized:
+            found.append(ChosenAlternative(stage.claim, stage.request, pick))
+    return tuple(found)
+
+
+def _device(
+    problem: NodeProblem, domain: Domain, number: int, features: Features, share: NewShareId
+) -> DeviceRequestAllocationResult:
+    view, alternative = problem.view, domain.alternative
+    device, pool = view.devices[number], view.pools[view.pool_of[number]].pool
+    binding = features.binding_conditions
+    # Only a device that allows multiple allocations has amounts: it is given in shares (section 9).
+    amounts = domain.amounts.get(number)
+    skipped: tuple[str, ...] | None = None
+    if features.optional_node_operations:
+        # The calls to the driver that the slice leaves out: later changes of it concern later claims (K37-ONO-02).
+        skipped = view.origin(number).spec.skip_node_operations or None
+    return DeviceRequestAllocationResult(
+        request=alternative.request,
+        driver=pool.driver,
+        pool=pool.pool,
+        device=device.name,
+        admin_access=True if alternative.admin else None,
+        # Also where taints are off (section 12).
+        tolerations=alternative.tolerations or None,
+        binding_conditions=(device.binding_conditions or None) if binding else None,
+        binding_failure_conditions=(device.binding_failure_conditions or None) if binding else None,
+        share_id=share() if amounts is not None else None,
+        consumed_capacity=amounts or None,
+        skip_node_operations=skipped,
+    )
+
+
+def _node_selector(problem: NodeProblem, claim: ResourceClaim, grants: Sequence[Grant]) -> NodeSelector | None:
+    view = problem.view
+    fields: list[NodeSelectorRequirement] = []
+    labels: list[NodeSelectorRequirement] = []
+    for _, number, _, _ in grants:
+        device, slice_ = view.devices[number], view.origin(number)
+        source = device if slice_.spec.per_device_node_selection else slice_.spec
+        # One device that only this node has decides for the claim, whatever the others allow.
+        if source.node_name is not None or device.binds_to_node:
+            return view.only_this_node
+        if source.node_selector is not None:
+            term = _term(claim, slice_, device, source.node_selector, view.node)
+            _merge(fields, term.match_fields)
+            _merge(labels, term.match_expressions)
+    if not fields and not labels:
+        return None
+    merged = NodeSelectorTerm(match_fields=tuple(fields) or None, match_expressions=tuple(labels) or None)
+    return NodeSelector(node_selector_terms=(merged,))
+
+
+def _term(claim: ResourceClaim, slice_: Slice, device: Device, selector: NodeSelector, node: Node) -> NodeSelectorTerm:
+    """The term to merge. A device may have several, which are ORed: the one that let this node in counts."""
+    terms = selector.node_selector_terms or ()
+    if len(terms) == 1:
+        return terms[0]
+    # Several terms are ORed, and cannot be put into the one that the result has: the term that let this node in stands
+    # for them (section 15).
+    matched = first_match(parse(selector), node) if slice_.spec.per_device_node_selection else None
+    if matched is None:
+        raise NodeSelectionError.of_node(
+            f"claim {claim.key}: slice {slice_.name}, device {device.name}: a node selector with {len(terms)} terms "
+            f"is not supported, exactly one is"
+        )
+    return matched.source
+
+
+def _merge(into: list[NodeSelectorRequirement], requirements: Sequence[NodeSelectorRequirement] | None) -> None:
+    """Appends requirements that are not there yet, by key, operator and set of values."""
+    for new in requirements or ():
+        if not any(
+            old.key == new.key and old.operator == new.operator and set(old.values or ()) == set(new.values or ())
+            for old in into
+        ):
+            into.append(new)
+
 
 DEFAULT_BUDGET_STEPS: Final = 200_000
 """Steps of one decision; roughly a second."""
@@ -118,10 +315,11 @@ class Decision:
             self._failed(error)
 
     def _solved(self, search: Search) -> None:
-        features = self._inventory.features
+        picks, features = search.picks(), self._inventory.features
         try:
-            results = Results(search.problem, search.state.grants, search.picks(), features, self._new_share_id)
-            self.outcome = Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
+            results = results_of(search.problem, search.state.grants, picks, features, self._new_share_id)
+            chosen = chosen_of(search.problem, picks)
+            self.outcome = Allocated(self._node.metadata.name, results, chosen, self._steps)
         except NodeSelectionError:
             if self._order is None:
                 raise
