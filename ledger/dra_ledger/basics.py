@@ -77,15 +77,13 @@ class Journal(Generic[Key]):
     def __init__(self) -> None:
         self._entries: list[Key] = []
         self._forgotten = 0
-
-    @property
-    def revision(self) -> int:
+        self.revision = 0
         """Number of changes so far."""
-        return self._forgotten + len(self._entries)
 
     def add(self, key: Key) -> None:
         """A key changed."""
         self._entries.append(key)
+        self.revision += 1
         if len(self._entries) > self._LIMIT:
             dropped = self._LIMIT // 2
             del self._entries[:dropped]

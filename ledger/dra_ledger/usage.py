@@ -76,7 +76,8 @@ class Usage:
         self._shares = shares
         self._pools: dict[PoolId, PoolUsage] = {}
         self._journal: Journal[PoolId] = Journal()
-        self._revision = 0
+        self.revision = 0
+        """Number of changes so far."""
         for allocation in allocations:
             self.add(allocation)
 
@@ -110,17 +111,12 @@ class Usage:
         """An independent copy."""
         copy = Usage(shares=self._shares)
         copy._pools = dict(self._pools)
-        copy._journal, copy._revision = self._journal, self._revision
+        copy._journal, copy.revision = self._journal, self.revision
         return copy
 
     def pool(self, pool: PoolId) -> PoolUsage:
         """What is taken of one pool."""
         return self._pools.get(pool, NOTHING)
-
-    @property
-    def revision(self) -> int:
-        """Number of changes so far."""
-        return self._revision
 
     @property
     def lineage(self) -> object:
@@ -129,7 +125,7 @@ class Usage:
 
     def touched_since(self, revision: int) -> set[PoolId] | None:
         """The pools that may differ from another revision of the lineage; None if the revision is too old."""
-        return self._journal.since(min(revision, self._revision))
+        return self._journal.since(min(revision, self.revision))
 
     def devices(self) -> Iterator[DeviceId]:
         """All exclusively allocated devices."""
@@ -158,13 +154,13 @@ class Usage:
     def _apply(self, result: DeviceRequestAllocationResult, sign: int) -> None:
         if result.admin_access:
             return
-        device = DeviceId.of(result)
         if self._shares and result.share_id is not None:
             consumed = {name: amount.nanos for name, amount in (result.consumed_capacity or {}).items()}
-            self._share(device, result.share_id, consumed, sign)
+            self._share(DeviceId.of(result), result.share_id, consumed, sign)
             return
-        usage = self.pool(device.pool_id)
-        self._put(device.pool_id, PoolUsage(_count(usage.exclusive, device.device, sign), usage.shares, usage.consumed))
+        pool = PoolId(result.driver, result.pool)
+        usage = self._pools.get(pool, NOTHING)
+        self._put(pool, PoolUsage(_count(usage.exclusive, result.device, sign), usage.shares, usage.consumed))
 
     def _share(self, device: DeviceId, share: str | None, consumed: Amounts, sign: int) -> None:
         usage = self.pool(device.pool_id)
@@ -180,14 +176,14 @@ class Usage:
         self._put(device.pool_id, PoolUsage(usage.exclusive, shares, amounts))
 
     def _put(self, pool: PoolId, usage: PoolUsage) -> None:
-        if usage:
+        if usage.exclusive or usage.shares or usage.consumed:
             self._pools[pool] = usage
         else:
             self._pools.pop(pool, None)
-        if self._journal.revision != self._revision:
-            self._journal, self._revision = Journal(), 0
+        if self._journal.revision != self.revision:
+            self._journal, self.revision = Journal(), 0
         self._journal.add(pool)
-        self._revision += 1
+        self.revision += 1
 
 
 def _count(counts: Mapping[Key, int], key: Key, change: int) -> dict[Key, int]:

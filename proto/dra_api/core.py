@@ -296,6 +296,10 @@ class PodStatus(Part, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
+FINISHED: Final = ("Succeeded", "Failed")
+"""The phases in which no container will run again."""
+
+
 class Pod(Object, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -303,7 +307,7 @@ class Pod(Object, frozen=True):
     @property
     def is_terminal(self) -> bool:
         """Succeeded or Failed: no container will run again."""
-        return self.status.phase in ("Succeeded", "Failed")
+        return self.status.phase in FINISHED
 
 
 class NodeSpec(Part, frozen=True):

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from dra_api.core import Pod, PodResourceClaim, PodSchedulingGroup
+from dra_api.core import FINISHED, Pod, PodResourceClaim, PodSchedulingGroup
 from dra_api.meta import Object, OwnerReference
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
@@ -270,7 +270,13 @@ def pod_is_done(pod: Pod) -> bool:
 
     A pod that has a node and is being deleted may still be running, and keeps its claims.
     """
-    return pod.is_terminal or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
+    # Not by ``is_terminal``: this is asked more often than anything else about a pod.
+    return pod.status.phase in FINISHED or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
+
+
+def pod_is_ending(pod: Pod) -> bool:
+    """Whether the pod finished or is being deleted: nothing new is begun for it."""
+    return pod.metadata.deletion_timestamp is not None or pod.status.phase in FINISHED
 
 
 def base_request(reference: str) -> str:

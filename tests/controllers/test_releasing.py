@@ -14,6 +14,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.allocator import Features
 from dra_operator.cache import check
+from dra_operator.controllers import context
 from dra_operator.controllers.claims import delayed_deletion as delayed_deletion
 from dra_operator.controllers.queue import WorkQueue
 from fake_api import ERRORS, Call
@@ -324,7 +325,7 @@ class Deletions:
     def __init__(self) -> None:
         self.now, self.queue = 0.0, WorkQueue()
         self.late = delayed_deletion.DelayedDeletion(self.queue, lambda: self.now)
-        self.late.placed()
+        self.late.abundance.placed()
 
     def seconds(self, claim: ResourceClaim) -> float:
         """How long the collector has for the claim."""
@@ -360,7 +361,7 @@ async def test_where_devices_are_scarce_no_pod_waits_for_more_of_the_garbage_col
         deletions.late.was_too_early(claims[0])
     deletions.late.scarce()
     assert deletions.seconds(claims[0]) == pytest.approx(0.1, abs=0.02)
-    deletions.now += delayed_deletion.ABUNDANT_AFTER_SECONDS
+    deletions.now += context.ABUNDANT_AFTER_SECONDS
     assert deletions.seconds(claims[1]) == pytest.approx(0.8, abs=0.02)
 
 

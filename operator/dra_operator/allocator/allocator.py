@@ -277,6 +277,8 @@ class Decision:
         self._order = order
         self._steps = 0
         self._search: Search | None = None
+        """None before it begins, and before it begins anew."""
+        self._admin_exempt = False
         self._refusal: Refused | NodeFailure | None = None
         # Only then can a second attempt find more than the first.
         self._second = inventory.semantics.admin_ignores_allocations and program.wants_admin_access
@@ -284,13 +286,17 @@ class Decision:
 
     def advance(self, steps: int = INTERRUPT_STEPS) -> Outcome | None:
         """Works for at most so many steps; None if that was not enough."""
-        if self._search is None and self.outcome is None:
-            self._begin(admin_exempt=False)
-        if self.outcome is None and self._search is not None:
-            try:
-                self._run(self._search, steps)
-            except AllocationError as error:
-                self._failed(error)
+        if self.outcome is not None:
+            return self.outcome
+        try:
+            if self._search is None:
+                # All that is fatal before the search is raised in here, and is the outcome then.
+                view = self._inventory.view(self._node)
+                state = self._states.get(view, self._usage, admin_exempt=self._admin_exempt)
+                self._search = Search(NodeProblem(state, self._program), Pruner, self._order)
+            self._run(self._search, steps)
+        except AllocationError as error:
+            self._failed(error)
         return self.outcome
 
     def _run(self, search: Search, steps: int) -> None:
@@ -306,14 +312,6 @@ class Decision:
         elif self._steps >= self._budget:
             self.outcome = GaveUp(self._node.metadata.name, self._steps)
 
-    def _begin(self, *, admin_exempt: bool) -> None:
-        try:
-            # All that is fatal before the search is raised in here, and is the outcome then.
-            state = self._states.get(self._inventory.view(self._node), self._usage, admin_exempt=admin_exempt)
-            self._search = Search(NodeProblem(state, self._program), Pruner, self._order)
-        except AllocationError as error:
-            self._failed(error)
-
     def _solved(self, search: Search) -> None:
         picks, features = search.picks(), self._inventory.features
         try:
@@ -323,8 +321,8 @@ class Decision:
         except NodeSelectionError:
             if self._order is None:
                 raise
-            self._order = None  # the devices of the reference's order may have selectors that can be merged
-            self._begin(admin_exempt=search.problem.node.admin_exempt)
+            # The devices of the reference's order may have selectors that can be merged: it begins anew with these.
+            self._order = self._search = None
 
     def _refused(self, search: Search) -> None:
         problem = search.problem
@@ -337,7 +335,7 @@ class Decision:
             kind = NodeFailure if is_faulty or problem.view.invalid else Refused
             self._refusal = kind(self._node.metadata.name, partial(refuse, problem), self._steps)
             if self._second:
-                self._begin(admin_exempt=True)
+                self._admin_exempt, self._search = True, None
                 return
             self.outcome = self._refusal
         else:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from dra_api.core import Pod
+from dra_api.references import pod_is_ending
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger.pools import newest_slices
 from dra_ledger.taints import rule_selects as selects
@@ -163,7 +164,7 @@ def is_tainted(cluster: ClusterState, claim: ResourceClaim) -> bool:
 def _pending(cluster: ClusterState, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
     """The pod, if it has to go because of the rule and nothing has ended it yet."""
     pod = cluster.pods.get(key)
-    if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+    if pod is None or pod_is_ending(pod):
         return None
     eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, (rule,), now)
     causes = eviction.causes if eviction is not None else ()
@@ -209,6 +210,6 @@ def _state(pod: Pod | None) -> object:
     """The parts of a pod that decide about its eviction."""
     if pod is None:
         return None
-    status, is_going = pod.status, pod.metadata.deletion_timestamp is not None or pod.is_terminal
+    status, is_going = pod.status, pod_is_ending(pod)
     claims = (pod.spec.resource_claims, status.resource_claim_statuses, status.extended_resource_claim_status)
     return (pod.metadata.uid, pod.spec.node_name, is_going, claims)

@@ -21,6 +21,7 @@ from dra_api.references import (
     is_reserved_for,
     owning_pod,
     pod_is_done,
+    pod_is_ending,
 )
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
 from dra_api.scheduling import PodGroup
@@ -38,7 +39,7 @@ def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:
 
     A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
     """
-    if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+    if pod_is_ending(pod):
         return False
     name_of = claim_names(pod)
     for entry in pod.spec.resource_claims or ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
@@ -93,11 +92,17 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> None
 def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """File the claim as what it is now; return whether a pod of another scheduler uses it."""
     key, visitors = claim.key, cluster.own_devices.visitors
-    # Lazily, up to the first of theirs: a claim may have thousands of users.
-    users = (pod for user in cluster.pods_by_claim.keys(key) if (pod := cluster.pods.get(user)) is not None)
-    theirs = (pod for pod in users if _has_other_scheduler(cluster, pod) and not pod_is_done(pod))
-    allocation, first = claim.status.allocation, next(theirs, None)
-    if first is None:
+    # Up to the first of theirs that is queued: a claim may have thousands of users.
+    allocation, is_theirs, is_queued = claim.status.allocation, False, False
+    for user in cluster.pods_by_claim.keys(key):
+        pod = cluster.pods.get(user)
+        if pod is None or not _has_other_scheduler(cluster, pod) or pod_is_done(pod):
+            continue
+        # Another pod of theirs may still be queued when the first one was refused.
+        is_theirs, is_queued = True, allocation is None and _is_queued(pod)
+        if is_queued or allocation is not None:
+            break
+    if not is_theirs:
         # Most claims are never theirs: nothing is filed for these.
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
@@ -105,8 +110,6 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
         return False
     drivers = drivers_in(allocation) if allocation is not None else ()
     classes = () if allocation is not None else (*classes_of(claim),)
-    # Another pod of theirs may still be queued when the first one was refused.
-    is_queued = allocation is None and any(map(_is_queued, chain((first,), theirs)))
     cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)
     own = cluster.own_devices
     # If nodes are tainted instead of devices, the pod's tolerations decide, not the claim's.

@@ -6,13 +6,15 @@ parameter of ten classes.
 Memories remember what was said, done and done again, so that nothing is repeated without end. Each memory is bounded.
 
 ``Announced`` has the last event of each object: a reason that stays the same is told once. ``Recently`` has the time at
-which a thing was done last. ``GrowingPauses`` slows down what keeps being undone: a claim is made, found unsuitable,
-deleted, and made again. The queues' back-off does not see that, because no step of it fails. The second time follows at
-once; from then on each pause is twice the one before, until ``CALM_SECONDS`` pass without a repetition.
+which a thing was done last. ``Abundance`` knows whether pods have lacked devices lately. ``GrowingPauses`` slows down
+what keeps being undone: a claim is made, found unsuitable, deleted, and made again. The queues' back-off does not see
+that, because no step of it fails. The second time follows at once; from then on each pause is twice the one before,
+until ``CALM_SECONDS`` pass without a repetition.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ from dra_operator.controllers.queue import WorkQueues
 from dra_operator.controllers.settings import BackoffSettings, OwnControllers, TimeSettings
 from dra_operator.kube import ClaimWriter, EventRecorder, PodGroupWriter, PodWriter
 
+ABUNDANT_AFTER_SECONDS: Final = 60.0
+"""Time without a pod that lacks devices, after which devices count as abundant again."""
 KEPT_EVENT_BYTES: Final = 2 << 20  # the object announced longest ago is forgotten first, and may be announced again
 
 
@@ -89,6 +93,26 @@ CALM_SECONDS = 600.0
 """Seconds without a repetition after which the next one counts as the first."""
 REMEMBERED_THINGS = 10_000
 """Things remembered; the one that was not done for the longest time is forgotten first."""
+
+
+class Abundance:
+    """Whether devices are abundant: no pod has lacked any lately."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._since = clock, math.inf
+
+    def __bool__(self) -> bool:
+        return self._clock() >= self._since
+
+    def placed(self) -> None:
+        """Note that a pod got its devices."""
+        # Only until the first pod lacked devices: from then on time decides, since one pod that finds some says little.
+        if self._since == math.inf:
+            self._since = self._clock()
+
+    def ends(self) -> None:
+        """Note that a pod found no devices."""
+        self._since = self._clock() + ABUNDANT_AFTER_SECONDS
 
 
 class _Done(NamedTuple):

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from dra_api.core import Pod
@@ -162,6 +163,7 @@ class Control:
         self.cluster, self.controllers = cluster, options.controllers
         self._drivers, self._grace = options.drivers, times.grace
         self._sees_others, self._checks_now = sees_others, options.check_invariants
+        self.answered = partial(self.apply, Source.ANSWER)  # takes in the server's answer to a write
         # First of all: nearly everything below puts keys on queues.
         self.queues = queues = _queues(times, clock, self._rank, self._is_large)
         context = self._context(client, times, clock, now)
@@ -170,7 +172,8 @@ class Control:
         # Claims: made from templates, recorded in pods and groups, given back when their consumers are gone.
         delayed_deletion, counts = DelayedDeletion(queues.of("release"), clock), ClaimMetrics(registry)
         # The names go first if devices are scarce: a pod without devices gets a write to the same status.
-        names = NamesBeingWritten(lambda pod: delayed_deletion.is_abundant and cluster.waits_for_us(pod), queues.add)
+        abundance = delayed_deletion.abundance
+        names = NamesBeingWritten(lambda pod: bool(abundance) and cluster.waits_for_us(pod), queues.add)
         maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
         self.conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
         self.generator = ClaimGenerator(context, maker, names, legacy_names=options.legacy_claim_names)
@@ -401,10 +404,6 @@ class Control:
         devices.stored(uid, allocation)
         if had_some and not devices.holds(uid):
             self.look_again()
-
-    def answered(self, obj: Object) -> None:
-        """Take in the server's answer to a write."""
-        self.apply(Source.ANSWER, obj)
 
     def _gone(self, obj: Object) -> None:
         self.delete(Source.ANSWER, type(obj), obj.key, obj.metadata.uid)

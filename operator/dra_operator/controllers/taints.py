@@ -37,6 +37,7 @@ from typing import TypeVar
 
 from dra_api.core import Pod
 from dra_api.meta import Condition
+from dra_api.references import pod_is_ending
 from dra_api.resource import DeviceTaintRule
 from dra_api.values import format_time, parse_time
 from dra_kube import NotFound
@@ -278,5 +279,4 @@ class PodEvictor:
 
     def _is_going(self, pod: Pod) -> bool:
         """Return whether the pod has finished, terminates, or was evicted: then nothing is done or cancelled."""
-        meta = pod.metadata
-        return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted
+        return pod_is_ending(pod) or pod.metadata.uid in self._evicted

@@ -17,7 +17,6 @@ operator's deletions refused on purpose; that changes the moment in no other nam
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from dra_api.resource import ResourceClaim
 
 from dra_operator.cache import Key
+from dra_operator.controllers.context import Abundance
 from dra_operator.controllers.queue import WorkQueue
 
 COLLECTOR_SECONDS = 0.1
@@ -42,8 +42,6 @@ LEFT_OUT_CLAIMS = 20
 FORGOTTEN_SECONDS = 3600.0
 """Time after which a claim is forgotten. Longer than any back-off: a claim that cannot be deleted would otherwise get a
 new moment, and its back-off would begin again."""
-ABUNDANT_AFTER_SECONDS = 60.0
-"""Time without a pod that lacks devices, after which devices count as abundant again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -76,31 +74,25 @@ class DelayedDeletion:
 
     def __init__(self, queue: WorkQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
-        self._ample_from = math.inf
+        self.abundance = Abundance(clock)
         self._collectors: OrderedDict[str, _Collector] = OrderedDict()
         """Collectors by namespace, the latest change last."""
         self._ending: OrderedDict[str, _Ending] = OrderedDict()
         """Claims without their pods by key, oldest first, until they are gone."""
-
-    def placed(self) -> None:
-        """Note that a pod got its devices."""
-        # Only until the first pod lacked devices: from then on time decides, since one pod that finds some says little.
-        if self._ample_from == math.inf:
-            self._ample_from = self._clock()
 
     def scarce(self) -> None:
         """Note that a pod found no devices. If devices were abundant before, waiting claims are deleted at once.
 
         Claims that are being deleted, or whose deletion was refused, go on at their own pace.
         """
-        now = self._clock()
         # Only at the change from abundance to scarcity: later on each claim has its moment decided when its pod goes.
-        if now >= self._ample_from:
+        if self.abundance:
+            now = self._clock()
             left_alone = {claim: ending for claim, ending in self._ending.items() if ending.until > now}
             for ending in left_alone.values():
                 ending.since = ending.until = now
             self._queue.add(*(Key("release", claim) for claim in left_alone))
-        self._ample_from = now + ABUNDANT_AFTER_SECONDS
+        self.abundance.ends()
 
     def was_collected(self, claim: ResourceClaim) -> None:
         """Note that the collector has deleted the claim."""
@@ -144,11 +136,6 @@ class DelayedDeletion:
         """Return whether claims exist whose pods have been gone for less than ``seconds``."""
         return bool(self._ending) and self._clock() - next(reversed(self._ending.values())).since < seconds
 
-    @property
-    def is_abundant(self) -> bool:
-        """Return whether no pod has lacked devices lately."""
-        return self._clock() >= self._ample_from
-
     def has_time(self, claim: ResourceClaim) -> bool:
         """Return whether the collector still has time for the claim. If so, the claim is requeued for afterwards."""
         now = self._clock()
@@ -169,7 +156,7 @@ class DelayedDeletion:
         collector = self._collectors.get(claim.metadata.namespace)
         if collector is None:
             return COLLECTOR_SECONDS
-        if now >= self._ample_from:
+        if self.abundance:
             return COLLECTOR_SECONDS + collector.extra_seconds
         # Pods wait for these devices, and the collector was late before.
         if collector.left_out:

@@ -53,6 +53,7 @@ from dra_api.references import (
     is_owned_by_group,
     is_pod_group,
     is_reserved_for,
+    pod_is_ending,
 )
 from dra_api.releases.release import NEWEST, Release
 from dra_api.resource import (
@@ -427,7 +428,7 @@ class ClaimGenerator:
         pod = self._cluster.pods.get(key)
         # Before all else: whether it fails now is found out below.
         self._failed.pop(key, None)
-        if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+        if pod is None or pod_is_ending(pod):
             return
         ours = self._ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
         try:

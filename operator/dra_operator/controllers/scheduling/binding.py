@@ -124,8 +124,10 @@ class BindingCycle:
         Raises BindingFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
         async with self._undoing():
+            claims = []
             # One after the other: a failed write then leaves one claim behind, and the next attempt finds it.
-            claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
+            for entry, claim in self._pod_claims:
+                claims.append(await self._reserve(entry, claim))
             claims += await self._serve_extended_resources()
             await self._record_node_use()
             # The kubelet finds a pod's claims by their recorded names: these are written before the pod is bound.

@@ -460,7 +460,7 @@ class SchedulingCycle:
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
         if attempt.cycle_state.claims:
-            self._context.delayed_deletion.placed()
+            self._context.delayed_deletion.abundance.placed()
         return partial(self._permit.write, pod, decision, binding_cycle, bind_step)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:

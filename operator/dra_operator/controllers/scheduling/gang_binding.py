@@ -69,7 +69,7 @@ class GangBinding:
         # Back in the order of the members, in which their states are.
         parts = [part for _, part in sorted(zip(plans.order, parts, strict=True), key=lambda it: it[0])]
         if any(state.claims for state in attempt.states):
-            self._context.delayed_deletion.placed()
+            self._context.delayed_deletion.abundance.placed()
         return parts
 
     async def write(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> AttemptResult | None:

@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.references import pod_is_done
+from dra_api.references import pod_is_done, pod_is_ending
 from dra_api.values import parse_time
 from dra_kube import Forbidden, Invalid, NotFound
 
@@ -218,7 +218,7 @@ class VictimEvictor:
         try:
             # The cache may be late: a pod that has finished, or another one of its name, must not be deleted.
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
-            if fresh.metadata.uid != uid or fresh.is_terminal or fresh.metadata.deletion_timestamp is not None:
+            if fresh.metadata.uid != uid or pod_is_ending(fresh):
                 return False
             # Before the request: if its answer is lost, the pod may be terminating all the same, and no second victim
             # must follow at once.
