@@ -85,46 +85,50 @@ class Index(Generic[V]):
             for key, values in filings:
                 self.file(key, values)
 
-    @property
-    def _values(self) -> dict[str, frozenset[V]]:
+    def keys(self, value: V) -> tuple[str, ...]:
+        """The keys filed under ``value``."""
         if self._late:
             self._catch_up()
-        return self._filed
+        return tuple(self._found.get(value, ()))
 
-    @property
-    def _keys(self) -> dict[V, dict[str, None]]:
+    def count(self, value: V) -> int:
+        """How many keys are filed under ``value``."""
+        if self._late:
+            self._catch_up()
+        return len(self._found.get(value, ()))
+
+    def has(self, value: V) -> bool:
+        """Whether anything is filed under ``value``."""
+        if self._late:
+            self._catch_up()
+        return value in self._found
+
+    def values_of(self, key: str) -> frozenset[V]:
+        """The values under which ``key`` is filed."""
+        if self._late:
+            self._catch_up()
+        return self._filed.get(key, _NONE)
+
+    def values(self) -> Iterable[V]:
+        """The values under which anything is filed."""
         if self._late:
             self._catch_up()
         return self._found
 
-    def keys(self, value: V) -> tuple[str, ...]:
-        """The keys filed under ``value``."""
-        return tuple(self._keys.get(value, ()))
-
-    def count(self, value: V) -> int:
-        """How many keys are filed under ``value``."""
-        return len(self._keys.get(value, ()))
-
-    def has(self, value: V) -> bool:
-        """Whether anything is filed under ``value``."""
-        return value in self._keys
-
-    def values_of(self, key: str) -> frozenset[V]:
-        """The values under which ``key`` is filed."""
-        return self._values.get(key, _NONE)
-
-    def values(self) -> Iterable[V]:
-        """The values under which anything is filed."""
-        return self._keys
-
     def __contains__(self, key: str) -> bool:
-        return key in self._values
+        if self._late:
+            self._catch_up()
+        return key in self._filed
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        if self._late:
+            self._catch_up()
+        return iter(self._filed)
 
     def __len__(self) -> int:
-        return len(self._values)
+        if self._late:
+            self._catch_up()
+        return len(self._filed)
 
 
 def owner_id(namespace: str, uid: str) -> str:

@@ -148,13 +148,15 @@ class ClusterState:
     @property
     def shared_drivers(self) -> SharedDrivers:
         """What other schedulers have and want."""
-        self._catch_up_with_sharing()
+        if self._late_sharing:
+            self._catch_up_with_sharing()
         return self._shared_drivers
 
     @property
     def own_devices(self) -> OwnDevices:
         """Which devices other schedulers leave alone, and what those have and want that do not."""
-        self._catch_up_with_sharing()
+        if self._late_sharing:
+            self._catch_up_with_sharing()
         return self._own_devices
 
     def _catch_up_with_sharing(self) -> None:

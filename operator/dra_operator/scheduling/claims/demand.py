@@ -67,10 +67,12 @@ class ExtendedResources:
     """
 
     def __init__(self, pod: Pod, classes: Mapping[str, str], made: ResourceClaim | None = None) -> None:
-        # Without such a class nothing has to be added up.
-        wanted = pod_requests(pod) if classes else {}
-        self.classes = {name: classes[name] for name in sorted(wanted) if name in classes and wanted[name] > 0}
+        self.classes: dict[str, str] = {}
         """The resources that the pod asks for and that a class serves, sorted; amounts of zero do not count."""
+        # Without such a class nothing has to be added up.
+        if classes:
+            wanted = pod_requests(pod)
+            self.classes = {name: classes[name] for name in sorted(wanted) if name in classes and wanted[name] > 0}
         self.made = made
         self._pod = pod
 
@@ -149,7 +151,7 @@ class Demand:
 
     def allocations(self, results: Sequence[AllocationResult]) -> dict[str, AllocationResult]:
         """The results, which come in the order of the claims, by claim UID."""
-        return dict(zip((claim.metadata.uid for claim in self.claims), results, strict=True))
+        return {claim.metadata.uid: result for claim, result in zip(self.claims, results, strict=True)}
 
 
 class Demands:
@@ -171,14 +173,21 @@ class Demands:
 
     def on(self, state: LoadedNode) -> Demand:
         """The demand on one node. Raises ClaimError, see ``ExtendedResources.claim_for``."""
-        return self._get(self._extended.served_on(state))
+        # Most pods ask for no extended resource that a class serves: all nodes cause one demand.
+        return self._get(self._extended.served_on(state) if self._extended.classes else ())
 
     def all(self) -> list[Demand]:
         """All demands that the current nodes cause. Raises ClaimError."""
-        self._groups = self._extended.groups(self._nodes)
-        demands = {self._get(served): members for served, members in self._groups.items()}
-        self._rest = next((demand for demand, members in demands.items() if members is None), None)
-        return list(demands)
+        if not self._extended.classes:
+            self._groups = {(): None} if len(self._nodes) else {}
+        else:
+            self._groups = self._extended.groups(self._nodes)
+        demands, self._rest = list[Demand](), None
+        for served, members in self._groups.items():
+            demands.append(self._get(served))
+            if members is None:
+                self._rest = demands[-1]
+        return demands
 
     def may_fit(self, node: str) -> bool:
         """Whether the node is worth trying, according to the candidates of its demand."""
@@ -228,11 +237,11 @@ class Demands:
     def _get(self, served: Served) -> Demand:
         known = self._known.get(served)
         if known is None:
-            wanted = self._extended.claim_for(served)
+            wanted = self._extended.claim_for(served) if served else None
             # A claim that is made already is used or found outdated; a second one is never made.
             missing = wanted if self._extended.made is None else None
             claims = (*self._open, missing.claim) if missing is not None else self._open
-            outdated = self._extended.is_outdated(wanted)
+            outdated = self._extended.made is not None and self._extended.is_outdated(wanted)
             known = Demand(served, missing, outdated, claims, self._allocator.compile(claims, self._value))
             self._known[served] = known
         return known
