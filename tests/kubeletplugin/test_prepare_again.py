@@ -101,8 +101,7 @@ async def test_a_withdrawn_claim_is_unprepared_with_the_devices_that_it_had(node
 
 async def test_devices_that_changed_places_get_each_others(node: NodeWorld) -> None:
     node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
-    for name in ("0", "1"):
-        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    await node.give(*(allocated(name, f"p/gpu-{name}") for name in "01"))
     node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
     await again(node, "gpu-0", "gpu-1")
     assert (node.containers("uid-of-0"), node.containers("uid-of-1")) == (["AT=y"], ["AT=x"])
@@ -142,8 +141,7 @@ async def _fetched(claim: ClaimRef) -> ResourceClaim:
 
 async def test_a_claim_that_the_kubelet_has_prepared_meanwhile_keeps_that_answer(node: NodeWorld) -> None:
     node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
-    for name in ("0", "1"):
-        await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
+    await node.give(*(allocated(name, f"p/gpu-{name}") for name in "01"))
     node.driver.answer = at({"gpu-0": "y", "gpu-1": "x"})
 
     async def in_turn(uids: Collection[str], work: Callable[[], Any]) -> Any:
@@ -304,6 +302,37 @@ async def test_a_claim_is_new_until_a_kubelet_has_the_answer(
         await kubelet.unprepare([ref("a")])
         assert not isinstance((await kubelet.prepare([ref("b")]))["uid-of-b"], Exception)
         assert node.containers("uid-of-b") == ["AT=x"]
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["", "the disk is full"])
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_claim_that_was_prepared_when_the_process_was_killed_is_new_unless_a_kubelet_was_answered(
+    node: NodeWorld, full: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, is_answered: bool, written: bool
+) -> None:
+    """The next process took it for prepared, and gave it what a container of claim a has open."""
+    node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
+    await node.give(allocated("a", "p/gpu-0"))
+    if is_answered:
+        results = {"uid-of-b": await node.prepared.prepare(allocated("b", "p/gpu-1"))}
+        if not written:
+            full(node.root / "claims")
+        node.prepared.answers(results)
+        monkeypatch.undo()
+    else:
+        await node.prepared.prepare(allocated("b", "p/gpu-1"))
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert node.containers("uid-of-b") == ["AT=y"], "it is prepared"
+    node.driver.answer = at({"gpu-0": "y", "gpu-1": "x", "gpu-2": "y"})
+    await again(node, "gpu-0", "gpu-1")
+    assert node.containers("uid-of-a") == ["AT=y"]
+    assert node.containers("uid-of-b") == (["AT=x"] if is_answered and written else [])
+    # Whether or not it has containers: nobody gets what they may have open.
+    assert isinstance(await node.prepared.prepare(allocated("c", "p/gpu-2")), HostPartInUse)
+    await node.prepared.unprepare(ref("a"))
+    assert isinstance(await node.prepared.prepare(allocated("c", "p/gpu-2")), HostPartInUse), "of claim b"
+    await node.give(allocated("b", "p/gpu-1"))
+    assert node.containers("uid-of-b") == ["AT=x"]
 
 
 async def test_what_a_device_owned_is_remembered_until_it_owns_it_again(node: NodeWorld) -> None:

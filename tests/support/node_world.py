@@ -115,6 +115,13 @@ class NodeWorld:
             node=self.node_name,
         )
 
+    async def give(self, *claims: ResourceClaim) -> None:
+        """Prepare the claims, and answer a kubelet."""
+        results = {claim.metadata.uid: await self.prepared.prepare(claim) for claim in claims}
+        assert not any(isinstance(result, Exception) for result in results.values()), results
+        self.prepared.answers(results)
+        self.prepared.answered(results)
+
     def _offers(self, pool: str, device: str) -> bool:
         return f"{pool}/{device}" not in self.gone
 

@@ -46,7 +46,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -322,10 +321,20 @@ class NodeCalls:
         """
         until = asyncio.get_running_loop().time() + seconds
         claims = await self._fetched(refs, seconds)
+        is_given_up = False
+
+        async def work() -> PrepareResults:
+            results = await self._prepare(claims)
+            if not is_given_up:
+                await asyncio.to_thread(self._prepared.answers, results)
+            return results
+
         try:
-            results = await self._prepare(refs, claims, until)
+            what = f"prepare of claim {_names(refs)}"
+            results = await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
         except BaseException:
-            self._prepared.unanswered(ref.uid for ref in refs)
+            is_given_up = True
+            self._prepared.given_up(ref.uid for ref in refs)
             raise
         self._prepared.answered(results)
         return results
@@ -347,25 +356,19 @@ class NodeCalls:
             for task in fetching:
                 task.cancel()
 
-    async def _prepare(self, refs: Sequence[ClaimRef], claims: Sequence[ResourceClaim], until: float) -> PrepareResults:
+    async def _prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
         if self._prepared.together and claims:
-            what = f"prepare of claim {_names(refs)}"
-            work = partial(self._prepared.prepare_all, list(claims))
-            return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
-        return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims], until)
+            return await self._prepared.prepare_all(list(claims))
+        return {claim.metadata.uid: await self._prepared.prepare(claim) for claim in claims}
 
     async def unprepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> UnprepareResults:
         """None or the error for each claim. Raises ClaimError after ``seconds``."""
         until = asyncio.get_running_loop().time() + seconds
-        return await self._each("unprepare", refs, [partial(self._prepared.unprepare, ref) for ref in refs], until)
 
-    async def _each(
-        self, call: str, refs: Sequence[ClaimRef], steps: Sequence[Callable[[], Awaitable[Result]]], until: float
-    ) -> dict[str, Result]:
-        async def work() -> dict[str, Result]:
-            return {ref.uid: await step() for ref, step in zip(refs, steps, strict=True)}
+        async def work() -> UnprepareResults:
+            return {ref.uid: await self._prepared.unprepare(ref) for ref in refs}
 
-        what = f"{call} of claim {_names(refs)}"
+        what = f"unprepare of claim {_names(refs)}"
         return await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
 
 

@@ -30,7 +30,9 @@ Each step leaves a state from which the same call, made again by another process
   files; a claim that cannot be prepared loses its CDI files, so that no container starts with them, and its record says
   "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim. A claim
   whose record cannot be read may have any device, so it loses its CDI files as well. A claim is new until a kubelet has
-  the answer: if that call was given up, and the devices have changed since, its next call begins anew.
+  the answer: if that call was given up, and the devices have changed since, its next call begins anew. The record says
+  ``unanswered`` until then, since a process may be killed before. The next process does not know whether the claim has
+  containers: it gets nothing that others had, and nobody gets what it had.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -122,19 +124,37 @@ class PreparedClaims:
         self._deciding = deciding
         self._counters = counters
         self._node = node
-        self._unanswered: set[str] = set()
+        self._new: set[str] = set()  # claims that this process has begun, of which no kubelet has an answer
+        self._given_up: set[str] = set()  # those of them whose call was given up: they have no containers
+
+    def answers(self, results: PrepareResults) -> None:
+        """Record, in the turn of the claims, that a kubelet is about to have these: containers may run from now on.
+
+        Without room for the record this process knows it. The next one takes the claim for new then, and keeps all that
+        it may have from others.
+        """
+        for uid, result in results.items():
+            error: ClaimError | None = None
+            if isinstance(result, Exception):
+                continue
+            try:
+                record = self._records.read(uid)
+                if record and record.unanswered:
+                    error = self._records.write_or_keep(msgspec.structs.replace(record, unanswered=False))
+            except ClaimError as unreadable:
+                error = unreadable
+            if error:
+                log.warning("claim with the uid %s is answered without recording that: %s", uid, error)
 
     def answered(self, results: PrepareResults) -> None:
-        """Take note that a kubelet has these: from now on containers of the claims may run."""
-        self._unanswered -= {uid for uid, result in results.items() if not isinstance(result, Exception)}
+        """Take note that a kubelet has these."""
+        uids = {uid for uid, result in results.items() if not isinstance(result, Exception)}
+        self._new -= uids
+        self._given_up -= uids
 
-    def unanswered(self, uids: Iterable[str]) -> None:
+    def given_up(self, uids: Iterable[str]) -> None:
         """Take note that the kubelet has given up a call: claims that are being prepared first have no containers."""
-        for uid in uids:
-            with suppress(ClaimError):
-                record = self._records.read(uid)
-                if record and not record.was_given:
-                    self._unanswered.add(uid)
+        self._given_up |= self._new.intersection(uids)
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -286,7 +306,7 @@ class PreparedClaims:
             if [_in_containers(device) for device in devices] == [_in_containers(device) for device in record.devices]:
                 return None
             await asyncio.to_thread(self._withdraw, record)
-            if uid in self._unanswered:
+            if uid in self._given_up:
                 return None
         return record, devices
 
@@ -306,7 +326,7 @@ class PreparedClaims:
     def _withdraw(self, record: ClaimRecord) -> None:
         self._files.withdraw(record.uid)  # first: it needs no room on the disk
         begun = _preparing(record)
-        if record.uid in self._unanswered:  # no container has anything of it: the kubelet's next call begins anew
+        if record.uid in self._given_up:  # no container has anything of it: the kubelet's next call begins anew
             begun = msgspec.structs.replace(begun, devices=(), had=(), given=False)
         if error := self._records.write_or_keep(begun):
             log.warning("the CDI files of claim %s are withdrawn without recording that: %s", record.ref, error)
@@ -369,6 +389,8 @@ class PreparedClaims:
             self._conflicts.refuse_held(wanted)
             self._conflicts.refuse_drawn(wanted, self._counters)
             self._records.write(wanted, durable=False)
+        if not wanted.given and not wanted.devices:
+            self._new.add(wanted.uid)
         return wanted
 
     async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
@@ -376,7 +398,9 @@ class PreparedClaims:
             async with self._deciding():
                 self._conflicts.refuse_owned(record, beside=beside)
                 self._records.write(record, durable=False)
-        return await asyncio.to_thread(self._publish, msgspec.structs.replace(record, phase="prepared", given=True))
+        unanswered = record.unanswered or not record.given
+        prepared = msgspec.structs.replace(record, phase="prepared", given=True, unanswered=unanswered)
+        return await asyncio.to_thread(self._publish, prepared)
 
     def _publish(self, prepared: ClaimRecord) -> Prepared:
         """Write the CDI files first, so that a record which says "prepared" has them.
@@ -407,7 +431,8 @@ class PreparedClaims:
     def _forget(self, uid: str) -> None:
         self._files.remove(uid)
         self._records.remove(uid)
-        self._unanswered.discard(uid)
+        self._new.discard(uid)
+        self._given_up.discard(uid)
 
     def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
         return ClaimRecord(

@@ -90,7 +90,9 @@ class ClaimRecord(_Part, frozen=True):
     the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
     ``generations`` counts, by request, how often the metadata of its devices were changed since. ``had`` is what its
     devices owned since this boot and own no more: containers that run may still use it. ``given`` tells whether the
-    claim was prepared since this boot, so that there may be such containers. ``node`` is the name of the node then.
+    claim was prepared since this boot, so that there may be such containers. ``unanswered`` is true until the answer of
+    its first call is on its way: the call may be given up, or this process killed, before a kubelet has it. ``node`` is
+    the name of the node then.
     """
 
     uid: str
@@ -106,12 +108,13 @@ class ClaimRecord(_Part, frozen=True):
     allocated: str = ""
     had: tuple[str, ...] = ()
     given: bool = False
+    unanswered: bool = False
     node: str = ""
 
     @property
     def was_given(self) -> bool:
-        """Whether the claim was prepared; versions without the field only say so as long as it is."""
-        return self.given or self.phase == "prepared"
+        """Whether a kubelet has what was prepared; versions without the field only say so as long as it is."""
+        return not self.unanswered and (self.given or self.phase == "prepared")
 
     def exclusive(self) -> Iterator[PreparedDevice]:
         """Yield the devices, without those that an administrator only watches."""

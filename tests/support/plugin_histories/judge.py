@@ -86,8 +86,6 @@ class Judge:
             if claim.uid not in self._claims:
                 self._claims[claim.uid] = claim
                 self._first.add(claim.uid)
-            if self.nodes_given(claim.uid):
-                self._first.discard(claim.uid)  # the plugin has tried again by itself
             self._asked[claim.uid] = method
             self._asked_at[claim.uid] = self._now()
 
@@ -180,10 +178,6 @@ class Judge:
                 self.find(f"claim {claim.uid} was unprepared, the driver still has it set up")
         self.look()
 
-    def process_ended(self) -> None:
-        """What has files was prepared, although perhaps nothing was answered."""
-        self._first -= {self.uid_of(path) for path in self.files()}
-
     def reboot(self) -> None:
         """All containers are gone."""
         self._open.clear()
@@ -218,6 +212,8 @@ class Judge:
                     self.find(
                         f"the CDI files of {uid} give {sorted(given.nodes)}: {sorted(given.devices)} never had that"
                     )
+                if uid in self._first:
+                    self._check_new(claim, [given])
                 there = {self._hardware.node_of(device) for device in given.devices}
                 if given.nodes - there and not self._asked[uid].startswith("NodeUnprepare"):
                     stale.add(f"the CDI files of {uid} still give {sorted(given.nodes)}")

@@ -137,7 +137,6 @@ class Stage:
         if error is not None and not isinstance(error, Killed | StartError):
             self.judge.find(f"{process.name} ended with {error!r}")
         self.processes.remove(process)
-        self.judge.process_ended()
         self._late_until = self._loop.time() + LATE
         self.sockets.drop(process)
         self.kubelet.look()
