@@ -46,7 +46,7 @@ class PoolUsage(NamedTuple):
 
     @property
     def charged(self) -> set[str]:
-        """Devices whose counters are spent: allocated, shared, or with consumed capacity (section 10)."""
+        """Devices whose counters are spent: allocated, shared, or with consumed capacity (allocator.md section 10)."""
         return {*self.exclusive, *self.shares, *self.consumed}
 
     def holds(self, device: Device, semantics: Semantics) -> bool:
