@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from command import OperatorProcess
 from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
 from dra_operator.app.settings.settings import OperatorSettings
 from kopf.testing import KopfRunner
-from operator_process import OperatorProcess, second_operator
 from scene import Scene
 from supervised import kopf_run
-from world import World, world
+from world import World, second_operator, world
 
 
 @asynccontextmanager
@@ -68,7 +68,7 @@ def _second(cluster: World, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def second(_second: OperatorProcess) -> Iterator[OperatorProcess]:
-    """An operator with other settings, for pods of the scheduler name ``second_operator.NAME``; nothing goes wrong in
+    """An operator with other settings, for pods of the scheduler name ``world.SECOND``; nothing goes wrong in
     it."""
     yield _second
     assert _second.complaints() == []

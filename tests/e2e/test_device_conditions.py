@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from command import OperatorProcess
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Object
-from operator_process import NAME, OperatorProcess
 from scene import Scene, control_plane
 from waiting import stays, until
+from world import SECOND
 
 ATTACHED, BROKEN = "attached", "broken"
 CONDITIONS = {"bindingConditions": [ATTACHED], "bindingFailureConditions": [BROKEN]}
@@ -147,7 +148,7 @@ async def place_with_little_patience(scene: Scene) -> None:
     await scene.create_class()
     await publish(scene, "a-slow", **CONDITIONS)
     await scene.create_claim()
-    await scene.create_pod(scene.pod(schedulerName=NAME))
+    await scene.create_pod(scene.pod(schedulerName=SECOND))
 
 
 @control_plane

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from command import OperatorProcess
 from dra_api.resource import Device, DeviceTaint
 from dra_kube import DEVICE_TAINT_RULES, NAMESPACES, RESOURCE_SLICES, NotFound, NotServed, Object
 from dra_kubeletplugin import Pool, device
-from operator_process import OperatorProcess
 from scene import Scene, both
 from waiting import until
 

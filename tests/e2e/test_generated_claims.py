@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+from command import operator_process
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Object
-from operator_process import operator_process
 from scene import Scene, control_plane, done_by_us
 from waiting import stays, until
 

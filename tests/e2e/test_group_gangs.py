@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import operator_process
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
@@ -28,7 +29,6 @@ from dra_kube import (
     connection,
 )
 from node_stub import bare_node
-from operator_process import operator_process
 from waiting import until
 
 RACKS = {"rack-a-0": "a", "rack-a-1": "a", "rack-b-0": "b", "rack-b-1": "b"}

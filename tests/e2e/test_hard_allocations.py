@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from allocator_lab import partition_problem
+from command import OperatorProcess, operator_process
 from dra_kube import RESOURCE_SLICES, Object
-from operator_process import NAME, OperatorProcess, operator_process
 from scene import Scene, control_plane
+from world import SECOND
 
 
 async def wish_for_what_takes_too_long(scene: Scene, scheduler: str) -> list[Object]:
@@ -37,7 +38,7 @@ async def test_int_009_without_a_limit_in_time_the_budget_of_steps_ends_the_sear
 async def test_int_010_a_node_whose_search_takes_too_long_ends_the_attempt_which_is_repeated(
     scene: Scene, second: OperatorProcess
 ) -> None:
-    hard = await wish_for_what_takes_too_long(scene, NAME)
+    hard = await wish_for_what_takes_too_long(scene, SECOND)
     await scene.pending(says=f"node {scene.node_names[0]}: timed out trying to allocate devices")
     await scene.event("tester", "FailedScheduling", "timed out trying to allocate devices")
     for slice_ in hard:

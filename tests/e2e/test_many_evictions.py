@@ -12,8 +12,8 @@ from typing import Any
 
 import envtest
 import pytest
+from command import OperatorProcess
 from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NotServed, Object
-from operator_process import OperatorProcess
 from scene import Scene, control_plane, done_by_us
 from waiting import until
 

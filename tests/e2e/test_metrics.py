@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from operator_process import NAME, OperatorProcess
+from command import OperatorProcess
 from scene import Scene, control_plane
 from waiting import until
+from world import SECOND
 
 GAUGE = "resourceclaim_controller_resource_claims"
 OF_TEMPLATES = {"source": "resource_claim_template"}
@@ -36,7 +37,7 @@ async def test_int_035_claims_count_as_they_are_made_allocated_and_deleted(
     made = await second.metric("scheduler_resourceclaim_creates_total", status="success")
     amounts = {f"deviceclass.resource.kubernetes.io/{scene.class_name}": 1}
     containers = [scene.container("main", amounts=amounts)]
-    await scene.create_pod(scene.pod(claims=(), containers=containers, schedulerName=NAME))
+    await scene.create_pod(scene.pod(claims=(), containers=containers, schedulerName=SECOND))
     await scene.runs()
 
     async def counted() -> bool:

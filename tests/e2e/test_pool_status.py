@@ -9,8 +9,8 @@ import itertools
 from typing import Any
 
 import pytest
+from command import OperatorProcess
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api, Invalid, NotFound, NotServed, Object
-from operator_process import OperatorProcess
 from scene import Scene, control_plane
 from waiting import stays, until
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command import operator_process
 from dra_operator.app.telemetry import JsonLines
 from dra_operator.controllers import LogLine, tell
-from operator_process import operator_process
 from supervised import LiveCluster
 
 

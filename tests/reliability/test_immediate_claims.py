@@ -8,7 +8,8 @@ import pytest
 from dra_kube import RESOURCE_CLAIMS, Object
 from envtest import missing, needs_stock_control_plane
 from faults import CutAfter, CutBefore, Target
-from proving_ground import NAMESPACE, PATIENCE, ProvingGround, claim_spec
+from objects import Make
+from proving_ground import NAMESPACE, PATIENCE, ProvingGround
 from waiting import stays, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,7 +22,7 @@ async def add_immediate(ground: ProvingGround, *names: str) -> None:
     annotations = {"dra.kopf.dev/allocate": "immediate"}
     for name in names:
         meta = {"name": name, "namespace": NAMESPACE, "annotations": annotations}
-        await ground.api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": claim_spec()})
+        await ground.api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": Make.claim_spec()})
 
 
 async def claims(ground: ProvingGround) -> dict[str, Object]:

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 
 import pytest
+from command import OperatorProcess
 from dra_kube import PODS
 from envtest import missing
 from faults import HangAfter, Target
 from histories.history import live
 from histories.script import GANG, KINDS_OF_PODS
-from operator_process import OperatorProcess
 from proving_ground import NAMESPACE, ProvingGround
 from rounds import rounds
 from waiting import becomes, until

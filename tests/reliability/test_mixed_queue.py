@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from command import OperatorProcess
 from dra_kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from dra_operator.cache.devices import SETTLED_SECONDS
 from envtest import needs_stock_control_plane
 from node_stub import RUNS_SECONDS
-from operator_process import OperatorProcess
 from proving_ground import DRIVER, ProvingGround, proving_ground
 from rounds import rounds
 

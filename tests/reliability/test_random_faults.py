@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from command import OperatorProcess
 from faults import (
     BreakStream,
     CutAfter,
@@ -27,7 +28,6 @@ from faults import (
     Refuse,
     Target,
 )
-from operator_process import OperatorProcess
 from proving_ground import ProvingGround, proving_ground
 from rounds import rounds
 from waiting import until

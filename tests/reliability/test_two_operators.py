@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from command import OperatorProcess
 from faults import Entry, Target
-from operator_process import OperatorProcess
 from proving_ground import ProvingGround
 from waiting import until
 

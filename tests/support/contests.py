@@ -37,10 +37,10 @@ from random import Random
 from typing import Final
 
 import envtest
+from command import OperatorProcess
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Object, Resource, Unreachable, connection
 from faults import FaultProxy
 from node_stub import node_stub
-from operator_process import OperatorProcess
 from proving_ground import PATIENCE, ProvingGround
 from waiting import until
 from witness import Witness

@@ -32,10 +32,10 @@ class Make:
         return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
 
     @staticmethod
-    def slice(node: str, devices: int, driver: str = "gpu.example.com", **attributes: str) -> Obj:
-        published = {name: {"string": value} for name, value in attributes.items()}
+    def slice(node: str, devices: int, driver: str = "gpu.example.com", *, name: str = "", **attributes: str) -> Obj:
+        published = {key: {"string": value} for key, value in attributes.items()}
         return {
-            "metadata": {"name": f"{node}-{driver}"},
+            "metadata": {"name": name or f"{node}-{driver}"},
             "spec": {
                 "driver": driver,
                 "nodeName": node,
@@ -59,10 +59,10 @@ class Make:
         return {"devices": {"requests": [{"name": "req", "exactly": exactly}]}}
 
     @classmethod
-    def template(cls, name: str = "tmpl", **metadata: Any) -> Obj:
+    def template(cls, name: str = "tmpl", *, count: int = 1, class_name: str = "gpu", **metadata: Any) -> Obj:
         return {
             "metadata": {"name": name, "namespace": "ns"},
-            "spec": {"metadata": metadata, "spec": cls.claim_spec()},
+            "spec": {"metadata": metadata, "spec": cls.claim_spec(count, class_name)},
         }
 
     @classmethod

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import envtest
+from command import OperatorProcess, operator_process
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     DEVICE_CLASSES,
@@ -42,7 +43,7 @@ from dra_kube import (
 from envtest import missing
 from faults import FaultProxy
 from node_stub import bare_node, node_stub
-from operator_process import OperatorProcess, operator_process
+from objects import Make
 from waiting import until
 from witness import Witness
 
@@ -125,24 +126,14 @@ class ProvingGround:
     async def add_driver(self, driver: str, *, devices: int, kind: str = "gpu", template: str = "template") -> None:
         """A driver with so many devices on each node, a class for them, and a template for one of them."""
         expression = f'device.driver == "{driver}"'
-        spec: Object = {"selectors": [{"cel": {"expression": expression}}]}
-        await self.api.create(DEVICE_CLASSES, {"metadata": {"name": kind}, "spec": spec})
-        body = {"metadata": {"name": template, "namespace": NAMESPACE}, "spec": {"spec": claim_spec(kind)}}
-        await self.api.create(RESOURCE_CLAIM_TEMPLATES, body)
+        await self.api.create(DEVICE_CLASSES, Make.device_class(kind, expression))
+        await self.api.create(RESOURCE_CLAIM_TEMPLATES, Make.template(template, class_name=kind))
         for node in self._nodes:
-            spec = {
-                "driver": driver,
-                "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": f"dev-{number}"} for number in range(devices)],
-            }
-            await self.api.create(RESOURCE_SLICES, {"metadata": {"name": f"{node}-{kind}"}, "spec": spec})
+            await self.api.create(RESOURCE_SLICES, Make.slice(node, devices, driver, name=f"{node}-{kind}"))
 
     async def add_claim(self, name: str) -> None:
         """A claim that pods share."""
-        await self.api.create(
-            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": claim_spec()}
-        )
+        await self.api.create(RESOURCE_CLAIMS, Make.claim(name))
 
     async def add_pod(
         self,
@@ -278,11 +269,6 @@ def _api_server(folder: Path, gates: Mapping[str, bool]) -> Iterator[Path]:
     else:
         with serve_in_thread(feature_gates=gates) as server:
             yield server.write_kubeconfig(folder / "kubeconfig")
-
-
-def claim_spec(kind: str = "gpu") -> Object:
-    """One device of the class."""
-    return {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": kind}}]}}
 
 
 __all__ = ["NAMESPACE", "PATIENCE", "ProvingGround", "proving_ground"]

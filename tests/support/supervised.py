@@ -36,7 +36,7 @@ from dra_operator.sources.handlers import register
 from dra_operator.sources.watches import Limits
 from faults import FaultProxy
 from kopf.testing import KopfRunner
-from objects import Obj
+from objects import Make, Obj
 from waiting import until
 
 QUICK = Limits(silence=90.0, gap=0.5)
@@ -165,10 +165,7 @@ class LiveCluster:
     ) -> None:
         """Nodes with devices of the class ``gpu``; on demand also a template of claims for one of them."""
         await self.api.create(NAMESPACES, {"metadata": {"name": "ns"}})
-        await self.api.create(
-            DEVICE_CLASSES,
-            {"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": selector}}]}},
-        )
+        await self.api.create(DEVICE_CLASSES, Make.device_class("gpu", selector))
         for number in range(nodes):
             await self.add_node(f"node-{number}", devices)
         if template:
@@ -177,18 +174,10 @@ class LiveCluster:
     async def add_node(self, name: str, devices: int) -> None:
         status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"}}
         await self.api.create(NODES, {"metadata": {"name": name}, "status": status})
-        spec = {
-            "driver": "gpu.example.com",
-            "nodeName": name,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"dev-{number}"} for number in range(devices)],
-        }
-        await self.api.create(RESOURCE_SLICES, {"metadata": {"name": f"{name}-gpu"}, "spec": spec})
+        await self.api.create(RESOURCE_SLICES, Make.slice(name, devices, name=f"{name}-gpu"))
 
     async def add_template(self, count: int = 1) -> None:
-        exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
-        spec = {"spec": {"devices": {"requests": [{"name": "req", "exactly": exactly}]}}}
-        await self.api.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "tmpl", "namespace": "ns"}, "spec": spec})
+        await self.api.create(RESOURCE_CLAIM_TEMPLATES, Make.template(count=count))
 
     async def add_pod(self, name: str) -> None:
         spec = {

@@ -4,6 +4,10 @@ The API server is the development cluster's; or the one of ``KUBECONFIG``; or a 
 ``KUBEBUILDER_ASSETS``, with ``KOPF_DRA_STOCK=1`` beside everything that a cluster has. The nodes are always node
 agents of ours, which join whatever cluster it is: so every scenario that needs a node runs against a real API server
 too. They live in a thread with a loop of its own, since a session outlives the loop of each test.
+
+``second_operator`` is one more operator, which has what is off by default, and little patience. It places pods of its
+own scheduler name. It evicts beside the first operator, or beside kube-controller-manager, and they do the same;
+DeviceTaintRules and ResourcePoolStatusRequests are served by it alone.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import envtest
+from command import OperatorProcess, operator_process
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import NODES, Api, Connection, NotFound, connection
@@ -117,3 +122,29 @@ async def _join(running: World, stack: AsyncExitStack, folder: Path, names: list
 async def _forget(api: Api, node: str) -> None:
     with suppress(NotFound):
         await api.delete(NODES, node)
+
+
+# --- One more operator ---
+
+SECOND = "e2e-second"
+"""Its scheduler name."""
+FILTER_TIMEOUT = 0.1
+OPTIONS = (
+    *("--scheduler-name", SECOND, "--controllers", "placement,release,eviction"),
+    *("--feature-gates", "DRAResourcePoolStatus=true,DRADeviceTaintRules=true"),
+    *("--binding-timeout", "2", "--filter-timeout", str(FILTER_TIMEOUT)),
+)
+
+
+@contextmanager
+def second_operator(kubeconfig: Path, folder: Path) -> Iterator[OperatorProcess]:
+    """It is ready, and runs in a process of its own."""
+    thread, stack = LoopThread(), AsyncExitStack()
+    try:
+        running = operator_process(kubeconfig, folder / "log", "second", *OPTIONS)
+        operator = thread.run(stack.enter_async_context(running))
+        thread.run(operator.becomes_ready())
+        yield operator
+    finally:
+        thread.run(stack.aclose())
+        thread.close()

@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 import envtest
+from command import OperatorProcess, operator_process
 from dra_kube import (
     LEASES,
     NAMESPACES,
@@ -32,7 +33,6 @@ from dra_kube import (
     connection,
 )
 from node_stub import bare_node, node_stub
-from operator_process import OperatorProcess, operator_process
 from waiting import until
 from zoo.asking import Beast, Tenant, request, spec
 from zoo.neighbour import CONTROL, READY, publish
