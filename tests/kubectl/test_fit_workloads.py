@@ -527,3 +527,31 @@ def test_every_workload_that_is_said_to_fit_can_start_and_no_other_could(first: 
         assert all(pod.node for pod in again.promised), f"seed {seed}: a promise is not kept"
         assert bool(again.pods[0].node) == exists(list(needs_of(last)), pools, room), f"seed {seed}: last"
     assert min(seen.values()) > fewer(20)
+
+
+@pytest.mark.parametrize("is_admitted", [False, True])
+def test_a_workload_of_a_billion_pods_is_refused_in_the_words_of_the_check(is_admitted: bool) -> None:
+    """An admitted one is no part of the question, and a server that made its pods would need all memory."""
+    conditions = [{"type": "Admitted", "status": "True", "reason": "Admitted"}] if is_admitted else []
+    huge = workload("huge", [(pod_set("main", 1_000_000_000, 0), "any")], conditions=conditions)
+    small = workload("small", [(pod_set("main", 1, 0), "any")])
+    with pytest.raises(Problem, match="ns/huge: it has 1000000000 pods, and at most 2000 are planned together"):
+        wanted(*FLAVORS, huge, small)
+
+
+def test_a_topology_assignment_of_a_billion_domains_is_refused_as_fast() -> None:
+    huge = workload("huge", [(pod_set("main", 1_000_000_000, 0), "any")])
+    values = [{"universal": "x"}]
+    domains = {"domainCount": 1_000_000_000, "valuesPerLevel": values, "podCounts": {"universal": 1}}
+    assigned = huge["status"]["admission"]["podSetAssignments"][0]
+    assigned["topologyAssignment"] = {"levels": ["rack"], "slices": [domains]}
+    with pytest.raises(Problem, match="at most 2000 are planned together"):
+        wanted(*FLAVORS, huge)
+
+
+def test_more_pods_of_admitted_workloads_than_an_answer_may_have_are_refused() -> None:
+    admitted = [{"type": "Admitted", "status": "True", "reason": "Admitted"}]
+    many = [workload(f"job-{it}", [(pod_set("main", 2000, 9), "any")], conditions=admitted) for it in range(6)]
+    small = workload("small", [(pod_set("main", 1, 0), "any")])
+    with pytest.raises(Problem, match="more than 10000 pods of admitted Workloads have not started"):
+        answered([], *many, small)

@@ -20,6 +20,7 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceSlice
 
+from dra_operator.admission.planner import planned_sets
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
@@ -182,7 +183,7 @@ def _of_kueue(
     if workload.status.admission is None:
         notes.append(f"{title} has no quota yet: its pods may use nodes of any flavor")
     try:
-        found = kueue.pods_of(workload, flavors.get)
+        found = planned_sets(workload, flavors)
     except kueue.WorkloadError as error:
         is_missing = isinstance(error, kueue.FlavorMissing)
         remedy = "; pass what `kubectl get resourceflavors -o yaml` prints, as a further file" if is_missing else ""

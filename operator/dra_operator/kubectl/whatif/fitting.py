@@ -115,9 +115,18 @@ def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
 
 
 def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
-    """Place pods of Workloads that were admitted before. Pending pods in the cluster keep their devices."""
+    """Place pods of Workloads that were admitted before. Pending pods in the cluster keep their devices.
+
+    Raises Problem if they are too many.
+    """
+    number = 0
     for promised in wanted.promised:
+        overlay.made.pausing()  # each looks at all pods of the cluster
         waiting, unmade = unstarted(promised, overlay.cluster)
+        number += len(waiting) + unmade.size
+        if number > MOST_PLACED_PODS:
+            text = f"more than {MOST_PLACED_PODS} pods of admitted Workloads have not started: give fewer Workloads"
+            raise Problem(text, ExitCode.USAGE)
         yield from [overlay.place(pod, with_gang=True) for pod in waiting]
         yield from chain.from_iterable(_placed(overlay, Copies(unmade, overlay.cluster)))
 
