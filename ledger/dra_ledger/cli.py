@@ -6,6 +6,7 @@ Exit codes: 0, 2 for wrong usage or input that cannot be read, and the codes of 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,6 +82,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "export":
         from .export import prometheus
 
+        # The format is UTF-8 whatever the locale of a timer is, and knows no other escapes than its own.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
         print(prometheus(ledger, max(0, options.limit)), end="")
     elif options.command == "free":
         _print([["CLASS", "FREE", "DEVICES", "CLAIMS"]] + [

@@ -136,12 +136,15 @@ def _sums(ledger: Ledger, devices: list[DeviceEntry]) -> Iterator[_Family]:
         "node": _grouped(devices, lambda entry: {entry.node}),
         "namespace": _grouped(devices, lambda entry: {holder.namespace for holder in entry.holders}),
     }
+    known: dict[int, Shares] = {}  # by the identity of an entry, all of which ``devices`` keeps
     for by, found in groups.items():
-        yield from _sums_by(by, _largest(found), draws)
+        yield from _sums_by(by, _largest(found), draws, known)
     yield from _pool_sums(ledger)
 
 
-def _sums_by(by: str, groups: Groups, draws: Mapping[str, Mapping[str, int]]) -> Iterator[_Family]:
+def _sums_by(
+    by: str, groups: Groups, draws: Mapping[str, Mapping[str, int]], known: dict[int, Shares]
+) -> Iterator[_Family]:
     counts = _Family(f"dra_{by}_devices", f"Devices of a {by} by their state")
     available = _Family(f"dra_{by}_devices_available", f"Devices of a {by} that a plain request could get now")
     total = _Family(f"dra_{by}_capacity", f"Capacity of the devices of a {by}")
@@ -154,7 +157,7 @@ def _sums_by(by: str, groups: Groups, draws: Mapping[str, Mapping[str, int]]) ->
         counters: dict[tuple[str, str], int] = {}
         for entry in entries:
             states[entry.driver, entry.state] = states.get((entry.driver, entry.state), 0) + 1
-            for capacity, (whole, used) in _capacities(entry, name if by == "namespace" else None).items():
+            for capacity, (whole, used) in _capacities(entry, name if by == "namespace" else None, known).items():
                 pair = amounts.setdefault((entry.driver, capacity), [0, 0])
                 pair[0] += whole
                 pair[1] += used
@@ -193,14 +196,32 @@ def _pool_sums(ledger: Ledger) -> Iterator[_Family]:
     yield from (pools, counters, left)
 
 
-def _capacities(entry: DeviceEntry, namespace: str | None) -> dict[str, tuple[int, int]]:
-    """Return the total of each capacity and its taken part. With a namespace only its own claims count."""
+Shares = dict[str, dict[str, int]]
+"""What the claims of each namespace consume of each capacity of a device."""
+
+
+def _shares(entry: DeviceEntry) -> Shares:
+    found: Shares = {}
+    for holder in entry.holders:
+        for name, amount in holder.consumed.items():
+            its = found.setdefault(name, {})
+            its[holder.namespace] = its.get(holder.namespace, 0) + Quantity(amount).nanos
+    return found
+
+
+def _capacities(entry: DeviceEntry, namespace: str | None, known: dict[int, Shares]) -> dict[str, tuple[int, int]]:
+    """Return the total of each capacity and its taken part. With a namespace only its own claims count.
+
+    ``known`` keeps what is worked out of a device: it may have thousands of holders, in hundreds of namespaces.
+    """
+    published = (entry.published.capacity or {}) if entry.published is not None else {}
+    if published and id(entry) not in known:
+        known[id(entry)] = _shares(entry)
     found = {}
-    own = [holder for holder in entry.holders if namespace in (None, OTHERS, holder.namespace)]
-    for name, amount in entry.capacity.items():
-        whole = Quantity(amount.total).nanos
-        shares = sum(Quantity(holder.consumed[name]).nanos for holder in own if name in holder.consumed)
-        found[name] = (whole, whole if entry.state == "taken" else shares)
+    for name, capacity in published.items():
+        whole, shares = capacity.value.nanos, known[id(entry)].get(name, {})
+        own = sum(shares.values()) if namespace in (None, OTHERS) else shares.get(namespace, 0)
+        found[name] = (whole, whole if entry.state == "taken" else own)
     return found
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +257,33 @@ def test_malformed_objects_are_told_and_the_others_counted(tmp_path: Path, capsy
     assert told.err.startswith(r"dra-ledger: left out, since it cannot be read: ResourceClaim ml/w\x1b: ")
     assert told.err.endswith("dra-ledger: the input has no Pod: claims of a PodGroup show no pods\n")
     assert len(told.out.splitlines()) == 3
+
+
+def test_a_device_with_thousands_of_holders_in_as_many_namespaces_is_looked_at_once() -> None:
+    """Each namespace looked at all of its holders."""
+    ledger = Ledger.of(sliced({"name": "gpu-0", "allowMultipleAllocations": True, **MEMORY}))
+    for number in range(2_000):
+        share = {"shareID": f"s{number}", "consumedCapacity": {"memory": "1"}}
+        ledger.feed(claimed(f"c{number}", "gpu-0", namespace=f"ns-{number}", **share))
+    began = time.process_time()
+    found = series(prometheus(ledger))
+    assert time.process_time() - began < 1.5
+    taken = found["dra_namespace_capacity_taken"]
+    about = (("capacity", "memory"), ("driver", "gpu.example.com"))
+    assert taken[(*about, ("namespace", "ns-10"))] == 1
+    assert taken[(*about, ("namespace", "(others)"))] == 2_000
+
+
+@pytest.mark.parametrize("locale", ["C", "en_US.ISO-8859-1"])
+def test_metrics_are_utf_8_in_any_locale(tmp_path: Path, locale: str) -> None:
+    """Prometheus refuses the whole file for one escape that it does not know."""
+    text = 'A"100\\\n\u2028é'
+    dump = tmp_path / "cluster.json"
+    obj = sliced({"name": "gpu-0", "attributes": {"model": {"string": text}}})
+    dump.write_text(json.dumps({"kind": "List", "items": [obj]}))
+    environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment.pop("PYTHONIOENCODING", None)
+    command = [sys.executable, "-m", "dra_ledger.cli", "export", "-f", str(dump)]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode()
+    (labels,) = series(said)["dra_device_info"]
+    assert dict(labels)["model"] == text
