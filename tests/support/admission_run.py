@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, cast
 from unittest import mock
 
-from admission_world import EPOCH, AdmissionWorld
+from admission_world import EPOCH, LoopWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import planner
@@ -127,26 +127,12 @@ def model_of(node: str) -> str:
     return "ab"[int(node.rpartition("-")[2]) % 2]
 
 
-class _World(AdmissionWorld):
-    """The server has the loop's clock."""
-
-    @property
-    def now(self) -> str:
-        self.api.now = format_time(EPOCH + timedelta(seconds=asyncio.get_running_loop().time()))
-        return self.api.now
-
-    @now.setter
-    def now(self, moment: str) -> None:
-        raise AttributeError("the loop says what time it is")
-
-
 class Run:
     """``play`` it once."""
 
     def __init__(self, jobs: int, nodes: int, seed: int, *, is_checked: bool) -> None:
         self.result = Result(jobs)
-        self.world = _World(has_admission=is_checked)
-        self.world.is_real_time = False
+        self.world = LoopWorld(has_admission=is_checked)
         self.jobs: dict[str, Job] = {}
         check = "devices" if is_checked else None
         self._kueue = KueueModel(DEVICES * nodes, check=check, cost=lambda obj: self.jobs[_name(obj)].devices)
