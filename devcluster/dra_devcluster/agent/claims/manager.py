@@ -49,10 +49,10 @@ from prometheus_client.registry import Collector
 
 from dra_devcluster.agent.claims.checkpoint import FILE_NAME, CheckpointFile, ClaimCache, ClaimInfo, results_of
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.dra_plugins import DraPlugins
 from dra_devcluster.agent.plugins.health import DeviceHealth, Key
 from dra_devcluster.agent.plugins.metrics import NodeMetrics
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
+from dra_devcluster.agent.plugins.registration import DraPlugins
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 
 

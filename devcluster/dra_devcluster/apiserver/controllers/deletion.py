@@ -34,16 +34,14 @@ class GarbageCollector(Worker[Place]):
     """Follows all changes of a store through an index from owners to their dependents."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._alive: dict[str, Place] = {}  # by UID
         self._dependents: dict[str, set[Place]] = {}  # by UID of the owner
         for collection in registry.store.collections():
             for stored in collection.all():
-                self._see(collection, Change("ADDED", stored, None))
-        registry.store.listen(self._see)
+                self.see(collection, Change("ADDED", stored, None))
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         stored, previous = change.stored, change.previous
         place = (collection.group, collection.resource, stored.key)
         for uid in previous.owners if previous else ():
@@ -65,19 +63,19 @@ class GarbageCollector(Worker[Place]):
 
     def handle(self, key: Place) -> None:
         group, plural, where = key
-        collection = self._registry.store.collection(group, plural)
+        collection = self.registry.store.collection(group, plural)
         stored = collection.get(*where)
-        resource = self._registry.of_collection(collection)
+        resource = self.registry.of_collection(collection)
         if stored is None or resource is None:
             return
-        write = Write(self._registry, resource, namespace=stored.namespace, verb="patch")
+        write = Write(self.registry, resource, namespace=stored.namespace, verb="patch")
         if stored.finalizing:
             self._finalize(write, stored)
         if stored.owners:
             self._check_owners(write, stored)
 
     def _check_owners(self, write: Write, stored: Stored) -> None:
-        current = self._registry.collection(write.resource).get(*stored.key)
+        current = self.registry.collection(write.resource).get(*stored.key)
         if current is None or current.finalizing:
             return
         lost = [uid for uid in current.owners if not self._is_owner(uid, current)]
@@ -102,7 +100,7 @@ class GarbageCollector(Worker[Place]):
     def _waits_for(self, uid: str) -> bool:
         """Whether an owner is in foreground deletion."""
         place = self._alive.get(uid)
-        stored = self._registry.store.collection(*place[:2]).get(*place[2]) if place else None
+        stored = self.registry.store.collection(*place[:2]).get(*place[2]) if place else None
         return stored is not None and stored.finalizing and FOREGROUND in _finalizers(stored.decode())
 
     def _finalize(self, write: Write, stored: Stored) -> None:
@@ -125,15 +123,15 @@ class GarbageCollector(Worker[Place]):
         blocked = False
         for place in list(self._dependents.get(uid, ())):
             self.add(place)
-            dependent = self._registry.store.collection(*place[:2]).get(*place[2])
+            dependent = self.registry.store.collection(*place[:2]).get(*place[2])
             owners = dependent.decode()["metadata"].get("ownerReferences", ()) if dependent else ()
             blocked |= any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners)
         return blocked
 
     def _forget(self, place: Place, uid: str) -> None:
         """Remove the reference to an owner from a dependent."""
-        collection = self._registry.store.collection(*place[:2])
-        dependent, resource = collection.get(*place[2]), self._registry.of_collection(collection)
+        collection = self.registry.store.collection(*place[:2])
+        dependent, resource = collection.get(*place[2]), self.registry.of_collection(collection)
         if dependent is None or resource is None:
             return
         obj = dependent.decode()
@@ -141,7 +139,7 @@ class GarbageCollector(Worker[Place]):
         meta["ownerReferences"] = [owner for owner in meta.get("ownerReferences", ()) if owner.get("uid") != uid]
         if not meta["ownerReferences"]:
             del meta["ownerReferences"]
-        update(Write(self._registry, resource, namespace=dependent.namespace, verb="patch"), dependent, obj)
+        update(Write(self.registry, resource, namespace=dependent.namespace, verb="patch"), dependent, obj)
 
 
 def _finalizers(obj: Json) -> list[str]:
@@ -163,28 +161,26 @@ class NamespaceController(Worker[str]):
     """Creates the service account of every namespace, and empties namespaces in deletion."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._namespaces = registry.resource("", "v1", "namespaces")
         self._accounts = registry.resource("", "v1", "serviceaccounts")
         for stored in registry.collection(self._namespaces).all():
             self.add(stored.name)
-        registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         if (collection.group, collection.resource) == ("", "namespaces"):
             self.add(change.stored.name)
         elif change.type == "DELETED" and change.stored.namespace and not collection.count(change.stored.namespace):
             self.add(change.stored.namespace)  # it may have been the last one
 
     def handle(self, key: str) -> None:
-        stored = self._registry.collection(self._namespaces).get("", key)
+        stored = self.registry.collection(self._namespaces).get("", key)
         if stored is None:
             return
         if stored.finalizing:
             self._empty(stored)
-        elif self._registry.collection(self._accounts).get(key, "default") is None:
-            write = Write(self._registry, self._accounts, namespace=key, verb="create")
+        elif self.registry.collection(self._accounts).get(key, "default") is None:
+            write = Write(self.registry, self._accounts, namespace=key, verb="create")
             create(write, {"metadata": {"name": "default", "namespace": key}})
 
     def _empty(self, stored: Stored) -> None:
@@ -192,11 +188,11 @@ class NamespaceController(Worker[str]):
         if FINALIZER not in (namespace.get("spec") or {}).get("finalizers", ()):
             return
         left: dict[str, int] = {}
-        for collection in self._registry.store.collections():
-            resource = self._registry.of_collection(collection)
+        for collection in self.registry.store.collections():
+            resource = self.registry.of_collection(collection)
             if resource is None or not resource.namespaced:
                 continue
-            progress = delete_some(self._registry, collection, stored.name)
+            progress = delete_some(self.registry, collection, stored.name)
             if progress.left:
                 left[resource.group_resource] = progress.left
             if progress.goes_on:
@@ -223,7 +219,7 @@ class NamespaceController(Worker[str]):
         else:
             namespace["spec"]["finalizers"].remove(FINALIZER)
             subresource = "finalize"
-        update(Write(self._registry, self._namespaces, subresource=subresource), stored, namespace)
+        update(Write(self.registry, self._namespaces, subresource=subresource), stored, namespace)
 
 
 _PLACE = ("apiextensions.k8s.io", "customresourcedefinitions")
@@ -233,38 +229,36 @@ class DefinitionController(Worker[str]):
     """Keeps the served resources in step with the definitions, and empties those in deletion."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._definitions = registry.resource(_PLACE[0], "v1", _PLACE[1])
         for stored in registry.collection(self._definitions).all():
             self.add(stored.name)
-        registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         if (collection.group, collection.resource) == _PLACE:
             if change.type == "DELETED":
-                self._registry.remove_definition(change.stored.decode())
+                self.registry.remove_definition(change.stored.decode())
             else:
-                self._registry.add_definition(change.stored.decode())
+                self.registry.add_definition(change.stored.decode())
                 self.add(change.stored.name)
         elif change.type == "DELETED" and not collection.count():
             self.add(f"{collection.resource}.{collection.group}")  # it may have been the last one
 
     def handle(self, key: str) -> None:
-        stored = self._registry.collection(self._definitions).get("", key)
+        stored = self.registry.collection(self._definitions).get("", key)
         if stored is None or not stored.finalizing:
             return
         definition = stored.decode()
         if CLEANUP not in (definition["metadata"].get("finalizers") or ()):
             return
         spec = definition["spec"]
-        collection = self._registry.store.collection(spec["group"], spec["names"]["plural"])
-        progress = delete_some(self._registry, collection)
+        collection = self.registry.store.collection(spec["group"], spec["names"]["plural"])
+        progress = delete_some(self.registry, collection)
         if progress.goes_on:
             self.add(key)
         if progress.left == 0:
             definition["metadata"]["finalizers"].remove(CLEANUP)
-            update(Write(self._registry, self._definitions, verb="patch"), stored, definition)
+            update(Write(self.registry, self._definitions, verb="patch"), stored, definition)
 
 
 _GROUP: Final = "spec.schedulingGroup.podGroupName"
@@ -274,16 +268,16 @@ class PodGroupProtection(Worker[Key]):
     """Removes the finalizer, which new groups have from birth, and puts it back where pods need it."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._groups = registry.store.collection("scheduling.k8s.io", "podgroups")
         self._pods = registry.store.collection("", "pods")
         if registry.release >= PROTECTION_SINCE:
             for stored in self._groups.all():
                 self.add(stored.key)
-            registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
+        if self.registry.release < PROTECTION_SINCE:
+            return
         if collection is self._groups:
             self.add(change.stored.key)
         elif collection is self._pods:
@@ -293,7 +287,7 @@ class PodGroupProtection(Worker[Key]):
                 self.add((namespace, name))
 
     def handle(self, key: Key) -> None:
-        stored, resource = self._groups.get(*key), self._registry.of_collection(self._groups)
+        stored, resource = self._groups.get(*key), self.registry.of_collection(self._groups)
         if stored is None or resource is None:
             return
         group = stored.decode()
@@ -304,7 +298,7 @@ class PodGroupProtection(Worker[Key]):
             group["metadata"]["finalizers"] = [*finalizers, PROTECTION]
         else:
             return
-        update(Write(self._registry, resource, namespace=stored.namespace), stored, group)
+        update(Write(self.registry, resource, namespace=stored.namespace), stored, group)
 
     def _is_in_use(self, key: Key) -> bool:
         """Whether a pod of the group has not ended."""

@@ -56,22 +56,20 @@ class AggregationController(Worker[str]):
     """Writes the rules of aggregated ClusterRoles, all of them whenever one ClusterRole changes."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._roles = registry.resource(_PLACE[0], "v1", _PLACE[1])
         self._add_all()
-        registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         if (collection.group, collection.resource) == _PLACE:
             self._add_all()
 
     def _add_all(self) -> None:
-        for stored in self._registry.collection(self._roles).all():
+        for stored in self.registry.collection(self._roles).all():
             self.add(stored.name)
 
     def handle(self, key: str) -> None:
-        stored = self._registry.collection(self._roles).get("", key)
+        stored = self.registry.collection(self._roles).get("", key)
         if stored is None:
             return
         role = stored.decode()
@@ -80,12 +78,12 @@ class AggregationController(Worker[str]):
             return
         rules = self._chosen([Selector.of(convert(LabelSelector, each)) for each in selectors], key)
         if rules != (role.get("rules") or []):
-            update(Write(self._registry, self._roles, verb="patch"), stored, {**role, "rules": rules})
+            update(Write(self.registry, self._roles, verb="patch"), stored, {**role, "rules": rules})
 
     def _chosen(self, selectors: list[Selector], own: str) -> list[Json]:
         """The rules of the chosen roles in the order of their names, each rule once; never the role's own."""
         rules: list[Json] = []
-        for stored in self._registry.collection(self._roles).all():
+        for stored in self.registry.collection(self._roles).all():
             if stored.name != own and any(selector.matches(stored.labels) for selector in selectors):
                 rules += [rule for rule in stored.decode().get("rules") or () if rule not in rules]
         return rules
@@ -95,23 +93,21 @@ class QuotaController(Worker[str]):
     """Counts anew, by namespace, when something in a namespace with quotas comes, goes, or changes."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._quotas = registry.resource("", "v1", "resourcequotas")
         for stored in registry.collection(self._quotas).all():
             self.add(stored.namespace)
-        registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         namespace = change.stored.namespace
-        if namespace and self._registry.collection(self._quotas).count(namespace):
+        if namespace and self.registry.collection(self._quotas).count(namespace):
             self.add(namespace)
 
     def handle(self, key: str) -> None:
-        for stored in list(self._registry.collection(self._quotas).all(key)):
+        for stored in list(self.registry.collection(self._quotas).all(key)):
             quota = stored.decode()
             hard = dig(quota, "spec.hard") or {}
-            amounts = used(self._registry, key, hard)
+            amounts = used(self.registry, key, hard)
             status = {"hard": hard, "used": {name: str(amount) for name, amount in amounts.items()}}
             if quota.get("status") != status:
-                store_changed(Write(self._registry, self._quotas, namespace=key), stored, {**quota, "status": status})
+                store_changed(Write(self.registry, self._quotas, namespace=key), stored, {**quota, "status": status})

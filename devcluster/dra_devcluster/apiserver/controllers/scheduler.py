@@ -57,8 +57,7 @@ class DefaultScheduler(Worker[Key]):
     """Looks at a pod when it changes, and at all waiting pods when a node changes."""
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
+        super().__init__(registry)
         self._resource = registry.resource("", "v1", "pods")
         self._pods = registry.store.collection("", "pods")
         self._nodes = registry.store.collection("", "nodes")
@@ -66,9 +65,8 @@ class DefaultScheduler(Worker[Key]):
         self._waiting: set[Key] = set()
         for stored in self._pods.all():
             self.add(stored.key)
-        registry.store.listen(self._see)
 
-    def _see(self, collection: Collection, change: Change) -> None:
+    def see(self, collection: Collection, change: Change) -> None:
         if collection is self._pods and change.type != "DELETED":
             self.add(change.stored.key)
         elif collection is self._nodes:
@@ -119,7 +117,7 @@ class DefaultScheduler(Worker[Key]):
 
     def _write(self, key: Key, subresource: str = "") -> Write:
         return Write(
-            self._registry, self._resource, namespace=key[0], verb="update", subresource=subresource, manager=NAME
+            self.registry, self._resource, namespace=key[0], verb="update", subresource=subresource, manager=NAME
         )
 
 

@@ -1,4 +1,7 @@
-"""A task that works off a queue of keys; a key that is added twice is handled once. All controllers here use it."""
+"""What all controllers here are: a task that works off a queue of keys, which follow from changes of the store.
+
+A key that is added twice is handled once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import logging
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.storage.store import Change, Collection
+
 K = TypeVar("K")
 log = logging.getLogger(__name__)
 
@@ -14,7 +20,9 @@ log = logging.getLogger(__name__)
 class Worker(Generic[K]):
     """Runs ``handle`` for every added key, one at a time; an async context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        registry.store.listen(self.see)
         self._keys: dict[K, None] = {}
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
@@ -39,6 +47,10 @@ class Worker(Generic[K]):
     def _is_due(self, key: K) -> None:
         del self._later[key]
         self.add(key)
+
+    def see(self, collection: Collection, change: Change) -> None:
+        """Add the keys that a change of the store concerns."""
+        raise NotImplementedError
 
     def handle(self, key: K) -> None:
         """Do what the current state asks for; must be repeatable."""

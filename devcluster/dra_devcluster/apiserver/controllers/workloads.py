@@ -50,14 +50,12 @@ class WorkloadController(Worker[Key]):
     owned = ("", "pods")
 
     def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self.registry = registry
+        super().__init__(registry)
         self.resource = registry.resource(self.group, "v1", self.plural)
         self.objects = registry.collection(self.resource)
         self.dependents = registry.store.collection(*self.owned)
         for stored in self.objects.all():
             self.add(stored.key)
-        registry.store.listen(self.see)
 
     def see(self, collection: Collection, change: Change) -> None:
         """A change: have the objects that it concerns looked at."""

@@ -17,8 +17,7 @@ from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins import registration
 from dra_devcluster.agent.plugins import watcher as watching
-from dra_devcluster.agent.plugins.dra_plugins import SliceWiper
-from dra_devcluster.agent.plugins.registration import Registrar
+from dra_devcluster.agent.plugins.registration import Registrar, SliceWiper
 from dra_kube import Api, KubeError, NotFound, Resource, ServerError, Unauthorized, Unreachable
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
