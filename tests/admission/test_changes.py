@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from admission_world import AdmissionWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from dra_operator.kubectl.cli import main
 from kueue_model import admission_check, is_true, pods_of, workload
 from objects import Make, Obj
 
@@ -232,3 +235,38 @@ async def test_a_template_that_is_of_no_use_is_named_with_its_fault(
             world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
         world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
         await world.until("it runs", lambda: len(world.pods("train")) == 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (None, "there is no AdmissionCheck devices: create it, or correct admissionChecksStrategy"),
+        (admission_check(), "nobody answers it: no operator runs with --controllers auto,admission"),
+        (admission_check(controller="dra.kopf.dev/fits"), "no controller dra.kopf.dev/fits has taken it"),
+        (
+            {**admission_check(), "status": {"conditions": [{"type": "Active", "status": "False", "message": "no x"}]}},
+            "nobody answers it: no x",
+        ),
+        ({**admission_check(), "status": {"conditions": [{"type": "Active", "status": "True"}]}}, ""),
+    ],
+    ids=["missing", "off", "misspelt", "inactive", "answered"],
+)
+async def test_why_says_why_nobody_answers_a_check(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], check: Obj | None, words: str
+) -> None:
+    world.api.drop(ADMISSION_CHECKS, "devices")
+    world.api.add(ADMISSION_CHECKS, admission_check("other", "example.com/x"))
+    if check is not None:
+        world.api.add(ADMISSION_CHECKS, check)
+    job = workload("train", 1)
+    pending = {"name": "devices", "state": "Pending", "message": "", "lastTransitionTime": world.now}
+    world.api.add(WORKLOADS, {**job, "status": {"admissionChecks": [pending]}})
+    kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
+    items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+    said = capsys.readouterr().out
+    assert words in said
+    assert ("nobody answers" in said or "there is no" in said) is bool(words)
+    assert "its quota is all that Kueue looks at" not in said

@@ -25,7 +25,14 @@ from dra_operator.admission.planner import (
     ViewSettings,
     planned_sets,
 )
-from dra_operator.admission.workloads import CheckStage, own_checks, rank_of_promise, stage_of
+from dra_operator.admission.workloads import (
+    CONTROLLER_NAME,
+    CheckStage,
+    CheckState,
+    own_checks,
+    rank_of_promise,
+    stage_of,
+)
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.placing import NotPlaced, Placing
@@ -44,6 +51,7 @@ from .waiting import why_waiting
 ROLE: Final = (
     "the ClusterRole dra-viewer-admission in manifests/components/admission/rbac.yaml allows it: have it bound to you"
 )
+CHECKS: Final = "admissionchecks.kueue.x-k8s.io"
 PROMISE_SECONDS: Final = 300.0
 """Seconds for which a promise counts: the default of the setting ``admission-promise``."""
 SHOWN_WORKLOAD_NODES: Final = 8
@@ -94,21 +102,44 @@ def _state(workload: Workload) -> str:
 
 
 def _checks(seen: Observed, workload: Workload) -> Iterator[str]:
-    ours = own_checks(seen.every(AdmissionCheck)).known
+    known = {it.metadata.name: it for it in seen.every(AdmissionCheck)}
+    ours = own_checks(known.values()).known
     states = workload.status.admission_checks or ()
     for state in states:
-        whose = "" if state.name in ours or not ours else ", of another controller"
+        whose = "" if state.name in ours or state.name not in known else ", of another controller,"
         since = f" since {state.last_transition_time}" if state.last_transition_time else ""
         text = f": {state.message}" if state.message else ""
         yield f"admission check {state.name}{whose} is {state.state or 'Pending'}{since}{text}"
         if state.name in ours and state.retry_count:
             yield f"  it was retried {counted(state.retry_count, 'time')}"
+        if state.state in ("", CheckState.PENDING) and CHECKS not in seen.unseen:
+            yield from _unanswered(state.name, known.get(state.name))
     evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
     if evicted is not None and evicted.status == "True" and evicted.message:
         yield f"it was evicted, {evicted.reason}: {evicted.message}"
     if not any(state.name in ours for state in states):
         named = "names none of the operator" if ours else "is asked of no check of the operator"
-        yield f"its queue {named}: its quota is all that Kueue looks at (docs/kueue.md)"
+        alone = "" if states else ": its quota is all that Kueue looks at"
+        yield f"its queue {named}{alone} (docs/kueue.md)"
+
+
+def _unanswered(name: str, check: AdmissionCheck | None) -> Iterator[str]:
+    """Say why nobody answers a check, if that is so."""
+    if check is None:
+        yield f"  there is no AdmissionCheck {name}: create it, or correct admissionChecksStrategy of the ClusterQueue"
+        return
+    active = next((it for it in check.status.conditions or () if it.type == "Active"), None)
+    if active is not None and active.status == "True":
+        return
+    if active is not None and active.message:
+        yield f"  nobody answers it: {active.message}"
+    elif check.spec.controller_name == CONTROLLER_NAME:
+        yield "  nobody answers it: no operator runs with --controllers auto,admission (docs/kueue.md)"
+    else:
+        yield (
+            f"  nobody answers it: no controller {check.spec.controller_name or '<none>'} has taken it; that of the "
+            f"operator is {CONTROLLER_NAME}"
+        )
 
 
 def _say_fit(report: Report, seen: Observed, settings: Settings, workload: Workload, seconds: float) -> None:
