@@ -286,7 +286,7 @@ async def test_a_uid_that_is_no_file_name_is_refused(node: NodeWorld, uid: str) 
 
 FAILING: list[tuple[str, int]] = [
     (call, number)
-    for call in ("tempfile.mkstemp", "os.replace", "os.fsync", "pathlib.Path.read_bytes", "pathlib.Path.open")
+    for call in ("tempfile.mkstemp", "os.replace", "os.fsync", "pathlib.Path.read_bytes", "os.open")
     for number in (errno.ENOSPC, errno.EMFILE)
 ]
 
@@ -763,14 +763,14 @@ def bad_sector(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """A file that the disk cannot read any more."""
 
     def spoil(path: Path) -> None:
-        opened = Path.open
+        opened = os.open
 
-        def fail(self: Path, *args: Any, **named: Any) -> Any:
-            if self == path and path.exists():
-                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
-            return opened(self, *args, **named)
+        def fail(name: Any, flags: int, *args: Any, **named: Any) -> int:
+            if name == path and path.exists():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(name))
+            return opened(name, flags, *args, **named)
 
-        monkeypatch.setattr(Path, "open", fail)
+        monkeypatch.setattr("os.open", fail)
 
     return spoil
 
@@ -786,7 +786,43 @@ async def _others_go_on(node: NodeWorld) -> None:
     assert {claim.name for claim in node.prepared.claims()} >= {"b", "c"}
 
 
-@pytest.mark.parametrize("damage", [_into_a_folder, _copied], ids=["a folder in its place", "a copy beside it"])
+def _linked_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def _into_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [_linked_to_itself, _into_a_pipe])
+async def test_what_stands_in_place_of_a_record_frees_no_device_and_goes_with_its_claim(
+    node: NodeWorld, damage: Callable[[Path], None]
+) -> None:
+    """The link refused every claim of the node, and a pipe blocked the plugin for ever."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims/uid-of-a.json"
+    damage(path)
+    node.start()
+    assert isinstance(await refused(node, allocated("a", "p/gpu-0")), CheckpointCorrupted)
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert path.name not in [each.name for each in path.parent.iterdir()]
+    await prepared(node, allocated("b", "p/gpu-0"))
+
+
+async def test_a_file_in_place_of_the_metadata_keeps_no_claim_from_being_unprepared(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    (node.root / "metadata").write_text("")
+    assert await node.prepared.unprepare(ref("a")) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_into_a_folder, _copied, _linked_to_itself, _into_a_pipe],
+    ids=["a folder in its place", "a copy beside it", "a link to itself", "a pipe"],
+)
 async def test_what_is_no_record_stops_no_other_claim(node: NodeWorld, damage: Callable[[Path], None]) -> None:
     """Every claim of the node was refused, and no CDI file came back at a start."""
     await prepared(node, allocated("a", "p/gpu-0"))
@@ -817,11 +853,11 @@ async def test_a_record_that_cannot_be_read_for_a_while_refuses_all_claims(
     await prepared(node, allocated("a", "p/gpu-0"))
     node.start()
 
-    def fail(self: Path, *args: Any, **named: Any) -> Any:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(self))
+    def fail(name: Any, *args: Any, **named: Any) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(name))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", fail)
+        patch.setattr("os.open", fail)
         assert "Too many open files" in str(await refused(node, allocated("b", "p/gpu-0")))
     assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
 

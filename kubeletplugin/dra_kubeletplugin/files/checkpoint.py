@@ -28,6 +28,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -52,9 +53,10 @@ _CLOCK_ADJUSTMENT_SECONDS = 60.0
 """Seconds by which a clock may be set back after a boot before a file of that boot would seem older than the boot."""
 _HELD = ".held"
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
-_LASTING = frozenset({errno.EIO, errno.EISDIR})
-"""Errors of reading one file that stay: a bad sector, a folder in its place. Others, such as too many open files, may
-concern all files and pass; to go on without records then would give devices away that are in use."""
+_LASTING = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
+"""Errors of reading one file that stay: a bad sector; a folder, a link or a socket in its place. Others, such as too
+many open files, may concern all files and pass; to go on without records then would give devices away that are in
+use."""
 
 Phase = Literal["preparing", "prepared", "unpreparing"]
 
@@ -213,9 +215,13 @@ class ClaimRecords:
         """Return the record of a claim, or None if there is none, or a damaged one of an earlier boot."""
         path = self.path(uid)
         try:
-            with path.open("rb") as file:
+            # Neither a link, which may lead anywhere, nor a pipe, which would block the plugin.
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise CheckpointCorrupted(path, "it is no regular file")
                 unwritten = self._unwritten.get(uid)
-                if unwritten and unwritten.version == _version(os.fstat(file.fileno())):
+                if unwritten and unwritten.version == _version(found):
                     return unwritten.record
                 return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
         except FileNotFoundError:
@@ -316,7 +322,7 @@ class ClaimRecords:
         path = self.path(uid)
         try:
             for file in (path, self._held_path(uid)):  # the second alone says nothing
-                if file.exists():  # a disk that is read-only refuses to remove what is not there
+                if os.path.lexists(file):  # a disk that is read-only refuses to remove what is not there
                     file.unlink(missing_ok=True)
             self._unwritten.pop(uid, None)
             self._known.pop(path.name, None)
@@ -384,7 +390,7 @@ class ClaimRecords:
                 for entry in entries:
                     if _is_record(entry.name):
                         with suppress(FileNotFoundError):  # another instance has just unprepared the claim
-                            yield entry.name, _version(entry.stat())
+                            yield entry.name, _version(entry.stat(follow_symlinks=False))
         except OSError as error:
             raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
 
@@ -397,7 +403,7 @@ class ClaimRecords:
         for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
         for path in self.folder.glob(f"*{_HELD}"):
-            if not path.with_suffix(".json").exists():
+            if not os.path.lexists(path.with_suffix(".json")):
                 path.unlink(missing_ok=True)
 
     def path(self, uid: str) -> Path:
@@ -440,7 +446,7 @@ def boot_time() -> float | None:
 def _content(path: Path) -> bytes | None:
     """Return the content of a small file, or None if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return file.read(_LARGEST_RECORD_BYTES)
     except OSError:
         return None

@@ -237,7 +237,7 @@ class MetadataFiles:
         """Remove the files of a claim; none is fine."""
         try:
             shutil.rmtree(self._folder / uid)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             raise ClaimError(f"cannot remove the device metadata {self._folder / uid}: {error}") from error

@@ -172,7 +172,7 @@ class Judge:
         """All claims of a pod are."""
         for claim in pod.claims:
             self._asked[claim.uid] = "unprepared"
-            if (self._records / f"{claim.uid}.json").exists():
+            if os.path.lexists(self._records / f"{claim.uid}.json"):
                 self.find(f"claim {claim.uid} was unprepared, its record is left")
             if claim.uid in self._hardware.set_up:
                 self.find(f"claim {claim.uid} was unprepared, the driver still has it set up")
@@ -246,11 +246,20 @@ class Judge:
         """What a container that starts now would get."""
         return {node for given in dict(self._given(uid)).values() for node in given.nodes}
 
-    def tear(self, path: Path) -> None:
-        """A record loses its end."""
-        with suppress(ValueError):  # it was torn before
+    def tear(self, path: Path, how: str) -> None:
+        """A record loses its end, or a link to itself or a pipe is in its place."""
+        if not path.is_file():
+            return  # it was torn before
+        with suppress(ValueError):
             self._torn[path.stem] = _claim_in(path)
-        path.write_bytes(path.read_bytes()[:-7])
+        if how == "end":
+            path.write_bytes(path.read_bytes()[:-7])
+            return
+        path.unlink()
+        if how == "link":
+            path.symlink_to(path)
+        else:
+            os.mkfifo(path)
 
     def is_torn(self, uid: str) -> bool:
         """Whether the record of the claim was damaged."""
@@ -258,7 +267,7 @@ class Judge:
 
     def torn(self) -> Iterator[Claim]:
         """The claims in damaged records: their devices stay theirs, also if they are allocated others by now."""
-        return (claim for uid, claim in self._torn.items() if (self._records / f"{uid}.json").exists())
+        return (claim for uid, claim in self._torn.items() if os.path.lexists(self._records / f"{uid}.json"))
 
     def files(self) -> list[Path]:
         """The CDI files of the driver."""

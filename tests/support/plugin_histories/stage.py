@@ -331,10 +331,11 @@ class Stage:
                 path.write_bytes(b"")
 
     def damage_record(self, step: Step) -> None:
-        """One record is torn."""
+        """One record is torn, or replaced by what is no file."""
         records = sorted((self._root / "data" / "claims").glob("[!.]*.json"))
         if records:
-            self.judge.tear(records[int(step.number * len(records))])
+            how = ("end", "end", "link", "pipe")[int(step.number * 1e6) % 4]
+            self.judge.tear(records[int(step.number * len(records))], how)
 
     def disturb(self, step: Step, folders: set[str]) -> None:
         """The disk takes nothing for a while."""
