@@ -92,6 +92,7 @@ scheduling/gangs.py Gangs.begin look_again  said: gang-joins
 scheduling/gangs.py Gangs._ask_later Decided  said: gang-unanswered, gang-joins
 scheduling/gangs.py Gangs._await_claims look_again  said: gang-lacks-claims
 scheduling/gangs.py Gangs._await_claims Decided  said: gang-lacks-claims
+scheduling/gangs.py Gangs._is_recorded_in Decided  said: gang-records
 scheduling/gangs.py Gangs._is_unsure look_again  below 5 s: at once
 scheduling/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._go_on Postponed  said: slow-plan
@@ -245,7 +246,7 @@ def test_a_decision_without_a_follow_up_says_for_what_the_pod_waits() -> None:
             if not any(word.arg == "waits_for" for word in node.keywords):
                 mute.add(f"{path.name} {ast.unparse(node)}")
     assert mute == {
-        "gangs.py Decided()",  # of _await_claims, which has a time of its own
+        "gangs.py Decided()",  # of _await_claims and _is_recorded_in, for which another pod speaks, within its time
         "cycle.py Decided()",  # of _await_claims as well, and for a pod that has its node or is not ours
         "cycle.py Decided(None, attempt.spent)",  # patience
     }
@@ -539,6 +540,18 @@ def gang_lacks_claims() -> World:
     return world
 
 
+def gang_records() -> World:
+    """Claims of a gang are made, and to record their names in the pods is not answered."""
+    world = gang(base())
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    for name in ("pod-0", "pod-1"):
+        world.api.change(PODS, f"ns/{name}", lambda it: it["spec"].update(resourceClaims=[Make.FROM_TEMPLATE]))
+    # Where devices are abundant a pod is planned with the names that are being recorded.
+    return at_the_start(
+        unanswered(world, is_record), lambda placer, _: placer._context.delayed_deletion.abundance.placed()
+    )
+
+
 def _from_template() -> Obj:
     return {"resourceClaimTemplateName": "tmpl"}
 
@@ -586,6 +599,7 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ),
     ("slow-plan", slow_plan, "still looking for a node"),
     ("gang-lacks-claims", gang_lacks_claims, "waits for pod pod-1 of its gang"),
+    ("gang-records", gang_records, "waits until its claims are recorded"),
 )
 """Name, the cluster, and the words that the condition of a pod says, or an event about it."""
 

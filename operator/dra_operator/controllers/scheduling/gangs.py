@@ -37,7 +37,7 @@ from dra_operator.controllers.scheduling.gang import (
 from dra_operator.controllers.scheduling.gang_binding import GangBinding, MemberBinding
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import MakesRoom
-from dra_operator.controllers.scheduling.report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from dra_operator.controllers.scheduling.report import NOT_ANSWERED, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, NotTried, Snapshot, pre_filter
@@ -229,11 +229,11 @@ class Gangs:
         if known.teller.key != pod.key:
             if known.is_told and is_other:
                 self._context.look_again(known.teller.key)
-            return Decided()
+            return self._is_recorded_in(pod)
         left = known.since + self._context.times.unmade_gang_claims - now
         if left > 0:
             self._context.look_again(pod.key, left)
-            return Decided()
+            return self._is_recorded_in(pod)
         found = pre_filter(lacking, self._snapshot())
         if not isinstance(found, NotTried):
             return Decided()
@@ -241,6 +241,14 @@ class Gangs:
         text = f"waits for pod {lacking.metadata.name} of its gang, which {found.text}"
         others = [it for it in self._cluster.members_of(gang)[1] if not self._cluster.lacks_generated_claim(it)]
         return Decided(partial(self._tell_all, progress, known, gang, others, UNSCHEDULABLE, text))
+
+    def _is_recorded_in(self, pod: Pod) -> Decided:
+        """Nothing is to be said for the gang. A pod whose claims are made and being recorded in it says so itself if
+        that lasts: the others are told for which pod they wait."""
+        known = self._cluster.pods.get(pod.key)  # without the names that are foreseen
+        if known is not None and self._cluster.lacks_generated_claim(known):
+            return Decided(waits_for=f"waits until its claims are recorded: it {NOT_ANSWERED}")
+        return Decided()
 
     # --- too few pods ---
 
