@@ -6,7 +6,8 @@ the pod does not get, or for nodes by a selector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from allocator_agreement import laboratory
 from allocator_lab import Json, Lab, claim, device, first_available, lab, make_node, pool, request, sub
 from allocator_problems import LocalMaker, Maker, make_case
-from dra_api.codec import convert
+from dra_api.codec import DecodeError, convert
 from dra_api.core import Node
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import Semantics
@@ -23,7 +24,7 @@ from dra_operator.scheduling.state import LoadedNode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placement_lab import case, pod
-from rounds import fewer
+from rounds import fewer, fresh
 
 ALL: Json = {"allocationMode": "All"}
 MODEL = 'device.attributes["drv"].model == "A"'
@@ -221,3 +222,148 @@ def test_a_pool_of_a_driver_that_cannot_be_meant_is_nothing_to_a_request_for_all
         for slice_ in broken(fault, "x", "other", nodeName="n1"):
             made.allocator.inventory.put_slice(slice_)
         assert made.devices() == [["r=drv/p/d"]], fault
+
+
+# --- anything at all in a slice or a node ---
+
+NASTY: tuple[Any, ...] = (
+    *("", "x" * 63, "x" * 300, "A b", "a/b/c", "0", "-1", "1e400", "9223372036854775807Gi", "NaN", "0x10", "é"),
+    *(0, -1, 1, 2**31, 2**63 - 1, True, False, None),
+    *([], {}, [{}], [None], {"": {}}, [BAD_SELECTOR], {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}),
+)
+"""Values that no field likes."""
+EXTRAS: tuple[tuple[str, Any], ...] = (
+    (
+        "taints",
+        [{"key": "k", "effect": "NoExecute"}, {"effect": "Unknown"}, {"key": "k", "value": "v", "effect": "None"}],
+    ),
+    ("bindingConditions", ["ready", "ready"]),
+    ("bindingFailureConditions", ["x" * 400]),
+    ("bindsToNode", True),
+    ("allowMultipleAllocations", True),
+    ("capacity", {"drv/mem": {"value": "4", "requestPolicy": {"validRange": {"min": "8", "max": "1", "step": "0"}}}}),
+    ("capacity", {"drv/mem": {"value": "4", "requestPolicy": {"default": "9", "validValues": []}}}),
+    ("capacity", {"drv/mem": {"value": "1", "requestPolicy": {"default": "-1", "validRange": {"min": "-5"}}}}),
+    ("consumesCounters", [{"counterSet": "none", "counters": {"slots": {"value": "1"}}}] * 2),
+    ("consumesCounters", [{"counterSet": "set", "counters": {"slots": {"value": "-9223372036854775808"}}}]),
+    ("attributes", {"model": {}, "k": {"int": 1, "string": "A"}, "a/b/c": {"bool": True}, "": {"version": "1"}}),
+    (
+        "attributes",
+        {"model": {"string": "x" * 70}, "k": {"int": 2**63 - 1}, "l": {"ints": []}, "v": {"version": "01.x"}},
+    ),
+    ("nodeAllocatableResourceMappings", {"cpu": {"capacityKey": "none"}, "": {"allocationMultiplier": "-1"}}),
+    ("nodeName", "elsewhere"),
+    ("allNodes", False),
+)
+"""Fields of a device that few drivers set, with values that none should."""
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to all values inside."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [it for key, inner in items for it in ((*path, key), *places_in(inner, (*path, key)))]
+
+
+def spoilt(source: Random, obj: Json, kept: frozenset[str]) -> Json:
+    """The object with some values replaced, but for those below ``kept``: where it is must stay as it is."""
+    made: Json = deepcopy(obj)
+    for _ in range(source.randint(1, 3)):
+        paths = [it for it in places_in(made) if len(it) > 1 and kept.isdisjoint(it)]
+        if not paths:
+            break
+        *way, last = source.choice(paths)
+        inside: Any = made
+        for key in way:
+            inside = inside[key]
+        if source.random() < 0.15 and isinstance(inside, dict):
+            del inside[last]
+        else:
+            inside[last] = deepcopy(source.choice(NASTY))
+    return made
+
+
+def spoilt_slices(source: Random, problem: Json, where: Json) -> Iterator[ResourceSlice]:
+    """Slices of pools of their own: those of a fault, or of the problem itself, with anything in them."""
+    number, driver = source.randrange(10**6), source.choice(("drv", "other", "third"))
+    slices = FAULTS[source.choice(list(FAULTS))](**where)
+    if problem["slices"] and source.random() < 0.5:
+        slices = [deepcopy(it) for it in problem["slices"]]
+        for it in slices:
+            for field in ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"):
+                it["spec"].pop(field, None)
+            it["spec"] |= where
+    for count, it in enumerate(slices):
+        for entry in it["spec"].get("devices") or ():
+            if source.random() < 0.4:
+                name, value = source.choice(EXTRAS)
+                entry[name] = deepcopy(value)
+        made = spoilt(source, it, KEPT)
+        # Another pool than those of the problem: a pool that is spoilt where the pod fits is another matter.
+        made["metadata"] = {"name": f"spoilt-{number}-{count}"}
+        about = made["spec"].get("pool")
+        made["spec"] |= {"driver": driver}
+        if isinstance(about, dict):
+            about["name"] = f"spoilt-{number}"
+        try:
+            yield convert(ResourceSlice, made)
+        except DecodeError:  # the operator keeps it apart
+            continue
+
+
+KEPT = frozenset({"metadata", "nodeName", "nodeSelector", "allNodes"})
+NODE = {
+    "metadata": {"name": "n", "labels": {"zone": "a"}, "annotations": {}},
+    "spec": {"unschedulable": False, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]},
+    "status": {
+        "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10", "example.com/gpu": "1"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "images": [{"names": ["a"], "sizeBytes": 1}],
+    },
+}
+
+
+def spoilt_node(source: Random) -> LoadedNode | None:
+    """A node with anything in it; None if it cannot be read."""
+    made = spoilt(source, NODE, frozenset({"name"}))
+    name = source.choice(("spoilt", "x" * 253, "UPPER case", "a.b"))
+    made["metadata"] = {**(made["metadata"] if isinstance(made["metadata"], dict) else {}), "name": name}
+    try:
+        return LoadedNode(convert(Node, made), {})
+    except DecodeError:
+        return None
+
+
+def spoils(seed: int, semantics: Semantics | None = None) -> str | None:
+    """Why a pod waits that fitted before slices and nodes came with anything in them; None if it does not."""
+    source = Random(seed)
+    problem = make_case(source, source.choice((Maker, LocalMaker)))
+    made = laboratory(problem, semantics)
+    nodes = [*map(with_room, problem["nodes"]), with_room({"metadata": {"name": "far", "labels": {}}})]
+    before = attempt(made, nodes)
+    if not isinstance(before, Plan):
+        return None
+    others = [node.metadata.name for node in nodes if node.metadata.name != before.node]
+    states = [LoadedNode(node, {}) for node in nodes]
+    for _ in range(source.randint(1, 4)):
+        where: Json = {"nodeName": source.choice(others)}
+        if source.random() < 0.2 and before.node != "far":
+            where = {"nodeSelector": source.choice(list(SELECTORS.values()))}
+        for slice_ in spoilt_slices(source, problem, where):
+            made.allocator.inventory.put_slice(slice_)
+        if (node := spoilt_node(source)) is not None and node.name not in {it.name for it in states}:
+            states.insert(source.randint(0, len(states)), node)
+        after = decided(plan(case(pod(), made.claims, states, made.allocator, usage=made.usage)))
+        if not isinstance(after, Plan):
+            return after.message
+    return None
+
+
+def test_nothing_that_stands_in_a_slice_or_a_node_makes_a_pod_wait_that_fitted_elsewhere() -> None:
+    seeds = [*range(fewer(150)), *fresh(150)]
+    assert {seed: why for seed in seeds if (why := spoils(seed)) is not None} == {}
+
+
+def test_what_stands_in_slices_holds_pods_back_where_a_node_fails_the_attempt() -> None:
+    """So that the test above is worth something: the reference gives up at the first node with an error."""
+    reference = Semantics.reference()
+    assert any(spoils(seed, reference) is not None for seed in range(200))
