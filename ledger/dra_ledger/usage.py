@@ -341,10 +341,12 @@ class AllocatedDevices:
 
     def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
         """Devices of the stored allocation that another claim holds as well, which only another writer can cause."""
-        allocation = self._stored.get(claim.metadata.uid)
-        results = allocation.results if allocation is not None else ()
-        whole = [result for result in results if not result.admin_access]
-        return [device for result in whole if self._held_twice(device := DeviceId.of(result), result.share_id)]
+        allocation, found = self._stored.get(claim.metadata.uid), list[DeviceId]()
+        for result in allocation.results if allocation is not None else ():
+            device = DeviceId.of(result)
+            if not result.admin_access and self._held_twice(device, result.share_id):
+                found.append(device)
+        return found
 
     def holds(self, uid: str) -> bool:
         """Whether the claim has devices, on the server or on the way there."""
@@ -362,6 +364,10 @@ class AllocatedDevices:
         now = self._stored.get(uid) or (flying.allocation if flying else None)
         before = self._counted.get(uid)
         if now is before or now == before:
+            return
+        # The server's answer adds a time. The same devices are in use, so nothing is to be worked out anew.
+        if now is not None and before is not None and now.results == before.results:
+            self._counted[uid] = now
             return
         if before is not None:
             self.usage.remove(before)

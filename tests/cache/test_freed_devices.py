@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_api.codec import convert
+from dra_api.codec import convert, to_dict
 from dra_api.resource import AllocationResult
 from dra_ledger import usage as freed_devices
-from dra_ledger.usage import FreedDevices
+from dra_ledger.cel_language import CelSelectors
+from dra_ledger.usage import AllocatedDevices, FreedDevices
+from dra_operator.allocator import Features, Inventory
 
 
 def allocation(*devices: str, **more: Any) -> AllocationResult:
@@ -54,6 +56,21 @@ def test_who_only_looked_at_a_device_neither_frees_it_nor_takes_it() -> None:
     devices.freed(allocation("a"))
     devices.taken(allocation("a", adminAccess=True))
     assert devices.any_since(0)
+
+
+def test_an_answer_that_only_adds_a_time_has_nothing_worked_out_anew() -> None:
+    features = Features()
+    devices = AllocatedDevices(Inventory(features, language=CelSelectors(features)))
+    devices.stored("claim", allocation("a"))
+    revision, number = devices.usage.revision, devices.freed_devices.number
+    with_time = convert(AllocationResult, {**to_dict(allocation("a")), "allocationTimestamp": "2026-11-29T12:00:00Z"})
+    devices.stored("claim", with_time)
+    assert (devices.usage.revision, devices.freed_devices.number) == (revision, number)
+    assert dict(devices.holders()) == {"claim": with_time}
+    devices.stored("claim", allocation("b"))
+    assert [str(device) for device in devices.usage.devices()] == ["drv/p/b"]
+    devices.stored("claim", None)
+    assert not list(devices.usage.devices())
 
 
 def test_of_very_many_the_first_are_forgotten_and_pods_tried_before_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:

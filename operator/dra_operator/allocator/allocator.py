@@ -294,23 +294,21 @@ class Decision:
                 view = self._inventory.view(self._node)
                 state = self._states.get(view, self._usage, admin_exempt=self._admin_exempt)
                 self._search = Search(NodeProblem(state, self._program), Pruner, self._order)
-            self._run(self._search, steps)
+            search = self._search
+            # The steps of both attempts count against one budget, so that the second one doubles no costs.
+            before = search.steps
+            solved = search.run(min(steps, self._budget - self._steps))
+            self._steps += search.steps - before
+            if solved:
+                self._solved(search)
+            elif solved is False:
+                self._refused(search)
+            # Asked last: a search that ends with its last step has an answer.
+            elif self._steps >= self._budget:
+                self.outcome = GaveUp(self._node.metadata.name, self._steps)
         except AllocationError as error:
             self._failed(error)
         return self.outcome
-
-    def _run(self, search: Search, steps: int) -> None:
-        # The steps of both attempts count against one budget, so that the second one doubles no costs.
-        before = search.steps
-        solved = search.run(min(steps, self._budget - self._steps))
-        self._steps += search.steps - before
-        if solved:
-            self._solved(search)
-        elif solved is False:
-            self._refused(search)
-        # Asked last: a search that ends with its last step has an answer.
-        elif self._steps >= self._budget:
-            self.outcome = GaveUp(self._node.metadata.name, self._steps)
 
     def _solved(self, search: Search) -> None:
         picks, features = search.picks(), self._inventory.features
