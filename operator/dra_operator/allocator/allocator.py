@@ -286,8 +286,10 @@ class Decision:
 
     def advance(self, steps: int = INTERRUPT_STEPS) -> Outcome | None:
         """Works for at most so many steps; None if that was not enough."""
-        if self.outcome is not None:
-            return self.outcome
+        # A name of its own: of a field that was None here, compiled code would expect that the calls below leave it so.
+        known = self.outcome
+        if known is not None:
+            return known
         try:
             if self._search is None:
                 # All that is fatal before the search is raised in here, and is the outcome then.
