@@ -21,10 +21,12 @@ speaks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .api_resources import Resource
 from .releases.release import Release
+
+if TYPE_CHECKING:
+    from .api_resources import Resource  # loads dataclasses, which a program that asks the ledger once need not
 
 GROUP: Final = "resource.k8s.io"
 SCHEDULING: Final = "scheduling.k8s.io"
