@@ -237,9 +237,11 @@ class MetadataFiles:
         """Remove the files of a claim; none is fine."""
         try:
             shutil.rmtree(self._folder / uid)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             pass
         except OSError as error:
+            if os.path.lexists(self._folder) and not self._folder.is_dir():
+                return  # what is there instead has no files of claims
             raise ClaimError(f"cannot remove the device metadata {self._folder / uid}: {error}") from error
 
     def sweep(self, *, keep: Iterable[str]) -> None:
