@@ -334,3 +334,21 @@ def test_fails_with_its_kind(expression: str, kind: str) -> None:
 )
 def test_errors_are_absorbed_where_they_do_not_matter(expression: str) -> None:
     assert Selector(expression, ENVIRONMENT).matches(DEVICE) is True
+
+
+BOUNDS = (("int", "", -(2**63), 2**63 - 1), ("uint", "u", 0, 2**64 - 1))
+
+
+@pytest.mark.parametrize(("kind", "suffix", "least", "most"), BOUNDS)
+@pytest.mark.parametrize(("operator", "back"), [("+", -1), ("-", 1), ("*", 0)])
+def test_numbers_reach_their_bounds_and_go_no_further(
+    kind: str, suffix: str, least: int, most: int, operator: str, back: int
+) -> None:
+    """``one`` is no constant, so that the expression is not computed beforehand."""
+    one = f"{kind}(size(device.driver) / size(device.driver))"
+    bound = least if operator == "-" else most
+    exact = f"{bound + back}{suffix} {operator} {one} == {bound}{suffix}"
+    assert Selector(exact, ENVIRONMENT).matches(DEVICE) is True
+    beyond = f"{bound}{suffix} {operator} ({one} + {one if operator == '*' else f'0{suffix}'}) == {bound}{suffix}"
+    with pytest.raises(EvaluationError, match="overflow"):
+        Selector(beyond, ENVIRONMENT).matches(DEVICE)
