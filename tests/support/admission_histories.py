@@ -190,7 +190,8 @@ class History:
                 known = self.world.api.objects.get((RESOURCE_FLAVORS, "", FLAVOR))
                 spec = known["spec"] if known is not None else {}
                 self._labels.setdefault(uid, spec.get("nodeLabels") or {})
-                if not check_of(obj):
+                # Without a check there was no promise, and the flavor may have changed after it, before the admission.
+                if not check_of(obj) or self._labels[uid].get(POOL) == "b":
                     self._harmed.add(uid)
             else:
                 self._labels.pop(uid, None)
