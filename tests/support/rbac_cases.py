@@ -12,7 +12,6 @@ from bare_client import PATCH, Answer, Client
 Json = dict[str, Any]
 API = "rbac.authorization.k8s.io"
 RBAC = f"/apis/{API}/v1"
-IN_DEFAULT = f"{RBAC}/namespaces/default"
 _PATHS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",
           "RoleBinding": "rolebindings"}  # fmt: skip
 

@@ -120,10 +120,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """What would have happened to it meanwhile happens now, in the same order."""
         self._soon += self._held.pop(owner, ())
 
-    def is_paused(self) -> bool:
-        """Whether an owner is."""
-        return bool(self._held)
-
     async def end_all(self) -> None:
         """Cancel all other tasks that are not over, and wait for them."""
         for owner in list(self._held):
