@@ -46,7 +46,7 @@ def use(
     allocated = {"allocation": {"devices": {"results": list(results)}}, "reservedFor": list(reserved)}
     held = claim("c", wants(), status=allocated)
     device = convert(Device, {"name": "d", "nodeAllocatableResources": brings})
-    return node_use(by or using(), [(held, held.results)], lambda _: device, is_group_idle=True, **options)
+    return node_use(by or using(), [(held, held.results)], lambda _: device, **{"is_group_idle": True, **options})
 
 
 def amounts(found: NodeUse | Obstacle) -> dict[str, str]:
@@ -118,6 +118,18 @@ def test_a_claim_with_a_mapped_device_is_for_one_pod(brings: Json, uid: str, tex
     """A claim with nothing but overhead may be shared."""
     found = use(brings, [result(cpus="1")], reserved=[{"resource": "pods", "name": "x", "uid": uid}])
     assert (found.text if isinstance(found, Obstacle) else "") == text
+
+
+@pytest.mark.rule("K37-NA-05")
+@pytest.mark.parametrize(("is_group_idle", "is_shared"), [(True, False), (False, True)])
+def test_a_mapped_device_of_a_group_is_shared_once_a_pod_of_it_is_placed(
+    *, is_group_idle: bool, is_shared: bool
+) -> None:
+    """While none is, the claim goes back with the next attempt."""
+    of_group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
+    member = using(schedulingGroup={"podGroupName": "g"})
+    found = use(CPUS, [result(cpus="1")], member, [of_group], is_group_idle=is_group_idle)
+    assert isinstance(found, Obstacle) is is_shared
 
 
 @pytest.mark.rule("K37-NA-04")
