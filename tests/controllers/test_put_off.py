@@ -663,6 +663,15 @@ def test_each_pod_of_a_gang_says_that_the_requests_for_it_are_not_answered() -> 
     assert told == {"pod-0", "pod-1"}
 
 
+async def test_a_pod_that_waits_for_two_things_says_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writes of its condition at once would end in any order, and the end of the second one in an error."""
+    world = refused()
+    control = world.start()
+    late, waiting = control._late_work, world.cluster.pods.get("ns/pod")
+    monkeypatch.setattr(late, "_late_pods", lambda: iter([(waiting, "waits for one"), (waiting, "waits for another")]))
+    assert [text for _, text in late.look()] == ["waits for one"]
+
+
 def test_pods_that_are_late_are_told_a_few_at_a_time() -> None:
     """A server that is slow must not get a write more for each of many pods."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -335,6 +335,8 @@ class Judge:
             case "written" | "claims written":
                 # An event does where no condition says anything else.
                 shown = said or "".join(events[-1:])
+                if "turn" in shown and Key("placement", key) in self._world.control.queues.of("placement")._ready:
+                    return None  # it waits for both
                 if "answers of the API server" not in shown and "retrying" not in shown:
                     return f"untold write: the pod says {shown!r}"
             case "in line" | "claims in line" if not any(

@@ -174,13 +174,14 @@ class LateWork:
         shown = {uid: shown_reason(pod) for (uid, _), pod in late.items()}
         # What was said and is not shown was put off, or could not be written. It must not keep the others from theirs.
         news = sorted((it for it in late if shown[it[0]] != it[1]), key=lambda it: it in self._said)
-        found = []
+        found, telling = [], set(self._telling)
         for uid, text in news[: max(0, PODS_TOLD_AT_ONCE - len(self._telling))]:
             # A condition would make the binding that is under way conflict, so it is written only over an old one.
             is_event = text == NOT_ANSWERED and shown[uid] is None and not is_placeholder(late[uid, text])
             if is_event and (uid, text) not in self._said:
                 self._events.post(late[uid, text], EventReason.FAILED_SCHEDULING, text)
-            elif not is_event and uid not in self._telling:
+            elif not is_event and uid not in telling:
+                telling.add(uid)  # a pod may wait for two things at once, and says one at a time
                 found.append((late[uid, text], text))
             self._said.add((uid, text))
         return found
