@@ -6,8 +6,8 @@ example that of the node. A set of devices is a whole number: bit i stands for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from dra_api.resource import DeviceRequestAllocationResult, ResourceSlice
 
@@ -99,14 +99,23 @@ class Journal(Generic[Key]):
 Value = TypeVar("Value")
 
 
+LONG_CHARACTERS: Final = 2048
+"""Selectors of more characters are not kept by a node or pool: tenants write them, and there are many of both."""
+
+
+def are_short(expressions: Collection[str]) -> bool:
+    """Return whether selectors are short enough to be the key of a memory that each node or pool has."""
+    return sum(map(len, expressions)) <= LONG_CHARACTERS
+
+
 class Memo(Generic[Key, Value]):
-    """At most ``limit`` entries."""
+    """At most ``limit`` entries, of keys that ``keeps`` accepts."""
 
-    __slots__ = ("_entries", "_limit")
+    __slots__ = ("_entries", "_keeps", "_limit")
 
-    def __init__(self, limit: int = 64) -> None:
+    def __init__(self, limit: int = 64, keeps: Callable[[Key], bool] | None = None) -> None:
         self._entries: dict[Key, Value] = {}
-        self._limit = limit
+        self._limit, self._keeps = limit, keeps
 
     def get(self, key: Key) -> Value | None:
         """The value of the key, if it is still there."""
@@ -114,6 +123,8 @@ class Memo(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> Value:
         """Keeps a value, and returns it."""
+        if self._keeps is not None and not self._keeps(key):
+            return value
         if len(self._entries) >= self._limit:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = value

@@ -9,16 +9,16 @@ concern any node (``multi_node``) are kept apart from those of one node, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceTaintRule, ResourceSlice
 
-from dra_ledger.basics import DeviceId, Journal, Memo, PoolId, each
+from dra_ledger.basics import DeviceId, Journal, Memo, PoolId, are_short, each
 from dra_ledger.capacity import Requests, consumption, fault
 from dra_ledger.columns import Column, DerivedColumn
 from dra_ledger.counters import Drawn, has_groups
@@ -48,6 +48,14 @@ class Offer(NamedTuple):
     """Those on which a selector raised, or of which a fatal amount would be consumed."""
     shares: Mapping[int, Quantities]
     """What a share consumes, of devices that allow multiple allocations."""
+
+
+_MOST_SHORT_ENTRIES: Final = 4
+
+
+def _is_short(offer: Any) -> bool:
+    expressions, tolerations, _ = offer
+    return are_short(expressions) and len(tolerations or ()) <= _MOST_SHORT_ENTRIES
 
 
 class NodeView:
@@ -90,9 +98,9 @@ class NodeView:
         self.skipping = self.gather(attrgetter("skipping"))
         self.tainted = self.gather(attrgetter("tainted"))
         self.here = self._devices_for_this_node()
-        self.offers: Memo[Hashable, Offer] = Memo()
+        self.offers: Memo[Any, Offer] = Memo(keeps=_is_short)
         """By ``Alternative.offer``; the filters compute and keep them here."""
-        self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
+        self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo(keeps=are_short)
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
 

@@ -19,7 +19,7 @@ from dra_api.quantity import Quantity
 from dra_api.releases.pool_rules import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
 
-from .basics import DeviceId, Memo, PoolId
+from .basics import DeviceId, Memo, PoolId, are_short
 from .capacity import Requests
 from .counters import NOTHING_DRAWN, Charges, CompatibilityTable, CounterGroups, CounterTable, Drawn
 from .errors import NodeSelectionError
@@ -97,7 +97,7 @@ class PoolView:
         )
         self.consumptions: Memo[Requests, dict[int, Quantities | None]] = Memo()
         """What a share of a device consumes, by what is requested; a cache for its users."""
-        self._verdicts: Memo[Expressions, Verdicts] = Memo()
+        self._verdicts: Memo[Expressions, Verdicts] = Memo(keeps=are_short)
 
     @cached_property
     def compatibility(self) -> CompatibilityTable:

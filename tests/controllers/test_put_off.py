@@ -132,6 +132,7 @@ scheduling/cycle.py SchedulingCycle._await_claims look_again  said: claim-not-ma
 scheduling/cycle.py SchedulingCycle._await_claims Decided  said: claim-not-made
 scheduling/cycle.py SchedulingCycle._go_on look_again  below 5 s: SILENT_SECONDS of patience
 scheduling/cycle.py SchedulingCycle._go_on Decided  below 5 s: SILENT_SECONDS of patience
+scheduling/cycle.py SchedulingCycle._read_whole look_again  below 5 s: at once
 scheduling/cycle.py SchedulingCycle._go_on Postponed  said: slow-plan
 scheduling/unreserve.py Unreserve._park look_again  below 5 s: at once
 scheduling/unreserve.py Unreserve.confirm look_again  said: allocation-unanswered

@@ -14,7 +14,7 @@ from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
 from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, LeftAlone
-from dra_operator.cache import Cluster, Controller, Hint, Key, Source, check
+from dra_operator.cache import BulkLimits, Cluster, Controller, Hint, Key, Source, check
 from dra_operator.controllers import (
     Control,
     ControlOptions,
@@ -75,6 +75,7 @@ class World:
         self.legacy_claim_names = False
         self.preemption: PreemptionSettings | None = None
         self.leaves = LeftAlone()
+        self.limits = BulkLimits()
         self.sees_others = True
         """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET_STEPS
@@ -109,7 +110,7 @@ class World:
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
         inventory = Inventory(self.features, language=self.language)
-        self.cluster = Cluster(inventory, leaves=self.leaves)
+        self.cluster = Cluster(inventory, leaves=self.leaves, limits=self.limits)
         numbers = iter(range(1, 1000))
         self.allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
         self.registry = CollectorRegistry()

@@ -560,7 +560,7 @@ class _Templates(Mapping[str, ResourceClaimTemplate]):
     def __getitem__(self, key: str) -> ResourceClaimTemplate:
         """Return one template. Raises KeyError, and DecodeError if it cannot be read."""
         template = self._store.get(key)
-        if template is None:
+        if template is None or template.is_set_aside:
             raise KeyError(key)
         return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
 

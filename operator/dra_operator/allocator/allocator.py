@@ -355,6 +355,7 @@ class Allocator:
     """
 
     _PROGRAMS: Final = 1024
+    _PROGRAM_BYTES: Final = 2 << 20
 
     def __init__(
         self,
@@ -376,6 +377,8 @@ class Allocator:
         self.budget = budget
         self._new_share_id = new_share_id
         self._programs: dict[tuple[AttributeValue | None, tuple[int, ...]], ClaimProgram] = {}
+        self._program_bytes = 0
+        """Of the claims in them, as JSON."""
         self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
         self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
@@ -411,8 +414,10 @@ class Allocator:
         """
         inventory = self.inventory
         # Programs hold the classes that they were compiled with, and the claims: both must not pile up.
-        if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
+        is_full = len(self._programs) >= self._PROGRAMS or self._program_bytes >= self._PROGRAM_BYTES
+        if is_full or self._compiled_for != inventory.class_version:
             self._programs.clear()
+            self._program_bytes = 0
         if self._compiled_for != inventory.class_version:
             self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
             self._compiled_for = inventory.class_version
@@ -420,6 +425,8 @@ class Allocator:
         program = self._programs.get(key)
         if program is None:  # a program holds its claims, so no other object can get their ids meanwhile
             program = self._programs[key] = self._compiler.program(claims, value)
+            # A claim may be of 64 KiB, and tenants may have thousands of them.
+            self._program_bytes += program.bytes
         return program
 
     def supplies(self, attribute: str, usage: Usage) -> Generator[None, None, list[ValueSupply]]:

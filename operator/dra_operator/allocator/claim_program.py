@@ -98,6 +98,7 @@ ClassLookup = Callable[[str], DeviceClass | None]
 KEPT_PROGRAM_BYTES: Final = 16 << 20
 """What the programs of claims may take in sum."""
 _COMPILED_BYTES: Final = 4096
+_SHORT_BYTES: Final = 4096
 _PROGRAM_BYTES_PER_CHARACTER: Final = 16
 """What a program takes for each character of what the claim asks for, as JSON; the key included."""
 
@@ -174,12 +175,14 @@ class Stage:
 class CompiledRequests:
     """The requests of one claim. Claims that request the same share them."""
 
-    __slots__ = ("configurations", "fault", "may_fail_anywhere", "stages", "wants_admin_access")
+    __slots__ = ("bytes", "configurations", "fault", "may_fail_anywhere", "stages", "wants_admin_access")
 
     def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
         self.stages = stages
         """One for each request, up to the first fault."""
         self.fault = fault
+        self.bytes = 0
+        """Of the requests as JSON."""
         self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
         """Some request has admin access."""
         self.may_fail_anywhere = any(alternative.derived for stage in stages for alternative in stage.alternatives)
@@ -191,7 +194,7 @@ class CompiledRequests:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("claims", "fault", "may_fail_anywhere", "requests", "stages")
+    __slots__ = ("bytes", "claims", "fault", "may_fail_anywhere", "requests", "stages")
 
     def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
         self.claims = claims
@@ -202,9 +205,20 @@ class ClaimProgram:
         self.fault = requests[-1].fault if requests else None
         self.may_fail_anywhere = False
         """Some request computes what may fail on any device."""
+        self.bytes = 0
+        """Of the claims as JSON."""
         for one in requests:
+            self.bytes += one.bytes
             if one.may_fail_anywhere:
                 self.may_fail_anywhere = True
+        for claim in claims:
+            if claim.spec.devices.config:
+                self.bytes += len(encode(claim.spec.devices.config))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether each node may keep what it answers; there are thousands of nodes."""
+        return sum([one.bytes for one in self.requests]) <= _SHORT_BYTES
 
     def named(self, expression: str) -> str:
         """The selector of this text, as a sentence names it."""
@@ -270,6 +284,7 @@ class ClaimCompiler:
         known = self._known.get(key)
         if known is None:
             known = _Compiler(number, claim, value, self._class_of, self._features, self._refused).compile()
+            known.bytes = len(key[2])
             if known.fault is None:  # a fault names its claim
                 self._known.put(key, known)
         return known

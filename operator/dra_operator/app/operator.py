@@ -36,7 +36,7 @@ from dra_operator.admission.controller import AdmissionController
 from dra_operator.admission.planner import ViewSettings
 from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.allocator import Allocator, Inventory, LeftAlone
-from dra_operator.cache import Cluster
+from dra_operator.cache import BulkLimits, Cluster
 from dra_operator.controllers import (
     WORKERS,
     BackoffSettings,
@@ -180,7 +180,7 @@ class Operator:
             if self._has_watches:
                 self._follow(api, cluster, resource, revision)
 
-        loader = Loader(api, self.kinds, control.load, malformed_objects, loaded)
+        loader = Loader(api, self.kinds, control.load, malformed_objects, loaded, keep=cluster.kept)
         if controller_manager is not None:
             intake.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
         rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, settings.preemption))
@@ -196,6 +196,7 @@ class Operator:
             inventory,
             scheduler_name=settings.scheduler_name,
             scoring_strategy=settings.scoring_strategy,
+            limits=BulkLimits(),
             leaves=LeftAlone.of(settings.leave_drivers, settings.leave_nodes, unmarked=settings.own_devices_only),
         )
         allocator = Allocator(

@@ -4,6 +4,7 @@ from dra_ledger.pools import newest_slices
 from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
+from .bulk import BulkLimits
 from .cluster import SCHEDULER_NAME, Cluster
 from .index import by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
@@ -51,6 +52,7 @@ __all__ = [
     "VOLUMES_PENDING",
     "WITH_GANG",
     "AllocatedDevices",
+    "BulkLimits",
     "ClaimTemplate",
     "Cluster",
     "Controller",

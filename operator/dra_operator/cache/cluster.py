@@ -17,6 +17,7 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.references import (
     classes_of,
+    is_for_extended_resources,
     pod_is_done,
     without_group,
 )
@@ -47,6 +48,7 @@ from dra_operator.scheduling.state import (
     gang_key,
     is_immediate,
     is_large,
+    is_set_aside,
     node_requests,
     placeholder_key,
     placeholder_of,
@@ -58,6 +60,7 @@ from . import (
     hints,
     other_schedulers,
 )
+from .bulk import Bulk, BulkLimits
 from .index import (
     Index,
     V,
@@ -88,10 +91,14 @@ class Cluster(ClusterState):
         scoring_strategy: str = STRATEGIES[0],
         clock: Callable[[], float] = time.monotonic,
         leaves: LeftAlone | None = None,
+        limits: BulkLimits | None = None,
     ) -> None:
+        """``limits``: how much of what tenants make is held whole (``cache.bulk``); None for all."""
         # Before the first slice: the territory judges each slice and node when it is put in.
         inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)
+        self.bulk = Bulk(limits, lambda pod: bool(self.node_of(pod))) if limits is not None else None
+        self.kept: Callable[[Object], Object] = without_bulk if self.bulk is None else self.bulk.kept
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[ObjectChange[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
@@ -131,10 +138,49 @@ class Cluster(ClusterState):
     def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
+        meta = obj.metadata
+        # One that is no news has no say in what there is room for.
+        if self.bulk is not None and store.knows(obj.key, meta.uid, meta.resource_version):
+            return NOTHING
         # Made small before it is kept: tenants may write thousands of objects of a megabyte, and most of that is never
         # asked.
-        change = store.put(self._as_known(without_bulk(obj)))
+        change = store.put(self._as_known(self.kept(obj)))
         return NOTHING if change is None else absorb(change)
+
+    def set_aside(self, pod: Pod) -> list[Pod | ResourceClaim]:
+        """Return the pod and its claims that have to be read before it can be placed."""
+        # Nearly all clusters end here.
+        if self.bulk is None or not (self.bulk.pods_aside or self.large_claims):
+            return []
+        # An allocated claim has its devices already.
+        claims = [it for _, it in self.claims_of(pod) if it is not None and it.status.allocation is None]
+        claims += filter(is_for_extended_resources, self.claims_owned_by(pod))
+        known = self.pods.get(pod.key, pod.metadata.uid)
+        return [it for it in (known, *claims) if it is not None and is_set_aside(it)]
+
+    def lend(self, obj: Pod | ResourceClaim) -> None:
+        """Hold an object whole that is set aside, at the expense of those that were lent before.
+
+        A version that is news is held whole when it is applied.
+        """
+        if self.bulk is None:
+            return
+        for kind, key in self.bulk.lend(type(obj), obj.key):
+            other = self._rooms[kind][0].get(key)
+            if other is not None:
+                self._swap(self.bulk.set_aside(other))
+        store = self._rooms[type(obj)][0]
+        known = store.get(obj.key, obj.metadata.uid)
+        if known is not None and known.metadata.resource_version == obj.metadata.resource_version:
+            self._swap(self._as_known(self.bulk.kept(obj)))
+
+    def _swap(self, obj: Object) -> None:
+        """Have another form of the version that is known: that is no change, and wakes nobody."""
+        change = self._rooms[type(obj)][0].swap(obj)
+        if isinstance(obj, Pod):
+            self._note_pod(change)
+        else:
+            self._note_claim(change, late=True)
 
     def load(self, objects: Iterable[Object]) -> None:
         """Take in the objects of one read, as ``apply`` does one by one, where no caller asks whom that concerns.
@@ -201,6 +247,8 @@ class Cluster(ClusterState):
         """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
         store, absorb = self._rooms[kind]
         change = store.remove(key, uid)
+        if self.bulk is not None and key not in store:
+            self.bulk.gone(kind, key)
         return NOTHING if change is None else absorb(change)
 
     def retract(self, kind: type[Object], key: str) -> None:

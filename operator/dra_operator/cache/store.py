@@ -25,7 +25,7 @@ from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import LabelSelector, Object, ObjectMeta
-from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
+from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceClaimTemplateSpec
 from dra_api.scheduling import PodDisruptionBudget
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim
 from msgspec import Raw, field
@@ -39,6 +39,7 @@ from dra_operator.scheduling.state import (
     claim_without_bulk,
     metadata_without_bulk,
     pod_without_bulk,
+    spec_set_aside,
     spec_without_bulk,
     workload_without_bulk,
 )
@@ -102,6 +103,11 @@ class Store(Generic[T]):
         self._objects[key] = obj
         return ObjectChange(old, obj)
 
+    def swap(self, obj: T) -> ObjectChange[T]:
+        """Put another form of the version that is there in its place."""
+        old, self._objects[obj.key] = self._objects[obj.key], obj
+        return ObjectChange(old, obj)
+
     def knows(self, key: str, uid: str, resource_version: str) -> bool:
         """Whether the store has seen this version of the object, a newer one, or its end."""
         old = self._objects.get(key)
@@ -161,6 +167,8 @@ class ClaimTemplate(Object, frozen=True):
     """``spec`` is the JSON text of the template's spec; of a large one little is kept, as of a large claim."""
 
     spec: Raw = field(default_factory=Raw)
+    is_set_aside: bool = False
+    """Little is kept of the spec, since there was no room: a claim is made from what the server has."""
 
     @property
     def bytes_of_spec(self) -> int | None:
@@ -184,6 +192,15 @@ class ClaimTemplate(Object, frozen=True):
         except DecodeError:
             return kept
         return replace(kept, spec=Raw(encode(ResourceClaimTemplateSpec(spec=short))))
+
+    def set_aside(self) -> ClaimTemplate:
+        """Return what is kept of a template for which there is no room."""
+        try:
+            short = spec_set_aside(self.typed().spec)
+        except DecodeError:
+            short = spec_set_aside(ResourceClaimSpec())
+        spec = Raw(encode(ResourceClaimTemplateSpec(spec=short)))
+        return replace(self, metadata=metadata_without_bulk(self.metadata), spec=spec, is_set_aside=True)
 
     def content(self) -> dict[str, Any]:
         """Spec and metadata for a claim, as new dicts that may be changed (CC-04)."""

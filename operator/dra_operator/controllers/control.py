@@ -384,7 +384,9 @@ class Control:
         if now is before:
             return
         if self._observer is not None:
-            self._observer.note(before, now)
+            bulk = self.cluster.bulk
+            # A view of its own would keep for good what is lent here.
+            self._observer.note(before, bulk.lasting(now) if bulk is not None and now is not None else now)
         self._news.by_source[source] += 1
         if before is None or (now is not None and now.metadata.uid == before.metadata.uid):
             return
@@ -423,12 +425,15 @@ class Control:
         """Return whether the key is of a large claim, or of a pod that uses one."""
         cluster = self.cluster
         # Nearly all clusters end here.
-        if not cluster.large_claims:
+        pods_aside = cluster.bulk.pods_aside if cluster.bulk is not None else ()
+        if not (cluster.large_claims or pods_aside):
             return False
         if key.controller == "release":
             return key.object in cluster.large_claims
         pod = cluster.applicant(key.object) if key.controller == "placement" else None
-        return pod is not None and any(claim is not None and is_large(claim) for _, claim in cluster.claims_of(pod))
+        if pod is None:
+            return False
+        return pod.key in pods_aside or any(it is not None and is_large(it) for _, it in cluster.claims_of(pod))
 
     def load(self, objects: Iterable[Object]) -> None:
         """Apply what was listed. At the start nothing is decided before ``run`` (CC-01)."""

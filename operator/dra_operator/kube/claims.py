@@ -39,8 +39,9 @@ from dra_api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
-from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object, Unreachable
+from dra_kube import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object, Unreachable
 
+from dra_operator.cache import ClaimTemplate
 from dra_operator.kube.client import (
     ClaimChanged,
     ClaimFull,
@@ -144,6 +145,20 @@ class ClaimAccess:
         """Return the claim as the server has it now, or its successor of the same name. Raises NotFound."""
         async with self._turn_of(claim):
             return await self._get(claim.metadata.namespace, claim.metadata.name)
+
+    async def read_whole(self, claim: ResourceClaim, lend: Callable[[ResourceClaim], None]) -> None:
+        """Read a claim that is set aside, and have it held whole. Raises NotFound."""
+        meta = claim.metadata
+        async with self._large:
+            raw = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
+            lend(claim_without_bulk(convert(ResourceClaim, raw)))
+            self._took(raw)  # a newer version than the one that was set aside
+
+    async def template(self, namespace: str, name: str) -> ClaimTemplate:
+        """Return a template as the server has it now. Raises NotFound."""
+        async with self._large:
+            raw = await self._client.get(RESOURCE_CLAIM_TEMPLATES, name, namespace)
+            return convert(ClaimTemplate, raw).without_bulk()
 
     async def find(self, namespace: str, name: str) -> ResourceClaim:
         """Return the claim of a name as the server has it now. Raises NotFound."""

@@ -19,6 +19,7 @@ from dra_api.meta import Object as Struct
 from dra_kube import PODS, NotFound, Object
 
 from dra_operator.kube.client import Client, Fresh, PodChanged, may_have_happened, rewrite
+from dra_operator.scheduling.state import pod_without_bulk
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -138,6 +139,13 @@ class PodWriter:
     async def read(self, namespace: str, name: str) -> Pod:
         """Return the pod as the server has it now. Raises NotFound."""
         return self._took(await self._client.get(PODS, name, namespace))
+
+    async def read_whole(self, pod: Pod, lend: Callable[[Pod], None]) -> None:
+        """Read a pod that is set aside, and have it held whole. Raises NotFound."""
+        with self._gone_if_not_found(pod):
+            raw = await self._client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+        lend(pod_without_bulk(convert(Pod, raw)))
+        self._took(raw)  # a newer version than the one that was set aside
 
     async def record_claims(self, pod: Pod, claims: Mapping[str, str]) -> Pod:
         """Write the names of generated claims, each under its entry of the pod (claim-controller.md 5.6).

@@ -151,6 +151,8 @@ class Loader:
     load: Load
     malformed_objects: MalformedObjects
     loaded: Callable[[Resource, str], None] = lambda _, __: None
+    keep: Callable[[Object], Object] = without_bulk
+    """What is kept of each object of a list, before the next one is read."""
     served: dict[Resource, str] = field(default_factory=dict)
     _forbidden: set[Resource] = field(default_factory=set)
 
@@ -207,7 +209,7 @@ class Loader:
         lists: dict[Resource, str] = {}
         for resource in list(versions):
             try:
-                listed = await self.api.list_as(resource, self.kinds[resource], keep=without_bulk)
+                listed = await self.api.list_as(resource, self.kinds[resource], keep=self.keep)
             except Forbidden as error:
                 self._do_without(resource, error)
                 del versions[resource]

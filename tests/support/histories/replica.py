@@ -48,7 +48,7 @@ from dra_kube import (
     Stream,
 )
 from dra_operator.allocator import Allocator, Features, Inventory
-from dra_operator.cache import ClaimTemplate, Cluster, Source
+from dra_operator.cache import BulkLimits, ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, ControlOptions, TimeSettings
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit, LastLook
@@ -58,7 +58,7 @@ from fake_api import key_of
 from history_kit.clock import OWNER, VirtualLoop
 from objects import Obj
 
-from .script import GROUPED, NAMED_RIVAL, TAINTED
+from .script import BULKY, GROUPED, NAMED_RIVAL, TAINTED
 from .server import LATE, Sender, Server, Weather
 
 KINDS: Final[Mapping[Resource, type[Object]]] = {
@@ -117,11 +117,12 @@ class Incarnation:
         sees_others: Callable[[], bool],
         preempts: bool,
         kinds: Mapping[Resource, type[Object]],
+        limits: BulkLimits,
     ) -> None:
         groups = POD_GROUPS in kinds
         features = Features(generic_workload=groups, workload_resource_claims=groups)
         inventory = Inventory(features, language=TinyLanguage())
-        self.cluster = Cluster(inventory)
+        self.cluster = Cluster(inventory, limits=limits)
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(server.share_numbers)}")
         options = ControlOptions(
             times=TimeSettings(workers=FEW),
@@ -328,6 +329,7 @@ class Replica:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: list[asyncio.Task[None]] = []  # of earlier lives, which end their renewals
         self._kinds = kinds_of(traits)
+        self._limits = BulkLimits(short=0, whole=0) if BULKY in traits else BulkLimits()
         self.watches = Watches(weather, server, self._kinds)
         self.started_over = False
         """Whether a process took the server for one that went back in time."""
@@ -365,6 +367,7 @@ class Replica:
             sees_others=self.watches.sees_others,
             preempts=self._preempts,
             kinds=self._kinds,
+            limits=self._limits,
         )
         await operator.start()
         if operator is not self.operator or not operator.is_working:

@@ -23,6 +23,7 @@ TAINT_RULES = 11  # in one history of so many people taint devices by DeviceTain
 CONSUMABLE = 13  # in one history of so many several claims share a device
 PARTITIONS = 17  # in one history of so many devices are cards that come whole or as two halves
 GROUPS = 19  # in one history of so many the gang is a PodGroup
+BULK = 3  # in one history of so many the operator has no room for objects, and reads each when its turn comes
 PREEMPTIONS = 5  # in one history of so many pods end so that those of higher priority have room
 GANG = "gang"  # pods that get devices together
 GANG_SIZE = 2
@@ -37,6 +38,7 @@ UNITS = {"tolerant": 1, "shared": 3, "immediate": 3}  # of claims that say so, b
 PARTITIONED = "partitioned"  # each card has CAPACITY units, of which a half consumes USUAL
 HALF = "half"  # what the names of halves begin with; the whole card is the device ``dev``
 GROUPED = "grouped"  # the pods of the gang name a PodGroup, which has the same name
+BULKY = "bulky"  # no object is held whole
 TAINTED = "tainted"  # DeviceTaintRules come and go
 EFFECTS = ("NoExecute", "NoExecute", "NoSchedule", "None")
 DURATION = 20.0  # seconds in which everything happens
@@ -134,6 +136,8 @@ def script_of(seed: int) -> Script:
     if seed % TAINT_RULES == 0 and not partitions:  # one rule would taint the whole card, and not its halves
         traits.add(TAINTED)
         steps += _taint_rules(dice, len(nodes))
+    if seed % BULK == 0:
+        traits.add(BULKY)
     return Script(nodes, replicas, preempts, tuple(sorted(steps)), frozenset(traits))
 
 

@@ -24,13 +24,15 @@ from typing import Any, Final, cast
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.storage.store import Stored
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Api, Object, Resource
-from zoo.asking import Act, Beast, Tenant, request, spec
+from zoo.asking import Act, Beast, Tenant, many, request, spec
 from zoo.cage import GATES, LEASE, NEIGHBOUR, Gauges, cage, peak_memory, probing, visiting, watching_lease, weighing
 
 LARGEST_BYTES = 1_390_000
 """Of an object: etcd takes a little more, as kube-apiserver stores it."""
 HOARD = 400
 """Objects of a kind in the full form: half a gigabyte."""
+CROWD = 2_000
+"""Objects of a kind that are not large, in the full form."""
 SHARED = spec(request("req", kind="visitor"))
 """A claim for devices of the driver whose devices the neighbour uses."""
 KINDS = ("claims", "pods", "templates", "volume claims")
@@ -99,6 +101,41 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
     return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": room})
 
 
+SIZES = {"60 KB": 58_000, "6 KB": 6_000}
+"""Too short to be cut down by themselves; it is their number that counts."""
+SORTS = ("claims", "pods", "templates", "used claims")
+CROWDS = tuple(f"{sort} of {size}" for size in SIZES for sort in SORTS)
+
+
+@cache  # all objects of a crowd have the same
+def tolerated(size: int) -> Object:
+    """A claim with tolerations of so many bytes, for a class without devices."""
+    keys = [{"key": f"{'k' * 60}{number:02d}.example.com/{'x' * 20}", "operator": "Exists"} for number in range(16)]
+    return spec(*many(max(1, size // 2_050), kind="nothing", allocationMode="ExactCount", count=1, tolerations=keys))
+
+
+@cache
+def never_near(size: int) -> Object:
+    """Node affinity of so many bytes that no node meets."""
+    values = [f"absent-{number:06d}" for number in range(size // 95)]
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [it]}]} for it in values]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+async def crowd(tenant: Tenant, kind: str, number: int) -> None:
+    """One of thousands of objects, none of which is large."""
+    sort, _, size = kind.partition(" of ")
+    name = f"{sort.replace(' ', '-')}-{number}"
+    if sort == "pods":
+        await tenant.pod(name, affinity=never_near(SIZES[size]))
+    elif sort == "templates":
+        await tenant.template(name, tolerated(SIZES[size]))
+    else:
+        await tenant.claim(name, tolerated(SIZES[size]))
+        if sort == "used claims":
+            await tenant.pod(name, [name])
+
+
 async def _used(tenant: Tenant, name: str) -> None:
     """A claim with a short spec, so that it is allocated, and the pod that uses it."""
     one = request("req", allocationMode="ExactCount", count=1)
@@ -123,7 +160,17 @@ def hoarding(*kinds: str) -> Act:
     return release
 
 
+def crowding(kind: str) -> Act:
+    """So many of a kind."""
+
+    async def release(tenant: Tenant) -> None:
+        await tenant.each(crowd(tenant, kind, number) for number in range(tenant.some(CROWD)))
+
+    return release
+
+
 HOARDING: tuple[Beast, ...] = (
+    *(Beast(f"{kind} by the thousand", crowding(kind), r"^$|cannot|node") for kind in CROWDS),
     *(Beast(f"{kind} of 1.4 MB by the hundred", hoarding(kind), r"^$", real=True) for kind in KINDS),
     Beast("everything of 1.4 MB by the hundred", hoarding(*KINDS), r"^$", short=True),
 )
@@ -140,7 +187,7 @@ class _Stock:
         self._store = server.registry.store
 
     async def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
-        meta = {"namespace": HOARDER, **body["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
+        meta = {**body["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
         revision = self._store.next_revision()
         meta |= {"uid": f"00000000-0000-4000-8000-{revision:012d}", "resourceVersion": str(revision)}
         stored = Stored({**body, "status": {}, "metadata": meta}, revision, {"metadata.name": meta["name"]})
@@ -148,24 +195,30 @@ class _Stock:
         return body
 
 
-async def _serve(kind: str, objects: int, kubeconfig: Path) -> None:
+async def _serve(kind: str, objects: int, namespaces: int, kubeconfig: Path) -> None:
     gates = dict(pair.split("=") for pair in GATES.split(","))
     server = DevApiServer(feature_gates={name: value == "true" for name, value in gates.items()})
-    tenant = Tenant(cast(Api, _Stock(server)), HOARDER)
+    tenants = [Tenant(cast(Api, _Stock(server)), name) for name in _namespaces(namespaces)]
     for number in range(objects):
-        await hoard(tenant, kind, number)
+        await (crowd if kind in CROWDS else hoard)(tenants[number % namespaces], kind, number)
     async with server:
         server.write_kubeconfig(kubeconfig)
         await asyncio.Event().wait()
 
 
-async def _measured(kind: str, objects: int, seconds: float) -> str:
-    server = [sys.executable, "-m", "zoo.hoarding", "--objects", str(objects), "--kinds", kind, "--serve"]
+def _namespaces(number: int) -> list[str]:
+    return [HOARDER, *(f"{HOARDER}-{it}" for it in range(1, number))]
+
+
+async def _measured(kind: str, objects: int, namespaces: int, seconds: float) -> str:
+    server = [sys.executable, "-m", "zoo.hoarding", "--objects", str(objects), "--kinds", kind]
+    server += ["--namespaces", str(namespaces), "--serve"]
     with tempfile.TemporaryDirectory(prefix="stocked-") as folder:
         async with cage(Path(folder), seconds=seconds, scale=0.1, server=server) as den, AsyncExitStack() as stack:
-            tenant, gauges = Tenant(den.api, HOARDER), Gauges()
-            await tenant.moves_in()
-            await stranger(tenant)
+            tenants, gauges = [Tenant(den.api, name) for name in _namespaces(namespaces)], Gauges()
+            for tenant in tenants:
+                await tenant.moves_in()
+            await stranger(tenants[0])
             await asyncio.sleep(seconds)
             first, began = peak_memory(den.operator.pid) >> 20, time.monotonic()
             operator = await den.another_operator(stack)
@@ -184,18 +237,19 @@ def main() -> None:
     """Print a line for each kind."""
     parser = argparse.ArgumentParser(prog="zoo.hoarding", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--kinds", nargs="+", choices=(*KINDS, ALLOCATED), default=KINDS, help="what is hoarded (default: each)"
+        "--kinds", nargs="+", choices=(*KINDS, ALLOCATED, *CROWDS), default=KINDS, help="what is hoarded"
     )
-    parser.add_argument("--objects", type=int, default=HOARD, help="of a kind, of 1.4 MB (default: %(default)s)")
+    parser.add_argument("--objects", type=int, default=HOARD, help="of a kind (default: %(default)s)")
+    parser.add_argument("--namespaces", type=int, default=1, help="of the hoarder (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="that neighbours come (default: %(default)s)")
     parser.add_argument("--serve", type=Path, metavar="KUBECONFIG", help="only serve them, and write this file")
     given = parser.parse_args()
     if given.serve:
-        asyncio.run(_serve(given.kinds[0], given.objects, given.serve))
+        asyncio.run(_serve(given.kinds[0], given.objects, given.namespaces, given.serve))
         return
     print("| hoard | probe | Lease | p50 | p99 | server's p99 | MB |")
     for kind in given.kinds:
-        print(asyncio.run(_measured(kind, given.objects, given.seconds)), flush=True)
+        print(asyncio.run(_measured(kind, given.objects, given.namespaces, given.seconds)), flush=True)
 
 
 if __name__ == "__main__":

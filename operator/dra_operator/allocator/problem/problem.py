@@ -382,7 +382,8 @@ class NodeProblem:
         known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
             known = _filtered(node, program)
-            node.keep(program.stages, known)
+            if program.is_short:
+                node.keep(program.stages, known)
         self.domains = known.domains
         """By stage, an entry for each alternative. Problems share them until they need some of their own."""
         if known.wants_ledgers:

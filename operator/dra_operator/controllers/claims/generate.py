@@ -276,6 +276,11 @@ class ClaimMaker:
         if template is None:
             missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
             raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
+        if template.is_set_aside:
+            try:
+                template = await self._claims.template(owner.metadata.namespace, template_name)
+            except KubeError as error:
+                raise GenerationFailed(f"read ResourceClaimTemplate {template_name}: {with_remedy(error)}") from error
         spec, features = template.typed().spec, self._cluster.features
         if (size := bytes_of_large(spec)) is not None:
             raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")

@@ -99,7 +99,7 @@ from dra_operator.scheduling import (
     plan,
     pre_filter,
 )
-from dra_operator.scheduling.claims import CLAIM_PARKED, CLAIM_UNMADE
+from dra_operator.scheduling.claims import CLAIM_PARKED, CLAIM_UNMADE, SET_ASIDE
 from dra_operator.scheduling.rules import ANY_CHANGE, GROUP_GATED, GROUP_MISSING, GROUP_UNSUPPORTED, NO_VOLUMES
 from dra_operator.scheduling.state import (
     GANG_CROWDED,
@@ -355,6 +355,8 @@ class SchedulingCycle:
         self._gangs.not_tried(pod, obstacle)
         if obstacle.reason is CLAIM_UNMADE:
             return self._await_claims(pod, obstacle)
+        if obstacle.reason is SET_ASIDE:
+            return Decided(partial(self._read_whole, pod, obstacle))
         if obstacle.reason is CLAIM_PARKED:
             return Decided(partial(self._unreserve.without_parked, pod, NoPlace(obstacle.text, reason)))
         if self._makes_room is not None:
@@ -499,6 +501,22 @@ class SchedulingCycle:
         result = await self._unreserve.refuse(pod, replace(decision, message=message))
         await self._makes_room.prepare_candidate(pod, decision.nominated)
         return result
+
+    async def _read_whole(self, pod: Pod, obstacle: Obstacle) -> None:
+        """Read what is set aside of the pod and its claims, and have the pod looked at again."""
+        for obj in self._cluster.set_aside(pod):
+            # The next decision comes soon, so that these are still there then.
+            if isinstance(obj, Pod):
+                await self._context.pods.read_whole(obj, self._cluster.lend)
+            else:
+                await self._context.claims.read_whole(obj, self._cluster.lend)
+        if self._cluster.set_aside(pod):
+            # Others were read meanwhile, or the claims of the pod are more than fit: without a pause they would be
+            # read again and again.
+            raise PlacementFailed(obstacle.text)
+        if (left := self._report.silence_left(pod)) is not None and left <= 0:
+            await self._report.waits_after(pod, SCHEDULER_ERROR, obstacle.text)
+        self._context.look_again(pod.key)
 
     async def _let_pass(self, pod: Pod) -> None:
         """Open the gate of a pod that uses no claims: it needs nothing from us, wherever it runs."""

@@ -44,7 +44,7 @@ from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage, VolumeWait
 from dra_operator.scheduling.state.applicants import is_parked
-from dra_operator.scheduling.state.large import bytes_of_large, size_refusal
+from dra_operator.scheduling.state.large import bytes_of_large, is_set_aside, size_refusal
 from dra_operator.scheduling.state.node import extended_resources
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
@@ -154,6 +154,11 @@ CLAIM_PARKED: Final = Reason(
     "is released and no pod of another scheduler waits for such devices; use another claim, or wait",
 )
 CLAIM_TOO_LARGE: Final = Reason("claim-too-large", "claim {subject} {detail}")
+SET_ASIDE: Final = Reason(
+    "set-aside",
+    "{subject} is read from the API server first: its namespace has more large objects than dra-operator keeps in "
+    "memory",
+)
 CLASS_MISSING: Final = Reason(
     "class-missing", "{subject}: device class {detail} does not exist: create it, or correct deviceClassName"
 )
@@ -256,6 +261,14 @@ def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
         if len(claim.status.reserved_for or ()) >= MOST_CONSUMERS and not is_reserved_for(pod, claim):
             return Obstacle(CLAIM_FULL, claim.key)
     return None
+
+
+def not_at_hand(pod: Pod, claims: Iterable[ResourceClaim]) -> Obstacle | None:
+    """The pod or the first claim that has to be read before it can be placed; None if there is none."""
+    if is_set_aside(pod):
+        return Obstacle(SET_ASIDE, f"pod {pod.key}")
+    aside = next(filter(is_set_aside, claims), None)
+    return Obstacle(SET_ASIDE, f"claim {aside.key}") if aside is not None else None
 
 
 def too_large(claims: Sequence[ResourceClaim]) -> Obstacle | None:

@@ -29,6 +29,7 @@ from dra_api.references import (
     claims_of_pod,
     classes_of,
     group_name,
+    is_for_extended_resources,
     is_reserved_for,
     stands_for,
 )
@@ -51,6 +52,7 @@ from dra_operator.scheduling.claims.usable import (
     claim_readiness,
     crowded,
     extended_claims,
+    not_at_hand,
     ready_claims,
     too_large,
     unready,
@@ -306,7 +308,11 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         claims = ready_claims(pod, snapshot.claim)
     except NotReady as reason:
         return _not_ready(pod, reason.obstacle, snapshot)
-    made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
+    owned = tuple(snapshot.claims_owned_by(pod))
+    # A claim for extended resources is compared with what the pod asks for, so it has to be whole.
+    if (obstacle := not_at_hand(pod, filter(is_for_extended_resources, owned))) is not None:
+        return NotTried(obstacle)
+    made, stale = extended_claims(pod, owned)
     # Half made by an earlier attempt: they may hold devices, and the pod must not get others beside them.
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
@@ -422,7 +428,8 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
     # Only claims that have to be allocated: an allocated claim needs no class any more.
     wanted = [claim for claim in claims if claim.status.allocation is None]
     return (
-        unsupported(pod)
+        not_at_hand(pod, wanted)
+        or unsupported(pod)
         or group_obstacle(pod, snapshot.group_of(pod), snapshot.features)
         or _without_gang(pod, snapshot)
         or crowded(pod, claims)

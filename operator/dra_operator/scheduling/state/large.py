@@ -15,6 +15,10 @@ deleted.
 A Workload of Kueue loses the annotations of its templates that the operator does not look at. If its templates still
 have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no place is looked
 for.
+
+Of ten thousand objects that are each short enough, the sum is too much. Those for which there is no room are *set
+aside* (``cache.bulk``): of a claim the names and classes of its requests are kept, of a pod what counts on any node and
+in its namespace. Such a pod or claim is read from the server when its turn comes.
 """
 
 from __future__ import annotations
@@ -24,13 +28,14 @@ from itertools import islice
 from typing import Final
 
 from dra_api.codec import encode
-from dra_api.core import Container, Pod, PodSpec, ResourceRequirements
+from dra_api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements, Volume
 from dra_api.kueue import PodSet, PodSetTemplate, Workload
 from dra_api.meta import ObjectMeta
 from dra_api.quantity import Quantity
 from dra_api.resource import (
     FINALIZER,
     NULL,
+    AllocatedDeviceStatus,
     DeviceClaim,
     DeviceClaimConfiguration,
     DeviceRequest,
@@ -44,16 +49,23 @@ from dra_api.resource import (
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
-from dra_operator.scheduling.state.applicants import HOLD
+from dra_operator.scheduling.state.applicants import GATE, HOLD, OPENED_LAST
 from dra_operator.scheduling.state.node import POD_SLOTS, pod_requests
 
 LARGEST_OBJECT_BYTES: Final = 64 << 10
 """Bytes as JSON. An ordinary pod has one to three thousand."""
 BULKY_BYTES: Final = 8 << 10
 """Bytes from which an object is kept without what nobody reads of its metadata: tenants store them by the thousand."""
+SMALL_BYTES: Final = 2 << 10
+"""Bytes up to which an object is always kept whole."""
 MOST_CLAIMS: Final = 256
+_MOST_CLASSES: Final = 4
+"""Of a claim that is set aside. One with more may be of any driver."""
 _NO_NODE: Final = "dra.kopf.dev/too-large"
 """The pod is left with the selector of a label that no node has."""
+_SET_ASIDE: Final = "dra.kopf.dev/set-aside"
+"""A label that no node has, a driver that no claim can name, and a class that does not exist."""
+_ASIDE: Final = {_SET_ASIDE: "true"}
 
 
 def pod_without_bulk(pod: Pod) -> Pod:
@@ -74,6 +86,74 @@ def pod_without_bulk(pod: Pod) -> Pod:
 def is_too_large(pod: Pod) -> bool:
     """Whether little is kept of the pod."""
     return _NO_NODE in (pod.spec.node_selector or {})
+
+
+def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
+    """Return what is kept of a pod for which there is no room.
+
+    ``is_placed``: it has a node, or is on its way to one. Then others are kept away by its rules and host ports, if
+    these are short.
+    """
+    owner = pod.metadata.controller
+    meta = structs.replace(
+        pod.metadata,
+        labels=pod.metadata.labels if len(encode(pod.metadata.labels)) <= SMALL_BYTES // 2 else None,
+        annotations=annotations_read(pod.metadata),
+        finalizers=None,
+        owner_references=None if owner is None else (owner,),
+    )
+    short = structs.replace(pod, metadata=meta, status=_status_read(pod.status))
+    if is_placed and not pod.is_terminal:
+        placed = structs.replace(short, metadata=structs.replace(meta, labels=pod.metadata.labels), spec=_placed(pod))
+        if len(encode(placed)) <= 2 * SMALL_BYTES:
+            return placed
+    kept = _kept(short)
+    if is_too_large(pod):
+        return kept
+    return structs.replace(kept, spec=structs.replace(kept.spec, node_selector=_ASIDE))
+
+
+def is_set_aside(obj: Pod | ResourceClaim) -> bool:
+    """Return whether little is kept of the object until its turn comes."""
+    if isinstance(obj, Pod):
+        return _SET_ASIDE in (obj.spec.node_selector or {})
+    return _is_marked(obj.spec)
+
+
+def _is_marked(spec: ResourceClaimSpec) -> bool:
+    return any(it.opaque is not None and it.opaque.driver == _SET_ASIDE for it in spec.devices.config or ())
+
+
+def _placed(pod: Pod) -> PodSpec:
+    """Return what others ask of a pod that has its node."""
+    spec, affinity = pod.spec, pod.spec.affinity
+    ports = tuple([port for container in spec.containers or () for port in container.ports or () if port.host_port])
+    room = ResourceRequirements(requests=_room(pod))
+    return structs.replace(
+        spec,
+        containers=(Container(ports=ports or None, resources=room),),
+        init_containers=None,
+        resources=None,
+        overhead=None,
+        node_selector=_ASIDE,
+        affinity=None if affinity is None else structs.replace(affinity, node_affinity=None),
+        tolerations=None,
+        topology_spread_constraints=None,
+        volumes=tuple([it for it in spec.volumes or () if it != Volume(name=it.name)]) or None,
+        scheduling_gates=None,
+    )
+
+
+def _status_read(status: PodStatus) -> PodStatus:
+    """Return the status without the words of others than schedulers, and without containers, which nobody reads."""
+    read = [it for it in status.conditions or () if it.type == "PodScheduled" and len(it.message) <= SMALL_BYTES]
+    return structs.replace(
+        status,
+        message="",
+        conditions=tuple(read) or None,
+        container_statuses=None,
+        init_container_statuses=None,
+    )
 
 
 def workload_without_bulk(workload: Workload) -> Workload:
@@ -102,7 +182,11 @@ def _kept(pod: Pod) -> Pod:
     # They count for other pods' rules; very many of them are dropped all the same.
     labels = pod.metadata.labels if len(encode(pod.metadata.labels)) <= LARGEST_OBJECT_BYTES // 4 else None
     # The room on its node counts, whoever placed it there.
-    room = {name: Quantity.from_nanos(amount) for name, amount in pod_requests(pod).items() if name != POD_SLOTS}
+    room = _room(pod)
+    # It matters which gates are ours, and whether there is another one.
+    gates = spec.scheduling_gates or ()
+    others = [it for it in gates if it.name != GATE and it.name not in OPENED_LAST]
+    gates = (*[it for it in gates if it.name == GATE][:1], *others[:1])
     # As long as they are few they are kept: the claims of a pod that runs must not be released.
     has_few_claims = len(spec.resource_claims or ()) <= MOST_CLAIMS
     return structs.replace(
@@ -121,11 +205,16 @@ def _kept(pod: Pod) -> Pod:
             tolerations=None,
             topology_spread_constraints=None,
             volumes=None,
+            scheduling_gates=gates or None,
         ),
         status=structs.replace(
             status, resource_claim_statuses=status.resource_claim_statuses if has_few_claims else None
         ),
     )
+
+
+def _room(pod: Pod) -> dict[str, Quantity]:
+    return {name: Quantity.from_nanos(amount) for name, amount in pod_requests(pod).items() if name != POD_SLOTS}
 
 
 _READ: Final = re.compile(
@@ -169,6 +258,48 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
         spec=spec if size <= LARGEST_OBJECT_BYTES else spec_without_bulk(spec, size),
         status=_read(claim.status),
     )
+
+
+def claim_set_aside(claim: ResourceClaim) -> ResourceClaim:
+    """Return what is kept of a claim for which there is no room."""
+    status = _read(claim.status)
+    if status.devices is not None:
+        status = replace(status, devices=tuple(map(_without_words, status.devices)))
+    return replace(
+        claim,
+        metadata=replace(metadata_without_bulk(claim.metadata), labels={_LARGE: "true"}),
+        spec=spec_set_aside(claim.spec),
+        status=status,
+    )
+
+
+def spec_set_aside(spec: ResourceClaimSpec) -> ResourceClaimSpec:
+    """Return the classes of the requests, with a mark."""
+    if _is_marked(spec):
+        return spec
+    named = dict.fromkeys(
+        name
+        for it in spec.devices.requests or ()
+        for name in (
+            *([it.exactly.device_class_name] if it.exactly is not None else ()),
+            *(sub.device_class_name for sub in it.first_available or ()),
+        )
+    )
+    # A class that does not exist stands for every driver.
+    classes = list(named) if len(named) <= _MOST_CLASSES else [*list(named)[:_MOST_CLASSES], _SET_ASIDE]
+    is_admin = any(it.exactly is not None and it.exactly.admin_access for it in spec.devices.requests or ()) or None
+    requests = [
+        DeviceRequest(name=f"r{it}", exactly=ExactDeviceRequest(device_class_name=name, admin_access=is_admin))
+        for it, name in enumerate(classes)
+    ]
+    mark = DeviceClaimConfiguration(opaque=OpaqueDeviceConfiguration(_SET_ASIDE))
+    # One that is too large stays so, which is said of it without a look at the server.
+    marks = tuple([it for it in spec.devices.config or () if it.opaque is not None and it.opaque.driver == _TOO_LARGE])
+    return ResourceClaimSpec(DeviceClaim(tuple(requests), None, marks or (mark,)))
+
+
+def _without_words(device: AllocatedDeviceStatus) -> AllocatedDeviceStatus:
+    return replace(device, conditions=tuple([replace(it, message="") for it in device.conditions or ()]) or None)
 
 
 def is_large(claim: ResourceClaim) -> bool:
