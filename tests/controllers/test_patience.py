@@ -80,3 +80,13 @@ async def test_a_pod_that_was_told_before_is_told_at_once(moment: Moment, make: 
     pod = make.pod()
     pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     assert moment.seconds_left(pod) == 0.0
+
+
+async def test_a_rest_that_no_clock_tells_apart_is_over(moment: Moment, make: type[Make]) -> None:
+    """Its timer would come at the same instant, again and again."""
+    moment.pod_of_claim_is_gone()
+    moment.seconds_left(make.pod())
+    moment.now = 0.5 - 1e-13
+    moment.delayed_deletion.ended("ns/claim")
+    moment.pod_of_claim_is_gone()
+    assert moment.seconds_left(make.pod()) == 0.0

@@ -130,6 +130,9 @@ def shown_reason(pod: Pod) -> str | None:
     return next((it.message or "" for it in found), None)
 
 
+_SHORTEST_SECONDS = 0.001
+
+
 class DevicePatience:
     """``clock`` gives seconds."""
 
@@ -145,7 +148,9 @@ class DevicePatience:
         age = self._began.age(uid)
         if age is None:
             self._began.add(uid)
-        return max(SILENT_SECONDS - (age or 0.0), 0.0)
+        left = SILENT_SECONDS - (age or 0.0)
+        # A timer of less time than the clock tells apart would come again and again without an end.
+        return left if left >= _SHORTEST_SECONDS else 0.0
 
 
 logger = logging.getLogger(__name__)
