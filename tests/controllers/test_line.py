@@ -11,6 +11,7 @@ from dra_operator.controllers.fairness import (
     MOST_DECISION_SECONDS,
     PAID_BACK_SHARE,
     SPARE_ENTRIES,
+    USE_STEP_SECONDS,
     Fairness,
     may_have_another,
 )
@@ -81,10 +82,47 @@ def test_no_namespace_owes_more_than_three_seconds() -> None:
     assert drained(line) == ["a/1", "b/1"]
 
 
+def test_ten_namespaces_of_cheap_pods_do_not_have_another_one_wait() -> None:
+    """None of them owes anything: what each takes is paid back before its next turn."""
+    line = Fairness(Clock(), begin)
+    for number in range(10_000):
+        line.push(key(f"hoarder-{number % 10}/{number}"), 0, (0, "2026-01-01"))
+    for second in range(10):
+        line.push(key(f"neighbour/{second}"), 0, (0, "2026-11-29"))
+        line.push(key(f"neighbour/urgent-{second}"), 0, (-1, "2026-11-29"))
+        assert line.pop() == key(f"neighbour/urgent-{second}")
+        for before in range(1, 1000):  # noqa: B007
+            popped = line.pop()
+            line.looked_at(popped, 0.0, 0.003)
+            if popped.namespace == "neighbour":
+                break
+        assert before * 0.003 < 10 * (USE_STEP_SECONDS + 0.003), second
+
+
+def test_use_of_namespaces_that_want_nothing_more_is_forgotten() -> None:
+    line = Fairness(Clock(), begin)
+    line.push(key("last/1"), 0, (1,))  # so that something is in line all the time
+    for number in range(10_000):
+        line.push(key(f"a-{number}/1"), 0, (0,))
+        popped = line.pop()
+        line.looked_at(popped, 0.0, 0.01)
+        line.leave(popped)
+    assert max(sizes(line).values()) < 100, sizes(line)
+
+
+def test_namespaces_are_equal_again_when_nothing_is_in_line() -> None:
+    line = Fairness(Clock(), begin)
+    line.looked_at(key("a/1"), 0.0, 1.0)
+    for name in ("a/2", "b/1"):
+        line.push(key(name), 0, ())
+    assert drained(line) == ["a/2", "b/1"]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 3), st.booleans()),
         st.tuples(st.just("charge"), st.sampled_from("abc"), st.integers(1, 9), st.just(0), st.just(False)),
+        st.tuples(st.just("use"), st.sampled_from("abc"), st.integers(1, 9), st.just(0), st.just(False)),
         st.tuples(st.just("wait"), st.just(""), st.integers(0, 40), st.just(0), st.just(False)),
         st.tuples(st.sampled_from(["pop", "leave"]), st.just(""), st.just(0), st.just(0), st.just(False)),
     )
@@ -99,6 +137,8 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[_Step], wo
     waiting: list[tuple[str, int, int, int, bool]] = []
     working: list[tuple[str, bool, Key]] = []
     aside: set[str] = set()
+    use, served = dict.fromkeys("abc", 0), 0
+    """In fifths of a step."""
 
     def has_its_share(namespace: str) -> bool:
         held = sum(it[:2] == (namespace, False) for it in working)
@@ -112,12 +152,19 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[_Step], wo
 
     for number, (what, namespace, first, second, is_large) in enumerate(steps):
         if what == "push":
-            line.push(key(f"{namespace}/{number}"), first, (second,), is_large=is_large)
+            if not waiting:
+                use, served = dict.fromkeys("abc", 0), 0
+            if not any(it[0] == namespace for it in waiting):
+                use[namespace] = max(use[namespace], served)
+            line.push(key(f"{namespace}/{number}"), first, (second // 2, second % 2), is_large=is_large)
             waiting.append((namespace, first, second, number, is_large))
         elif what == "charge":
             line.charge(key(f"{namespace}/x"), first / 10)
             due = max(clock.now, paid_at[namespace]) + first / 10 / PAID_BACK_SHARE
             paid_at[namespace] = min(due, clock.now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
+        elif what == "use":
+            line.looked_at(key(f"{namespace}/x"), 0.0, (first + 0.01) * USE_STEP_SECONDS / 5)
+            use[namespace] += first
         elif what == "wait":
             clock.now += first / 10
         elif what == "leave":
@@ -125,8 +172,10 @@ def test_the_line_is_in_the_order_that_its_page_describes(steps: list[_Step], wo
                 line.leave(working.pop(0)[2])
                 aside = set(filter(has_its_share, aside))
         elif len(working) < workers and (in_line := [it for it in waiting if is_in_line(it[0], it[4])]):
-            now = clock.now
-            next_ = min(in_line, key=lambda it: (paid_at[it[0]] if paid_at[it[0]] > now else 0.0, *it[1:]))
+            debts = {it: due if due > clock.now else 0.0 for it, due in paid_at.items()}
+            places = {(debts[it[0]], it[1], it[2] // 2, use[it[0]] // 5, it[2] % 2, it[3]): it for it in in_line}
+            next_ = places[min(places)]
+            served = use[next_[0]]
             waiting.remove(next_)
             popped = line.pop()
             assert popped.object == f"{next_[0]}/{next_[3]}"

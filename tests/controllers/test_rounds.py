@@ -41,12 +41,12 @@ def test_what_is_wanted_during_a_round_is_for_the_next_one_after_a_rest(took: fl
         await asyncio.sleep(0.001)
         assert begun.rounds == [[A, B]]
         assert rounds.is_quiet
-        rounds.looked_at(A, took)
+        rounds.looked_at(A, took, took)
         rounds.want(A)
         await asyncio.sleep(200)
         assert len(begun.rounds) == 1, "one key of the round was not looked at yet"
         assert not rounds.is_quiet
-        rounds.looked_at(B, 0.0)
+        rounds.looked_at(B, 0.0, 0.0)
         await asyncio.sleep(rest - 0.01)
         assert len(begun.rounds) == 1
         await asyncio.sleep(0.02)
@@ -63,7 +63,7 @@ def test_a_change_after_the_rest_is_answered_at_once() -> None:
             rounds.want(A)
             await asyncio.sleep(0.001)
             assert len(begun.rounds) == number
-            rounds.looked_at(A, 1.0)
+            rounds.looked_at(A, 1.0, 1.0)
             await asyncio.sleep(1.001)
 
     in_no_time(story)
@@ -91,7 +91,7 @@ async def work(queue: WorkQueue, seconds: float, order: list[str], wanted: Seque
     while True:
         key = await queue.get()
         await asyncio.sleep(seconds)
-        if queue.looked_at(key, seconds):
+        if queue.looked_at(key, seconds, seconds):
             queue.charge(key, seconds)
         order.append(key.object)
         queue.add(*wanted, wide=True)
@@ -127,7 +127,7 @@ async def test_a_key_that_is_wanted_otherwise_as_well_is_handed_out_once() -> No
     await asyncio.sleep(0.01)
     queue.done(key)
     assert await queue.get() == A
-    queue.looked_at(key, 0.0)
+    queue.looked_at(key, 0.0, 0.0)
     queue.done(key)
     await asyncio.sleep(0.01)
     assert queue.is_quiet

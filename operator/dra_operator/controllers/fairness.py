@@ -15,10 +15,15 @@ each second, and owes ``MOST_DECISION_SECONDS`` at most. The order is:
 
 1. keys of namespaces without debt before those of namespaces in debt, and these by debt, the smallest first;
 2. within that, keys that were postponed to a lower level first;
-3. then by rank; equals in the order in which they came.
+3. then by the first part of the rank, the priority;
+4. then namespaces with less *use* first, in steps of ``USE_STEP_SECONDS``;
+5. then by the rest of the rank, the time of creation; equals in the order in which they came.
 
-Cheap decisions are not charged. While all are cheap no namespace is in debt, and the rank alone decides. A namespace
-that has its share of the workers stands aside until it may have another one.
+Cheap decisions make no debt. But ten namespaces with a thousand cheap pods each would keep a pod of another one waiting
+for minutes, although none of them owes anything. So the time of every decision also counts as the namespace's use. A
+namespace that comes into line begins with the use of the one that was served last: the time in which it wanted nothing
+gives it no advantage. When nothing is in line, all use is forgotten, so the rank alone decides while there is little
+to do. A namespace that has its share of the workers stands aside until it may have another one.
 
 Example: a thousand hard pods of ``a`` are in the line, and one of ``b`` that takes five turns joins it. After the piece
 that is being worked on, ``a`` is in debt and ``b`` is not, so the five turns of ``b`` follow each other.
@@ -49,6 +54,8 @@ MOST_DECISION_SECONDS: Final = 3.0
 """A namespace owes at most this many seconds of decisions."""
 LARGE_KEY_TURNS: Final = 4
 """Or half of the workers, if that is less; at least one."""
+USE_STEP_SECONDS: Final = 0.02
+"""Namespaces of which the use differs by less may count as equal."""
 FREE_SECONDS: Final = 0.25
 """Seconds of looks in one round that a namespace does not pay for."""
 MOST_REST_SECONDS: Final = 10.0
@@ -59,8 +66,9 @@ Rank = tuple[Any, ...]
 """Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
 _Place = tuple[int, Rank, int]
 """Level, rank, and number in the order of arrival."""
-_Entry = tuple[float, _Place, str]
-"""When the namespace will have paid back its debt (0: it has none), the place of its first key, and the line."""
+_Entry = tuple[float, int, Rank, int, Rank, int, str]
+"""When the namespace will have paid back its debt (0: it has none), the level and the priority of its first key, the
+steps of its use, the rest of that key's rank, its number, and the line."""
 _LARGE: Final = "/large"
 """Suffix of the name of a line of large keys; the rest is the namespace. No namespace has a slash."""
 
@@ -80,6 +88,10 @@ class Loop(Protocol):
 def may_have_another(held: int, free: float) -> bool:
     """Return whether a namespace that has so many may get one of those that are free."""
     return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
+
+
+def _steps(use: float) -> int:
+    return int(use / USE_STEP_SECONDS)
 
 
 class Fairness:
@@ -103,6 +115,10 @@ class Fairness:
         """How many keys ``pop`` would take out, one after the other."""
         self._paid_at: dict[str, float] = {}
         """When each namespace in debt will have paid it back."""
+        self._use: dict[str, float] = {}
+        """Seconds of decisions by namespace, from that on which those in line had when it came."""
+        self._use_served = 0.0
+        """The use of the namespace whose key was handed out last, before its decision."""
         self._free, self._held = workers, Counter[str]()
         """Workers without a key, and workers by the line of their key."""
         self._free_large = max(1, int(min(LARGE_KEY_TURNS, workers / 2)))
@@ -127,6 +143,11 @@ class Fairness:
     def push(self, key: Key, level: int, rank: Rank, *, is_large: bool = False) -> None:
         """Add the key to the line. ``is_large``: its work is about a large claim."""
         line = key.namespace + _LARGE if is_large else key.namespace
+        if not self._keys:
+            self._use.clear()
+            self._use_served = 0.0
+        if self._use.get(key.namespace, 0.0) < self._use_served and not self._is_in_line(key.namespace):
+            self._use[key.namespace] = self._use_served
         keys, entry = self._keys.setdefault(line, []), ((level, rank, next(self._numbers)), key)
         heapq.heappush(keys, entry)
         if is_large:
@@ -143,6 +164,7 @@ class Fairness:
     def pop(self) -> Key:
         """Take out the first key, for a worker. Raises IndexError if none is ready."""
         line = self._first()
+        self._use_served = self._use.get(line.removesuffix(_LARGE), 0.0)
         keys = self._keys[line]
         _, key = heapq.heappop(keys)
         self.ready -= 1
@@ -226,12 +248,15 @@ class Fairness:
                 self._file_both(namespace)
         while True:
             first = self._order[0]
-            if self._filed.get(first[2]) is first:
-                return first[2]
+            if self._filed.get(line := first[-1]) is first:
+                return line
             heapq.heappop(self._order)
 
+    def _is_in_line(self, namespace: str) -> bool:
+        return namespace in self._keys or namespace + _LARGE in self._keys
+
     def _file_both(self, namespace: str) -> None:
-        """File the lines of the namespace anew, of which the debt has changed."""
+        """File the lines of the namespace anew, of which the debt or the use has changed."""
         self._file(namespace)
         if (large := namespace + _LARGE) in self._keys:
             self._file(large)
@@ -242,8 +267,10 @@ class Fairness:
         if not keys or line in self._aside or line in self._large_aside:
             self._filed.pop(line, None)
             return
-        debt = self._paid_at.get(line.removesuffix(_LARGE), 0.0) if self._paid_at else 0.0
-        entry = (debt, keys[0][0], line)
+        namespace = line.removesuffix(_LARGE)
+        debt = self._paid_at.get(namespace, 0.0) if self._paid_at else 0.0
+        level, rank, number = keys[0][0]
+        entry = (debt, level, rank[:1], _steps(self._use.get(namespace, 0.0)), rank[1:], number, line)
         # A heap with the same entry twice would have to be cleaned up later.
         if self._filed.get(line) == entry:
             return
@@ -265,6 +292,16 @@ class Fairness:
         self._paid_at[namespace] = min(due, now + MOST_DECISION_SECONDS / PAID_BACK_SHARE)
         self._file_both(namespace)
 
+    def _add_use(self, namespace: str, seconds: float) -> None:
+        before = self._use.get(namespace, 0.0)
+        self._use[namespace] = before + seconds
+        if _steps(before + seconds) != _steps(before):
+            self._file_both(namespace)
+        if len(self._use) > 2 * len(self._keys) + SPARE_ENTRIES:
+            # What wants nothing, and has hardly more use than the namespace that was served, begins with that anyway.
+            least = _steps(self._use_served)
+            self._use = {it: use for it, use in self._use.items() if _steps(use) > least or self._is_in_line(it)}
+
     # --- rounds ---
 
     @property
@@ -281,8 +318,10 @@ class Fairness:
         """Note that the key is looked at anyway."""
         self._next.pop(key, None)
 
-    def looked_at(self, key: Key, seconds: float) -> bool:
-        """A look at the key took so long. Return whether its namespace has to pay for it, however little it is."""
+    def looked_at(self, key: Key, seconds: float, use: float) -> bool:
+        """A look at the key took so long, and so much processor time. Return whether its namespace has to pay for it,
+        however little it is."""
+        self._add_use(key.namespace, use)
         if key not in self._left:
             return False
         self._left.discard(key)

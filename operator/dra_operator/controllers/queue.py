@@ -169,9 +169,10 @@ class WorkQueue:
                 self._make_ready(key, weak=weak)
         self._notice()
 
-    def looked_at(self, key: Key, seconds: float) -> bool:
-        """A decision about the key took so long. Return whether its namespace is charged even if that is little."""
-        return self._fairness.looked_at(key, seconds)
+    def looked_at(self, key: Key, seconds: float, use: float) -> bool:
+        """A decision about the key took so long, and so much processor time. Return whether its namespace is charged
+        even if that is little."""
+        return self._fairness.looked_at(key, seconds, use)
 
     def _begin_round(self, keys: Sequence[Key]) -> list[Key]:
         self.add(*keys)

@@ -364,7 +364,7 @@ class Dispatcher:
                 # Only freed devices or room led to the pod, and others may have them by now: an attempt would fail.
                 if self._queue.is_weak(key) and self._is_vain(key.object):
                     self._slots.release()
-                    self._queue.looked_at(key, 0.0)
+                    self._queue.looked_at(key, 0.0, 0.0)
                     self._queue.done(key, is_over=False)
                     continue
                 begun = self._postponed.pop(key, None)
@@ -373,15 +373,17 @@ class Dispatcher:
                     begun = _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
                 # Log lines and spans of all pieces of an attempt have its id, however many others run in between.
                 enter_attempt(begun.attempt)
-                began = time.perf_counter()
+                began, used_before = time.perf_counter(), time.thread_time()
                 try:
                     with begun.trace.within():
                         decided = await self._decide(key.object)
                 except Exception as error:
-                    self._queue.looked_at(key, time.perf_counter() - began)
+                    self._queue.looked_at(key, time.perf_counter() - began, time.thread_time() - used_before)
                     self._finish(key, begun, error)
                     continue
-                self._charge(key, begun, decided, time.perf_counter() - began)
+                seconds, use = time.perf_counter() - began, time.thread_time() - used_before
+                is_much = self._queue.looked_at(key, seconds, use)
+                self._charge(key, begun, decided, is_much=is_much)
                 if isinstance(decided, Postponed):
                     # No write is under way for it, so it must not keep a worker from keys with writes.
                     self._slots.release()
@@ -398,9 +400,8 @@ class Dispatcher:
                     group.create_task(self._follow_up(key, begun, decided, decided.follow_up()), name=str(key))
                 self._after()
 
-    def _charge(self, key: Key, begun: _Begun, decided: Decided | Postponed, seconds: float) -> None:
+    def _charge(self, key: Key, begun: _Begun, decided: Decided | Postponed, *, is_much: bool) -> None:
         # Charged before the key goes back: the debt decides about its namespace's next turn.
-        is_much = self._queue.looked_at(key, seconds)
         # The last piece only; a plan made anew begins with 0 seconds. Cheap decisions are free, unless a namespace has
         # had much of a round: then the rank alone decides who is next.
         piece = decided.spent - begun.charged if decided.spent >= begun.charged else decided.spent
