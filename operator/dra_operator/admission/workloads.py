@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from dra_api.codec import to_dict
-from dra_api.kueue import AdmissionCheck, AdmissionCheckState, Workload
+from dra_api.kueue import REPLACED_SLICE, AdmissionCheck, AdmissionCheckState, Workload
 from dra_api.meta import Condition
 from dra_api.values import format_time, parse_time
 from dra_ledger.errors import shortened
@@ -29,8 +29,6 @@ CONTROLLER_NAME: Final = "dra.kopf.dev/fit"
 """``spec.controllerName`` of the checks that are answered here."""
 ADMISSION_CHECK: Final = "AdmissionCheck"
 """The reason of Kueue's condition Evicted after *Retry*."""
-REPLACED_SLICE: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
-"""The annotation of a Workload by which an elastic job grows."""
 CHECK_MESSAGE_CHARACTERS: Final = 4000
 """Of a check. Kueue takes 32,768 bytes, four for a character."""
 FIRST_BACKOFF_SECONDS: Final = 60.0

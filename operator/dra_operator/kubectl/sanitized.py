@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dra_api.core import MIRROR_ANNOTATION, Pod, Volume
-from dra_api.kueue import WORKLOAD
+from dra_api.kueue import REPLACED_SLICE, WORKLOAD
 from dra_api.leases import MIX, SETTINGS
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
@@ -55,6 +55,7 @@ READ_ANNOTATIONS: Final = frozenset(
         GANG_MATCH_ATTRIBUTE,
         KUEUE_COUNT,
         WORKLOAD,
+        REPLACED_SLICE,
         BOUND_ANNOTATION,
         BOUND_BY_CONTROLLER,
         CLASS_ANNOTATION,
