@@ -405,9 +405,11 @@ from dra_operator.kubectl import start
 from dra_operator.kubectl import cli
 
 def importing():
-    import interrupted
-    print("whole" if interrupted.is_whole else "cut", flush=True)
-    signal.pause()
+    try:
+        import interrupted
+        signal.pause()
+    finally:
+        print("whole" if interrupted.is_whole else "cut", flush=True)
 
 async def cancelled():
     try:
