@@ -343,7 +343,7 @@ class KubeletPlugin:
         Whoever asks first would read all of them on the event loop, as a driver does with ``prepared_claims``.
         """
         with suppress(ClaimError):  # each call says so
-            await asyncio.to_thread(self._records.all)
+            await self._prepared.load()
 
     async def _tidy(self, *, sweep: bool) -> None:
         try:

@@ -15,8 +15,13 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("claims", "files", "slices")
 """Of the library: what lives as long as the plugin, and has an entry for what comes and goes."""
 BOUNDED = {
+    "ClaimRecords._changed": "claims that were written or removed since a claim was given devices last",
     "ClaimRecords._known": "records in the folder, which is read anew",
     "ClaimRecords._unwritten": "records that a full disk kept from being written, until their claim is unprepared",
+    **{
+        f"Holders.{name}": "records in the folder, by what they say; ``test_many_claims.py`` empties them"
+        for name in ("_drawn", "_entries", "_had", "_held", "_owned", "_places", "_undrawn", "_unknown")
+    },
     "NextPublish._moments": "one for each of a pool's reasons to look at it again, a minute at most after the pool",
     "PreparedClaims._given_up": "claims whose call was given up, until they are answered or unprepared",
     "PreparedClaims._new": "claims that were never answered, until they are answered or unprepared",

@@ -87,7 +87,7 @@ class NodeWorld:
     prepared: PreparedClaims = field(init=False)
     gone: set[str] = field(default_factory=set)  # devices that are not published, as "pool/device"
     counters: dict[str, PoolCounters | None] = field(default_factory=dict)  # by pool
-    deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    deciding: Callable[[], AbstractAsyncContextManager[int | None]] = nullcontext
     with_metadata: bool = False
     node_name: str = "p"
 

@@ -97,6 +97,7 @@ class Turns:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._deciding = asyncio.Lock()
         self._running: dict[asyncio.Task[Any], tuple[frozenset[str], float]] = {}  # with its claims and its start
+        self._begun = 0
 
     async def run(
         self,
@@ -123,6 +124,7 @@ class Turns:
                 f"{what} has waited {time.monotonic() - began:.0f} s for {self._busy(uids)}; if that does not end, "
                 "restart the driver's pod on this node"
             ) from None
+        self._begun += 1
         task = asyncio.create_task(_held(turn, work), name=what)
         started = time.monotonic()
         self._running[task] = frozenset(uids), started
@@ -143,9 +145,10 @@ class Turns:
             ) from error
 
     @asynccontextmanager
-    async def deciding(self) -> AsyncIterator[None]:
+    async def deciding(self) -> AsyncIterator[int | None]:
         """Within a turn, the moment of deciding who gets a device; of all instances, one decides at a time.
 
+        Gives the number of the turn if no other one runs beside it, neither here nor in another instance, else None.
         Work without waiting while this is held: the others wait for it. Raises OSError when the lock file cannot be
         opened. A process that is killed in it holds nothing any more.
         """
@@ -153,7 +156,7 @@ class Turns:
             if self._folder and not self._serialize:  # otherwise the turn is alone anyway
                 await stack.enter_async_context(self._deciding)
                 await _fair_lock(stack, self._folder / "devices.lock", fcntl.LOCK_EX)
-            yield
+            yield self._begun if self._serialize else None
 
     async def stop(self) -> None:
         """Let running work finish for a short time, then cancel it, and give it as long again."""

@@ -12,8 +12,7 @@ Devices may be parts of each other: a whole GPU and its partitions have differen
 counters. Records keep the counters that the devices of prepared claims draw. A device that needs more than is left is
 refused.
 
-Pools are named like the node, or begin with its name. When the node gets another name, its devices are the same: the
-record has the node's name of that time.
+A node that gets another name has the same devices: a record has the node's name of its time.
 
 A record that cannot be read excludes others by the part of it that is still known, or from all devices: one damaged
 file must not hand a device to a second container.
@@ -25,11 +24,11 @@ that were prepared before do: their devices may have changed places, and each wo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NoReturn
 
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -46,6 +45,8 @@ from dra_kubeletplugin.driver import PreparedDevice, results_for
 from dra_kubeletplugin.errors import CountersInUse, DeviceInUse, HostPartInUse
 from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, Remainder
 from dra_kubeletplugin.slices import PoolCounters
+
+from .holders import Holders
 
 Counters = Callable[[str], PoolCounters | None]
 """The counters that a pool is published with, or None if it is not known."""
@@ -114,27 +115,51 @@ def _config(item: DeviceAllocationConfiguration) -> dict[str, Any]:
 
 
 class Conflicts:
-    """Compares a claim with the others of this boot."""
+    """Compares a claim with the others of this boot, as ``look`` found them last."""
 
-    def __init__(self, records: ClaimRecords) -> None:
+    def __init__(self, records: ClaimRecords, node: str) -> None:
         self._records = records
+        self._node = node
+        self._holders = Holders(node)
+        self._turn: int | None = None  # in which the holders were brought up to date last
+
+    async def load(self) -> None:
+        """Read and list the records of 1,000 claims in a thread; later only those that change. Raises ClaimError."""
+        holders = Holders(self._node)
+        await asyncio.to_thread(lambda: holders.replace(self._records.all()))
+        if not len(self._holders):  # otherwise a claim was quicker, and knows what has changed since
+            self._holders, self._turn = holders, None
+
+    def look(self, turn: int | None) -> None:
+        """Find what claims hold now. Raises ClaimError.
+
+        Nobody else works on claims during a ``turn``: from the second time on only what it has written itself is looked
+        at, unless the folder shows that somebody else was there. None stands for a turn beside others.
+        """
+        before, self._turn = self._turn, None  # until all is known
+        own = self._records.own_changes() if turn is not None and turn == before else None
+        if own is None:
+            self._holders.replace(self._records.found_anew())
+        else:
+            self._holders.update(own)
+        self._turn = turn
 
     def refuse_held(self, wanted: ClaimRecord) -> None:
         """Raise DeviceInUse if another claim holds a device of this one."""
-        for other in self._others(wanted):
-            for device in wanted.holds:
-                if any(device.excludes(held) for held in _here(other.holds, other.node, wanted.node)):
-                    raise DeviceInUse(device.pool, device.device, str(other.ref), self._records.path(other.uid))
-        for uid, rest in self._unreadable(wanted):
-            holder, path = (
-                f"{uid} ({'by a newer version' if rest.newer else 'its record is damaged'})",
-                self._records.path(uid),
-            )
-            for device in wanted.holds:
-                if rest.holds is None and not device.admin_access:
-                    raise DeviceInUse(device.pool, device.device, holder, path, is_certain=rest.newer)
-                if any(device.excludes(held) for held in _here(rest.holds or (), rest.node, wanted.node)):
-                    raise DeviceInUse(device.pool, device.device, holder, path)
+        boot = wanted.boot_id
+        for device in wanted.holds:
+            for uid in self._holders.of_device(boot, device):
+                if uid != wanted.uid:
+                    raise DeviceInUse(device.pool, device.device, self._holder(uid), self._records.path(uid))
+            for uid in () if device.admin_access else self._holders.of_any_device(boot):
+                if uid != wanted.uid:
+                    raise DeviceInUse(
+                        device.pool,
+                        device.device,
+                        self._holder(uid),
+                        self._records.path(uid),
+                        is_certain=self._is_newer(uid),
+                    )
 
     def refuse_drawn(self, wanted: ClaimRecord, counters: Counters) -> None:
         """Raise CountersInUse if the devices of other claims leave too little of a counter for this claim's devices."""
@@ -143,74 +168,51 @@ class Conflicts:
             if published is None:
                 continue
             mine = {held.device: held for held in wanted.holds if held.pool == pool and not held.admin_access}
-            theirs: dict[str, tuple[HeldDevice, str, Path]] = {}  # shares of a device draw once
-            for held, holder, path in self._held_by_others(wanted):
-                if held.pool == pool and not held.admin_access and held.device not in mine:
-                    theirs.setdefault(held.device, (held, holder, path))
             for (name, counter), needed in _sums(mine.values(), published).items():
                 available = published.available.get(name, {}).get(counter)
-                drawn = _sums((held for held, *_ in theirs.values()), published).get((name, counter))
-                if available is None or drawn is None or not Quantity(available) < needed + drawn:
+                if available is None:
                     continue
-                using = [each for each in theirs.values() if (name, counter) in _sums([each[0]], published)]
+                theirs: dict[str, tuple[HeldDevice, str]] = {}  # shares of a device draw once
+                for uid, held in self._holders.drawing(wanted.boot_id, pool, (name, counter), published, beside=mine):
+                    if uid != wanted.uid:
+                        theirs.setdefault(held.device, (held, uid))
+                drawn = _sums((held for held, _ in theirs.values()), published).get((name, counter))
+                if drawn is None or not Quantity(available) < needed + drawn:
+                    continue
+                using = [(held, self._holder(uid), self._records.path(uid)) for held, uid in theirs.values()]
                 device = next(each for each in mine if (name, counter) in _sums([mine[each]], published))
                 raise CountersInUse(pool, device, f"{name}/{counter}", str(needed), str(drawn), available, using)
-
-    def _held_by_others(self, wanted: ClaimRecord) -> Iterator[tuple[HeldDevice, str, Path]]:
-        """Yield the devices that other claims of this boot hold, with the claims and their records."""
-        for other in self._others(wanted):
-            for held in _here(other.holds, other.node, wanted.node):
-                yield held, str(other.ref), self._records.path(other.uid)
-        for uid, rest in self._unreadable(wanted):
-            for held in _here(rest.holds or (), rest.node, wanted.node):
-                yield held, f"{uid} (its record cannot be read)", self._records.path(uid)
 
     def refuse_owned(self, wanted: ClaimRecord, *, beside: Collection[str] = ()) -> None:
         """Raise HostPartInUse if another claim was given what a device of this one owns; ``beside`` do not count.
 
         For a claim that was never prepared they do, and also what another claim had before its device moved.
         """
-        for other in self._others(wanted):
-            if other.uid in beside and wanted.given:
-                continue
-            theirs = {part: device for device in other.exclusive() for part in device.owns}
-            for mine in wanted.exclusive():
-                for part in mine.owns:
-                    if part in theirs and not _are_one(mine, theirs[part]):
-                        raise HostPartInUse(mine.device, part, str(other.ref))
-                    if part in other.had and not wanted.given:
-                        raise HostPartInUse(mine.device, part, str(other.ref), moved=True)
+        for mine in wanted.exclusive():
+            for part in mine.owns:
+                for uid in self._holders.of_part(wanted.boot_id, part, beside=(mine.pool, mine.device)):
+                    is_damaged = isinstance(self._holders[uid], Remainder)
+                    if uid == wanted.uid or (wanted.given and (is_damaged or uid in beside)):
+                        continue
+                    self._refuse_part(mine, part, uid)
+                for uid in () if wanted.given else self._holders.of_former_part(wanted.boot_id, part):
+                    if uid != wanted.uid:
+                        self._refuse_part(mine, part, uid, moved=True)
 
-        for uid, rest in self._unreadable(wanted):
-            for mine in () if wanted.given else wanted.exclusive():
-                for part in mine.owns:
-                    if rest.denies(part, mine.pool, mine.device):
-                        raise HostPartInUse(
-                            mine.device, part, f"{uid} (its record is damaged)", record=self._records.path(uid)
-                        )
+    def _refuse_part(self, mine: PreparedDevice, part: str, uid: str, *, moved: bool = False) -> NoReturn:
+        record = self._records.path(uid) if isinstance(self._holders[uid], Remainder) else None
+        raise HostPartInUse(mine.device, part, self._holder(uid), moved=moved, record=record)
 
-    def _unreadable(self, wanted: ClaimRecord) -> Iterator[tuple[str, Remainder]]:
-        """Yield what is known of records of this boot that cannot be read, with their uids."""
-        for path, rest in self._records.unreadable().items():
-            if path.stem != wanted.uid and rest.boot_id == wanted.boot_id:
-                yield path.stem, rest
+    def _holder(self, uid: str) -> str:
+        """Name a claim, or say why its name is not known."""
+        entry = self._holders[uid]
+        if isinstance(entry, Remainder):
+            return f"{uid} ({'by a newer version' if entry.newer else 'its record is damaged'})"
+        return str(entry.ref)
 
-    def _others(self, wanted: ClaimRecord) -> Iterator[ClaimRecord]:
-        for other in self._records.all().values():
-            if other.uid != wanted.uid and other.boot_id == wanted.boot_id:
-                yield other
-
-
-def _here(holds: Iterable[HeldDevice], node: str, now: str) -> Iterable[HeldDevice]:
-    """Return devices with the names that their pools have since the node has another name: they are the same."""
-    if not node or node == now:
-        return holds
-    return (replace(held, pool=now + held.pool[len(node) :]) if _is_of(held.pool, node) else held for held in holds)
-
-
-def _is_of(pool: str, node: str) -> bool:
-    """Return whether a pool is that of a node, or one of several of it, such as ``node-1/gpus``."""
-    return pool == node or pool.startswith(f"{node}/")
+    def _is_newer(self, uid: str) -> bool:
+        entry = self._holders[uid]
+        return isinstance(entry, Remainder) and entry.newer
 
 
 def _sums(devices: Iterable[HeldDevice], published: PoolCounters) -> dict[tuple[str, str], Quantity]:
@@ -229,8 +231,3 @@ def with_answer(record: ClaimRecord, devices: tuple[PreparedDevice, ...]) -> Cla
     changed = replace(record, devices=devices)
     had = {*record.had, *record.owned()} - changed.owned()
     return replace(changed, had=tuple(sorted(had)))
-
-
-def _are_one(device: PreparedDevice, other: PreparedDevice) -> bool:
-    """Whether they are shares of one device."""
-    return (device.pool, device.device) == (other.pool, other.device)

@@ -101,7 +101,8 @@ class PreparedClaims:
     """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time.
 
     ``offers`` tells whether a device, by pool and name, is published, and ``counters`` what a pool is published with.
-    While ``deciding`` is held, no other instance decides on devices.
+    While ``deciding`` is held, no other instance decides on devices. It gives the number of the turn, if nobody else
+    works on claims in that.
     """
 
     def __init__(  # noqa: PLR0913  # one caller, which has them all
@@ -111,14 +112,14 @@ class PreparedClaims:
         records: ClaimRecords,
         files: ClaimFiles,
         offers: Callable[[str, str], bool] = lambda pool, device: True,
-        deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        deciding: Callable[[], AbstractAsyncContextManager[int | None]] = nullcontext,
         counters: Counters = lambda pool: None,
         node: str = "",
     ) -> None:
         self._driver = driver
         self._name = name
         self._records = records
-        self._conflicts = Conflicts(records)
+        self._conflicts = Conflicts(records, node)
         self._files = files
         self._offers = offers
         self._deciding = deciding
@@ -126,6 +127,10 @@ class PreparedClaims:
         self._node = node
         self._new: set[str] = set()  # claims that this process has begun, of which no kubelet has an answer
         self._given_up: set[str] = set()  # those of them whose call was given up: they have no containers
+
+    async def load(self) -> None:
+        """Read what is prepared on the node before a call asks for it. Raises ClaimError."""
+        await self._conflicts.load()
 
     def answers(self, results: PrepareResults) -> None:
         """Record, in the turn of the claims, that a kubelet is about to have these: containers may run from now on.
@@ -385,7 +390,8 @@ class PreparedClaims:
                 # its containers may have what these own, and owned
                 wanted = msgspec.structs.replace(wanted, devices=record.devices, had=record.had, given=record.was_given)
         self._refuse_unpublished(wanted)
-        async with self._deciding():
+        async with self._deciding() as turn:
+            self._conflicts.look(turn)
             self._conflicts.refuse_held(wanted)
             self._conflicts.refuse_drawn(wanted, self._counters)
             self._records.write(wanted, durable=False)
@@ -395,7 +401,8 @@ class PreparedClaims:
 
     async def _finish(self, record: ClaimRecord, *, beside: Collection[str] = ()) -> Prepared:
         if any(device.owns for device in record.devices):
-            async with self._deciding():
+            async with self._deciding() as turn:
+                self._conflicts.look(turn)
                 self._conflicts.refuse_owned(record, beside=beside)
                 self._records.write(record, durable=False)
         unanswered = record.unanswered or not record.given

@@ -32,7 +32,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -77,12 +77,6 @@ class HeldDevice(_Part, frozen=True):
     share_id: str | None = None
     admin_access: bool = False
     draws: dict[str, dict[str, str]] = {}  # msgspec copies defaults
-
-    def excludes(self, other: HeldDevice) -> bool:
-        """Whether the two cannot be prepared at the same time: the same device, or the same share of it."""
-        if self.admin_access or other.admin_access or (self.pool, self.device) != (other.pool, other.device):
-            return False
-        return self.share_id is None or other.share_id is None or self.share_id == other.share_id
 
 
 class ClaimRecord(_Part, frozen=True):
@@ -154,12 +148,6 @@ class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         owned = {part: (device.pool, device.device) for device in record.exclusive() for part in device.owns}
         return cls(record.boot_id, record.holds, owned, tuple(sorted(record.had)), node=record.node)
 
-    def denies(self, part: str, pool: str, device: str) -> bool:
-        """Return whether this device must not be given with a part of the host, which another device may have."""
-        if isinstance(self.owned, tuple):
-            return part in self.owned
-        return part in self.had or self.owned.get(part, (pool, device)) != (pool, device)
-
 
 class _NewerFile(msgspec.Struct, frozen=True):
     record: Remainder
@@ -204,6 +192,8 @@ class ClaimRecords:
         self.folder = folder
         self._known: dict[str, _Known] = {}
         self._unwritten: dict[str, _Known] = {}  # by uid, with the version of the file that it takes the place of
+        self._changed: set[str] = set()  # uids of claims that this process has written or removed since ``found_anew``
+        self._left: tuple[int, int] | None = None  # the folder's version, if only this process has changed it since
 
     def create(self) -> bool:
         """Make the folder; False if it was there. Raises OSError."""
@@ -245,11 +235,12 @@ class ClaimRecords:
         path = self.path(record.uid)
         try:
             self._made_again()
-            self._write_held(record)
-            self._known[path.name] = _Known(self._replace(path, _encoded(record), durable=durable), record)
-            self._unwritten.pop(record.uid, None)
-            if durable:
-                self._sync_folder()
+            with self._changing(record.uid):
+                self._write_held(record)
+                self._known[path.name] = _Known(self._replace(path, _encoded(record), durable=durable), record)
+                self._unwritten.pop(record.uid, None)
+                if durable:
+                    self._sync_folder()
         except UnicodeEncodeError as error:
             raise ClaimError(f"a text that the driver returned for claim {record.ref} is no UTF-8: {error}") from error
         except OSError as error:
@@ -321,12 +312,13 @@ class ClaimRecords:
         """Forget a claim for good; an unknown one is fine."""
         path = self.path(uid)
         try:
-            for file in (path, self._held_path(uid)):  # the second alone says nothing
-                if os.path.lexists(file):  # a disk that is read-only refuses to remove what is not there
-                    file.unlink(missing_ok=True)
-            self._unwritten.pop(uid, None)
-            self._known.pop(path.name, None)
-            self._sync_folder()
+            with self._changing(uid):
+                for file in (path, self._held_path(uid)):  # the second alone says nothing
+                    if os.path.lexists(file):  # a disk that is read-only refuses to remove what is not there
+                        file.unlink(missing_ok=True)
+                self._unwritten.pop(uid, None)
+                self._known.pop(path.name, None)
+                self._sync_folder()
         except FileNotFoundError:
             pass  # with the folder
         except OSError as error:
@@ -334,23 +326,84 @@ class ClaimRecords:
 
     def all(self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None) -> dict[str, ClaimRecord]:
         """The readable records by uid; files that did not change are not read again."""
-        known: dict[str, _Known] = {}
+        return {uid: entry for uid, entry in self._found(on_corrupted).items() if isinstance(entry, ClaimRecord)}
+
+    def found_anew(self) -> dict[str, ClaimRecord | Remainder]:
+        """Return by uid each record, or what is known of one that cannot be read; ``own_changes`` begin here."""
+        self._changed.clear()
+        self._left = self._folder_version()  # first: what changes while the files are looked at is not missed
+        return self._found()
+
+    def own_changes(self) -> dict[str, ClaimRecord | Remainder | None] | None:
+        """Return what is there now of the claims that this process has written or removed since it was asked last.
+
+        None if somebody else has changed the folder, or may have: then all is to be found anew.
+        """
+        if self._left is None or self._folder_version() != self._left:
+            return None
+        changed = {uid: self._entry(uid) for uid in list(self._changed)}
+        self._changed.difference_update(changed)
+        return changed
+
+    def _entry(self, uid: str) -> ClaimRecord | Remainder | None:
+        path = self.path(uid)
+        try:
+            known = self._looked_at(path.name, _version(path.lstat()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ClaimError(f"cannot read the checkpoint {path}: {error}") from error
+        self._known[path.name] = known
+        return known.record or known.remainder
+
+    def _found(
+        self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None
+    ) -> dict[str, ClaimRecord | Remainder]:
         self._made_again()
-        for name, version in self._versions():
-            before = self._known.get(name)
-            if before and before.version == version and before.record and before.record.uid not in self._unwritten:
-                known[name] = before
-                continue
-            try:
-                known[name] = _Known(version, self.read(name.removesuffix(".json")))
-            except CheckpointNewer as error:
-                on_corrupted(error)
-                known[name] = _Known(version, None, _glimpse(error.path))
-            except CheckpointCorrupted as error:
-                on_corrupted(error)
-                known[name] = _Known(version, None, self._remainder(error.path.stem, before))
+        known = {name: self._looked_at(name, version, on_corrupted) for name, version in self._versions()}
         self._known = known
-        return {item.record.uid: item.record for item in known.values() if item.record}
+        entries = {name.removesuffix(".json"): item.record or item.remainder for name, item in known.items()}
+        return {uid: entry for uid, entry in entries.items() if entry}
+
+    def _looked_at(
+        self,
+        name: str,
+        version: tuple[int, int, int],
+        on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None,
+    ) -> _Known:
+        """Return what is known of a file, which is read if it has changed."""
+        before = self._known.get(name)
+        if before and before.version == version and before.record and before.record.uid not in self._unwritten:
+            return before
+        try:
+            return _Known(version, self.read(name.removesuffix(".json")))
+        except CheckpointNewer as error:
+            on_corrupted(error)
+            return _Known(version, None, _glimpse(error.path))
+        except CheckpointCorrupted as error:
+            on_corrupted(error)
+            return _Known(version, None, self._remainder(error.path.stem, before))
+
+    @contextmanager
+    def _changing(self, uid: str) -> Iterator[None]:
+        """Tell a change of this process, whatever comes of it, from one that somebody else makes."""
+        is_as_left = self._left is not None and self._folder_version() == self._left
+        self._changed.add(uid)
+        try:
+            yield
+        finally:
+            self._left = self._folder_version() if is_as_left else None
+
+    def _folder_version(self) -> tuple[int, int] | None:
+        """Return what differs when a file comes, goes or is replaced, but not always within the same few milliseconds.
+
+        Whoever relies on it shares the folder with nobody then, or with one who does not take turns.
+        """
+        try:
+            found = os.stat(self.folder)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def unreadable(self) -> dict[Path, Remainder]:
         """Return what is known of the damaged and the newer records, as ``all`` found them last."""
