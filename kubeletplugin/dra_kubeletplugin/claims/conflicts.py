@@ -139,7 +139,7 @@ class Conflicts:
         before, self._turn = self._turn, None  # until all is known
         own = self._records.own_changes() if turn is not None and turn == before else None
         if own is None:
-            self._holders.replace(self._records.found_anew())
+            self._holders.replace(self._records.found_anew(follows=turn is not None))
         else:
             self._holders.update(own)
         self._turn = turn

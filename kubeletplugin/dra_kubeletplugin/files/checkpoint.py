@@ -328,10 +328,14 @@ class ClaimRecords:
         """The readable records by uid; files that did not change are not read again."""
         return {uid: entry for uid, entry in self._found(on_corrupted).items() if isinstance(entry, ClaimRecord)}
 
-    def found_anew(self) -> dict[str, ClaimRecord | Remainder]:
-        """Return by uid each record, or what is known of one that cannot be read; ``own_changes`` begin here."""
+    def found_anew(self, *, follows: bool) -> dict[str, ClaimRecord | Remainder]:
+        """Return by uid each record, or what is known of one that cannot be read.
+
+        With ``follows``, ``own_changes`` begin here.
+        """
         self._changed.clear()
-        self._left = self._folder_version()  # first: what changes while the files are looked at is not missed
+        # First: what changes while the files are looked at is not missed.
+        self._left = self._folder_version() if follows else None
         return self._found()
 
     def own_changes(self) -> dict[str, ClaimRecord | Remainder | None] | None:
@@ -362,8 +366,11 @@ class ClaimRecords:
         self._made_again()
         known = {name: self._looked_at(name, version, on_corrupted) for name, version in self._versions()}
         self._known = known
-        entries = {name.removesuffix(".json"): item.record or item.remainder for name, item in known.items()}
-        return {uid: entry for uid, entry in entries.items() if entry}
+        return {
+            name.removesuffix(".json"): entry
+            for name, item in known.items()
+            if (entry := item.record or item.remainder)
+        }
 
     def _looked_at(
         self,
