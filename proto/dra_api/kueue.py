@@ -199,11 +199,14 @@ class WorkloadSpec(Part, frozen=True):
 
 
 class WorkloadStatus(Part, frozen=True):
+    """``cluster_name``: where MultiKueue runs it, if that is another cluster."""
+
     conditions: tuple[Condition, ...] | None = None
     admission: Admission | None = None
     admission_checks: tuple[AdmissionCheckState, ...] | None = None
     reclaimable_pods: tuple[ReclaimablePod, ...] | None = None
     requeue_state: RequeueState | None = None
+    cluster_name: str | None = None
 
 
 class Workload(Object, frozen=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from admission_world import AdmissionWorld
-from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from dra_kube import ADMISSION_CHECKS, NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
 from dra_operator.kubectl.cli import main
 from kueue_model import admission_check, is_true, pods_of, workload
 from objects import Make, Obj
@@ -107,6 +107,93 @@ async def test_two_checks_of_the_operator_are_one_promise(world: AdmissionWorld)
         assert {it["state"] for it in world.workload("train")["status"]["admissionChecks"]} == {"Ready"}
         assert world.seen("dra_operator_admission_promises") == 2
         assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+async def with_a_second_check(world: AdmissionWorld, name: str, pods: int) -> None:
+    """Wait until ours is Ready. Another one is not, so the Workload has quota and is not admitted."""
+    world.api.add(ADMISSION_CHECKS, admission_check("slow", "example.com/x"))
+    slow = {"name": "slow", "state": "Pending", "message": "", "lastTransitionTime": world.now}
+    world.api.add(WORKLOADS, {**workload(name, pods), "status": {"admissionChecks": [slow]}})
+    await world.until("ours is ready", lambda: world.check(name).get("state") == "Ready")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_queue_that_is_stopped_takes_what_was_decided_with_the_quota(
+    world: AdmissionWorld, *, is_restarted: bool
+) -> None:
+    """Kueue resets no check then, and with the next quota it would admit the job by the old answer."""
+    world.start()
+    async with world.running():
+        await with_a_second_check(world, "train", 4)
+        world.kueue.is_stopped = True
+        if not is_restarted:
+            await world.until("it is withdrawn", lambda: world.check("train")["state"] == "Pending")
+    if is_restarted:
+        world.bring_events()
+        assert not is_true(world.workload("train"), "QuotaReserved")
+        assert world.check("train")["state"] == "Ready"
+        world.start()
+    async with world.running():
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE]))
+        await world.until("another pod gets a device", lambda: world.bound() == ["thief"], 5)
+        await world.until("it is withdrawn", lambda: world.check("train")["state"] == "Pending")
+        world.kueue.is_stopped = False
+        await world.until("asked anew", lambda: world.kueue.decided["Retry"] == 1)
+        assert not world.is_admitted("train")
+    assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+@pytest.mark.parametrize("is_dispatched", [False, True])
+async def test_pods_of_another_cluster_get_no_devices_of_this_one(
+    world: AdmissionWorld, *, is_dispatched: bool
+) -> None:
+    """With MultiKueue: before it has chosen the cluster, and when its check is gone."""
+    world.kueue.makes_pods = False
+    job = workload("train", 4)
+    if is_dispatched:
+        job["status"] = {"clusterName": "worker-1"}
+    else:
+        world.api.add(ADMISSION_CHECKS, admission_check("multi", "kueue.x-k8s.io/multikueue"))
+        state = {"name": "multi", "state": "Pending", "message": "", "lastTransitionTime": world.now}
+        job["status"] = {"admissionChecks": [state]}
+    world.api.add(PODS, Make.pod("first", [Make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.until("devices are in use", lambda: world.bound() == ["first"])
+        world.api.add(WORKLOADS, job)
+        await world.until("it may run elsewhere", lambda: world.check("train").get("state") == "Ready")
+        assert "in another cluster" in world.check("train")["message"]
+        world.api.add(PODS, Make.pod("thief", [Make.FROM_TEMPLATE] * 2))
+        await world.until("the devices are free", lambda: "thief" in world.bound(), 5)
+        await world.rests(0.3)
+    assert world.kueue.decided["Retry"] == 0
+    assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+async def test_a_namespace_that_is_being_deleted_keeps_no_places_for_pods_that_cannot_be_made(
+    world: AdmissionWorld,
+) -> None:
+    """Whatever has a finalizer may keep the namespace for ever, and Workloads in it."""
+    world.api.add(NAMESPACES, {"metadata": {"name": "ns"}})
+    world.api.add(NAMESPACES, {"metadata": {"name": "others"}})
+    thief, template = Make.pod("thief", [Make.FROM_TEMPLATE] * 2), Make.template()
+    for obj in (thief, template):
+        obj["metadata"]["namespace"] = "others"
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.start()
+    job = workload("train", 4)
+    async with world.running():
+        await promise(world, job)
+        world.api.add(PODS, pods_of(job)[0])
+        await world.until("one of its pods runs", lambda: len(world.pods("train")) == 1)
+        world.api.change(NAMESPACES, "ns", lambda it: it["metadata"].update(deletionTimestamp=world.now))
+        world.api.add(PODS, thief)
+        await world.until("the other namespace gets devices", lambda: "thief" in world.bound(), 5)
+        world.api.add(WORKLOADS, workload("late", 1))
+        await world.until("refused", lambda: world.kueue.decided["Retry"] == 1)
+        assert "namespace ns is being deleted" in world.check("late")["message"]
+    assert len(world.pods("train")) == 1
+    assert world.seen("dra_operator_admission_broken_promises_total") == 0
 
 
 def gone(world: AdmissionWorld) -> None:
@@ -270,3 +357,20 @@ async def test_why_says_why_nobody_answers_a_check(
     assert words in said
     assert ("nobody answers" in said or "there is no" in said) is bool(words)
     assert "its quota is all that Kueue looks at" not in said
+
+
+@pytest.mark.parametrize(("cluster", "words"), [("worker-1", "in another cluster, worker-1: ask there"), (None, "")])
+async def test_why_asks_no_node_of_this_cluster_about_pods_of_another(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: str | None, words: str
+) -> None:
+    job = workload("train", 5)
+    job["status"] = {"clusterName": cluster} if cluster else {}
+    world.api.add(WORKLOADS, job)
+    kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
+    items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+    said = capsys.readouterr().out
+    assert words in said
+    assert ("do not fit now" in said) is (cluster is None)

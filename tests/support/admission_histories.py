@@ -374,6 +374,13 @@ class History:
         if (job := self._any_job()) is not None and is_true(job, "QuotaReserved"):
             self._kueue.evict(self.world.api, _key(job), "Preempted", wait=self._random.choice((0, 1, 2)))
 
+    def _toggle_queue(self) -> None:
+        """Stop the queue, or go on: Kueue admits by an answer that nobody has withdrawn, and its place is gone."""
+        self._kueue.is_stopped = not self._kueue.is_stopped
+        for obj in self.world.api.of(WORKLOADS):
+            if not is_true(obj, "QuotaReserved") and check_of(obj).get("state") == "Ready":
+                self._harmed.add(obj["metadata"]["uid"])
+
     def _shrink_job(self) -> None:
         """Pods of it are not needed any more, or an elastic job shrinks; or Kueue admits fewer pods than it has."""
         job = self._any_job()
@@ -439,6 +446,8 @@ class History:
         api.add(ADMISSION_CHECKS, admission_check())
         if self._kueue.check is None:
             self._kueue.get_check(api)
+        if self._kueue.is_stopped:
+            self._toggle_queue()
         for pod in list(api.of(PODS)):
             if pod["metadata"]["name"].startswith("thief"):
                 api.drop(PODS, _key(pod))
@@ -466,6 +475,7 @@ _HARMLESS: Final[list[Callable[[History], None]]] = [
     History._recreate_job,
     History._change_priority,
     History._preempt_job,
+    *[History._toggle_queue] * 2,
     *[History._shrink_job] * 2,
     History._fail_pod,
     *[History._steal] * 4,

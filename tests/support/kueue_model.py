@@ -84,6 +84,8 @@ class KueueModel:
     ) -> None:
         self.quota, self.check, self.makes_pods = quota, check, makes_pods
         self._cost = cost or _pods_in
+        self.is_stopped = False
+        """Whether the queue is on hold: nobody gets quota, and who waits for its checks loses it."""
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -105,7 +107,9 @@ class KueueModel:
                 if is_true(obj, "QuotaReserved"):
                     self._evict(api, key, now, "Deactivated")
                     self._release(api, key, now)
-            elif is_true(obj, "Evicted") and is_true(obj, "QuotaReserved"):
+            elif is_true(obj, "QuotaReserved") and (
+                is_true(obj, "Evicted") or (self.is_stopped and not is_true(obj, "Admitted"))
+            ):
                 self._release(api, key, now)
             elif (due := _retry_at(obj)) is not None and due > now and due != _requeue_at(obj):
                 api.change(WORKLOADS, key, partial(_set_requeue_at, due=due))
@@ -118,7 +122,7 @@ class KueueModel:
             else:
                 pending.append(obj)
         for obj in sorted(pending, key=_rank):
-            if used + self._cost(obj) <= self.quota:
+            if not self.is_stopped and used + self._cost(obj) <= self.quota:
                 used += self._cost(obj)
                 self._reserve(api, f"{obj['metadata']['namespace']}/{obj['metadata']['name']}", now)
 

@@ -95,6 +95,11 @@ LOGGED_CHARACTERS: Final = 500
 SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
+_LATE: Final = CheckDecision(CheckState.READY, "Kueue had admitted the workload before its queue named this check")
+_ELSEWHERE: Final = CheckDecision(
+    CheckState.READY, "MultiKueue runs its pods in another cluster: name a check in the queues of that cluster"
+)
+_STALE: Final = CheckDecision(CheckState.PENDING, "Kueue took its quota back, and its place is free for others")
 _UNKNOWN_TIME: Final = datetime.max.replace(tzinfo=UTC)
 _PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
 
@@ -277,6 +282,7 @@ class AdmissionController:
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
         promised = (*stages[CheckStage.PROMISED], *stages[CheckStage.LATE])
         self._forget_promises({it.metadata.uid for it in promised})
+        await self._answer_unplanned(stages)
         if not self._has_work(stages):
             if len(self._changes) + len(self._held) > MOST_NOTED_CHANGES:
                 self._forget_view()
@@ -446,7 +452,7 @@ class AdmissionController:
         limit = asyncio.Semaphore(WRITES)
         async with asyncio.TaskGroup() as group:
             for workload in late:
-                group.create_task(self._confirm(workload, limit))
+                group.create_task(self._say(workload, _LATE, limit))
             for outcome in asked:
                 group.create_task(self._decide(outcome, limit))
             for outcome in answers.backing_off.values():
@@ -454,9 +460,16 @@ class AdmissionController:
                     group.create_task(self._requeue(outcome.workload, limit))
         self._metrics.promises.set(len(self._seats))
 
-    async def _confirm(self, workload: Workload, limit: asyncio.Semaphore) -> None:
-        """Write Ready into a Workload that Kueue had admitted before its queue named the check."""
-        decision = CheckDecision(CheckState.READY, "Kueue had admitted the workload before its queue named this check")
+    async def _answer_unplanned(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
+        """Answer Workloads for which no place is looked for."""
+        limit = asyncio.Semaphore(WRITES)
+        async with asyncio.TaskGroup() as group:
+            for workload in stages[CheckStage.ELSEWHERE]:
+                group.create_task(self._say(workload, _ELSEWHERE, limit))
+            for workload in stages[CheckStage.STALE]:
+                group.create_task(self._say(workload, _STALE, limit))
+
+    async def _say(self, workload: Workload, decision: CheckDecision, limit: asyncio.Semaphore) -> None:
         async with limit:
             written = await self._write(workload, decision)
         if written is Written.YES:

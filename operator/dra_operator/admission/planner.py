@@ -408,7 +408,8 @@ class Planner:
         waiting = [pod for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
         # Those on their way to a node hold what they need already. Nothing is certain before they are bound.
         placeless = [_opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
-        missing = [*placeless, *self.copies(self._cluster, workload, _unmade(sets, there))]
+        unmade = () if self._is_terminating(workload) else _unmade(sets, there)
+        missing = [*placeless, *self.copies(self._cluster, workload, unmade)]
         if lacking:
             found = self._seated(workload, placeless, wanted.nodes) if placeless else Outcome(workload)
             answers.promised[uid] = Outcome.without_place(workload, found.reason or lacking, seats=found.seats)
@@ -475,6 +476,9 @@ class Planner:
     # --- Workloads that wait ---
 
     def _judged(self, workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Outcome:
+        if self._is_terminating(workload):
+            text = f"namespace {workload.metadata.namespace} is being deleted, and takes no more pods"
+            return Outcome.without_place(workload, text)
         try:
             sets = planned_sets(workload, flavors)
         except kueue.FlavorMissing as error:
@@ -506,6 +510,14 @@ class Planner:
             self._placing.undo(mark)
             return Outcome.without_place(workload, f"it cannot be planned: {error}")
         return Outcome(workload, tuple(_seat(workload, it) for it in found if isinstance(it, Placed)))
+
+    def _is_terminating(self, workload: Workload) -> bool:
+        """Return whether the API server refuses further pods of the Workload.
+
+        Its namespace and the Workload may stay for ever, if something there has a finalizer that nobody removes.
+        """
+        namespace = self._cluster.namespaces.get(workload.metadata.namespace)
+        return namespace is not None and namespace.metadata.deletion_timestamp is not None
 
     def _running(self, workload: Workload) -> Sequence[Pod]:
         """Return the pods of an elastic job that go on running when it grows: they have their places."""

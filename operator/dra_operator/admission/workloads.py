@@ -27,6 +27,8 @@ from dra_ledger.errors import shortened
 
 CONTROLLER_NAME: Final = "dra.kopf.dev/fit"
 """``spec.controllerName`` of the checks that are answered here."""
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""``spec.controllerName`` of the checks that send a Workload to another cluster."""
 ADMISSION_CHECK: Final = "AdmissionCheck"
 """The reason of Kueue's condition Evicted after *Retry*."""
 CHECK_MESSAGE_CHARACTERS: Final = 4000
@@ -68,6 +70,10 @@ class CheckStage(StrEnum):
     """It is admitted, and a check is pending that its queue did not name then."""
     BACKING_OFF = "backing off"
     """It was evicted after *Retry*, and Kueue waits before it tries again."""
+    ELSEWHERE = "elsewhere"
+    """A check is pending, and the pods run in another cluster."""
+    STALE = "stale"
+    """A check is still ready, and the quota that it was about is gone."""
     NONE = "none"
     """Nothing."""
 
@@ -75,21 +81,31 @@ class CheckStage(StrEnum):
 class CheckNames(NamedTuple):
     """``active``: the checks that are answered here. ``known``: also those that are not, or not any more.
 
-    A promise stays when its check gets parameters, or is deleted: Kueue leaves the Workload admitted.
+    A promise stays when its check gets parameters, or is deleted: Kueue leaves the Workload admitted. ``dispatching``:
+    the checks by which MultiKueue sends Workloads to other clusters, also those that are deleted.
     """
 
     active: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    dispatching: frozenset[str] = frozenset()
 
     def after(self, checks: Iterable[AdmissionCheck]) -> CheckNames:
         """Return the names by these checks, which follow on those of ``self``."""
         active, ours, theirs = set[str](), set[str](), set[str]()
+        dispatching = set[str]()
         for check in checks:
             name = check.metadata.name
+            if check.spec.controller_name == MULTIKUEUE:
+                dispatching.add(name)
             (ours if check.spec.controller_name == CONTROLLER_NAME else theirs).add(name)
             if name in ours and is_active(check):
                 active.add(name)
-        return CheckNames(frozenset(active), frozenset(ours | (self.known - theirs)))
+        others = (ours | theirs) - dispatching
+        return CheckNames(
+            frozenset(active),
+            frozenset(ours | (self.known - theirs)),
+            frozenset(dispatching | (self.dispatching - others)),
+        )
 
 
 def own_checks(checks: Iterable[AdmissionCheck]) -> CheckNames:
@@ -115,12 +131,17 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
     is_over = workload.has("Finished") or workload.spec.active is False
     if not its or is_over or workload.metadata.deletion_timestamp is not None:
         return CheckStage.NONE
+    is_pending = any(state.state == CheckState.PENDING and state.name in names.active for state in its)
+    if runs_elsewhere(workload, names):
+        return CheckStage.ELSEWHERE if is_pending and workload.has_quota else CheckStage.NONE
     if not workload.has_quota:
+        if _is_stale(workload, names.active):
+            return CheckStage.STALE
         return CheckStage.BACKING_OFF if _backs_off(workload, names.active, now) else CheckStage.NONE
     if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
         return CheckStage.NONE
     is_admitted = workload.has("Admitted")
-    if any(state.state == CheckState.PENDING and state.name in names.active for state in its):
+    if is_pending:
         # Its pods may run. Kueue would end them if they did not fit a second time.
         return CheckStage.LATE if is_admitted else CheckStage.CANDIDATE
     if not any(state.state == CheckState.READY for state in its):
@@ -129,6 +150,21 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
         return CheckStage.PROMISED
     is_answered = any(state.name in names.active for state in its)
     return CheckStage.CANDIDATE if is_answered and not is_admitted else CheckStage.NONE
+
+
+def runs_elsewhere(workload: Workload, names: CheckNames) -> bool:
+    """Return whether its pods run in another cluster: MultiKueue has sent it there, or is about to."""
+    return bool(workload.status.cluster_name) or any(states(workload, names.dispatching))
+
+
+def _is_stale(workload: Workload, names: Collection[str]) -> bool:
+    """Return whether a check is ready without quota. With its next quota Kueue would admit the Workload unasked.
+
+    Kueue takes the quota of a Workload that waits for other checks when its queue is stopped, is deleted or cannot
+    account for it, and resets no check then, as it does in an eviction.
+    """
+    has_none = workload.status.admission is None and not workload.has("QuotaReserved")
+    return has_none and any(state.state == CheckState.READY for _, state in states(workload, names))
 
 
 def replaced_slice(workload: Workload) -> str:

@@ -31,6 +31,7 @@ from dra_operator.admission.workloads import (
     CheckState,
     own_checks,
     rank_of_promise,
+    runs_elsewhere,
     stage_of,
 )
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
@@ -79,6 +80,11 @@ def why_workload(seen: Observed, settings: Settings, name: str, missing: Sequenc
     report.add(_checks(seen, workload))
     if workload.settled:
         report.is_clear = workload.spec.active is not False
+        return report
+    if runs_elsewhere(workload, own_checks(seen.every(AdmissionCheck))):
+        where = workload.status.cluster_name
+        report.say(f"MultiKueue runs its pods in another cluster{f', {where}' if where else ''}: ask there", indent=2)
+        report.is_clear = True
         return report
     if missing:
         report.object_to(f"whether its pods fit now is not known without {listed(missing)}")
