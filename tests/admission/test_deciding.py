@@ -58,6 +58,21 @@ async def test_one_that_does_not_fit_waits_with_the_words_of_why_and_freed_devic
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
 
 
+async def test_devices_that_come_free_right_after_a_retry_wait_a_tenth_of_a_second(world: AdmissionWorld) -> None:
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        await world.until("second backs off", lambda: "requeueState" in world.workload("second").get("status", {}))
+        finish(world.api, "ns/first")
+        await world.rests(0.2)
+        assert "requeueState" in world.workload("second")["status"], "no time has passed"
+        world.at(0.11)
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+
+
 async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> None:
     world.api.add(ADMISSION_CHECKS, admission_check("with", parameters={"apiGroup": "x", "kind": "X", "name": "x"}))
     world.api.add(ADMISSION_CHECKS, admission_check("others", "somebody.example.com/else"))

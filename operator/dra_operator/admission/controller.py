@@ -76,8 +76,11 @@ PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""
 WRITES: Final = 8
 """Writes at the same time."""
-REQUEUE_REST_SECONDS: Final = 0.5
-"""Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain."""
+REQUEUE_REST_SECONDS: Final = 0.1
+"""Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain.
+
+That needs no time for Kueue: a wait is ended only when Kueue has evicted the Workload and begun the wait.
+"""
 LONGEST_REQUEUE_REST_SECONDS: Final = 60.0
 MOST_LOST_TURNS: Final = 3
 """Times in a row that Kueue may give quota again before a back-off is written."""
