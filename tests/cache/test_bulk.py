@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert, encode
-from dra_api.core import Pod
-from dra_api.meta import Object
+from dra_api.core import Namespace, Pod
+from dra_api.kueue import Workload, pod_count
+from dra_api.meta import Condition, Object
 from dra_api.references import classes_of
-from dra_api.resource import ResourceClaim
+from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
+from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import BulkLimits, ClaimTemplate, Cluster
 from dra_operator.scheduling.claims.usable import not_at_hand
-from dra_operator.scheduling.state import is_set_aside, pod_requests
+from dra_operator.scheduling.state import has_lost_selector, is_set_aside, is_workload_set_aside, pod_requests
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 LIMITS = BulkLimits(short=1_000, whole=60_000, lent=10_000)
 GATE = "dra.kopf.dev/allocate"
@@ -51,7 +55,41 @@ def pod(name: str, size: int, namespace: str = "ns", version: int = 1, **spec: A
     return convert(Pod, {"metadata": meta(name, namespace, version), "spec": spec})
 
 
-MADE: dict[type[Object], Callable[..., Object]] = {ResourceClaim: claim, ClaimTemplate: template, Pod: pod}
+def workload(name: str, size: int, namespace: str = "ns", version: int = 1, *, has_quota: bool = True) -> Workload:
+    """It waits for a check: of others the templates are not kept at all."""
+    tolerations = [{"key": f"key-{it:06d}.example.com/x", "operator": "Exists"} for it in range(size // 60)]
+    sets = [{"name": "main", "count": 2, "template": {"spec": {"tolerations": tolerations}}}]
+    status = {
+        "admissionChecks": [{"name": "fit", "state": "Pending"}],
+        "admission": {"clusterQueue": "queue"} if has_quota else None,
+        "conditions": [{"type": "QuotaReserved", "status": str(has_quota)}],
+    }
+    body = {"metadata": meta(name, namespace, version), "spec": {"podSets": sets}, "status": status}
+    return convert(Workload, body)
+
+
+def selector(size: int) -> dict[str, Any]:
+    return {"matchLabels": {f"key-{it:06d}": "x" * 40 for it in range(size // 60)}} if size >= 60 else {}
+
+
+def volume_claim(name: str, size: int, namespace: str = "ns", version: int = 1, **spec: Any) -> PersistentVolumeClaim:
+    spec = {"selector": selector(size), **spec}
+    return convert(PersistentVolumeClaim, {"metadata": meta(name, namespace, version), "spec": spec})
+
+
+def disruption_budget(name: str, size: int, namespace: str = "ns", version: int = 1) -> PodDisruptionBudget:
+    body = {"metadata": meta(name, namespace, version), "spec": {"selector": selector(size)}}
+    return convert(PodDisruptionBudget, body)
+
+
+MADE: dict[type[Object], Callable[..., Object]] = {
+    ResourceClaim: claim,
+    ClaimTemplate: template,
+    Pod: pod,
+    Workload: workload,
+    PersistentVolumeClaim: volume_claim,
+    PodDisruptionBudget: disruption_budget,
+}
 
 
 def held(made: Cluster, *kinds: type[Object]) -> int:
@@ -163,6 +201,74 @@ def test_a_pod_on_a_node_keeps_what_keeps_others_away_and_a_waiting_one_its_clai
     assert aside.spec.resource_claims == waiting.spec.resource_claims
     assert {it.name for it in aside.spec.scheduling_gates or ()} == {GATE, "gate-0"}
     assert pod_requests(aside) == pod_requests(waiting)
+
+
+def test_workloads_that_wait_for_quota_leave_room_to_one_that_has_it() -> None:
+    made = cluster()
+    for number in range(1_000):
+        made.apply(workload(f"waiting-{number}", 4_000, has_quota=False))
+    made.apply(workload("chosen", 4_000))
+    chosen = made.store_of(Workload).get("ns/chosen")
+    assert chosen is not None
+    assert not is_workload_set_aside(chosen)
+    aside = [it for it in made.store_of(Workload) if is_workload_set_aside(it)]
+    assert len(aside) > 990
+    assert {pod_count(it) for it in aside} == {2}
+
+
+def test_a_workload_of_which_kueue_says_more_stays_whole() -> None:
+    made = cluster()
+    for version in range(1, 5):
+        for number in range(5):
+            it = workload(f"workload-{number}", 4_000, version=version)
+            more = tuple(Condition(type=f"type-{it}", status="True") for it in range(10 * version))
+            status = replace(it.status, conditions=(it.status.conditions or ()) + more)
+            made.apply(replace(it, status=status))
+        whole = [it.metadata.name for it in made.store_of(Workload) if not is_workload_set_aside(it)]
+        assert whole == [f"workload-{number}" for number in range(len(whole))]
+        assert len(whole) >= 4
+
+
+def test_a_workload_gives_its_room_back_when_nobody_asks_for_it() -> None:
+    made = cluster()
+    for number in range(100):
+        made.apply(workload(f"workload-{number}", 4_000))
+        known = made.store_of(Workload).get(f"ns/workload-{number}")
+        assert known is not None
+        assert not is_workload_set_aside(known)
+        made.give_back(known)
+    assert all(map(is_workload_set_aside, made.store_of(Workload)))
+
+
+def test_a_claim_with_a_volume_needs_no_selector() -> None:
+    made = cluster()
+    for number in range(100):
+        made.apply(volume_claim(f"claim-{number}", 4_000, volumeName="volume"))
+    assert not any(map(has_lost_selector, made.store_of(PersistentVolumeClaim)))
+    assert held(made) < 100 * 500
+
+
+@pytest.mark.parametrize("kind", [*MADE, PodGroup, Namespace, ResourcePoolStatusRequest])
+def test_little_is_held_of_annotations_of_five_kilobytes(kind: type[Object]) -> None:
+    """A hundred thousand are 500 MB, though each is short of the length from which objects count as large."""
+    made = cluster()
+    note = {"example.com/note": "x" * 5_000}
+    for number in range(100):
+        namespace = "" if kind in (Namespace, ResourcePoolStatusRequest) else "ns"
+        made.apply(convert(kind, {"metadata": meta(f"object-{number}", namespace, 1, annotations=note)}))
+    assert held(made, kind) < 100 * 500 + 60_000
+
+
+def test_of_the_answers_about_pools_only_the_time_is_held() -> None:
+    made = cluster()
+    pools = [{"driver": "gpu.example.com", "poolName": f"pool-{it}"} for it in range(1_000)]
+    done = {"type": "Complete", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    body = {"metadata": meta("request", "", 1), "status": {"pools": pools, "conditions": [done]}}
+    made.apply(convert(ResourcePoolStatusRequest, body))
+    (kept,) = made.store_of(ResourcePoolStatusRequest)
+    assert len(encode(kept)) < 500
+    assert kept.status is not None
+    assert [it.last_transition_time for it in kept.status.conditions or ()] == ["2030-01-01T00:00:00Z"]
 
 
 def test_a_cache_without_limits_holds_all() -> None:

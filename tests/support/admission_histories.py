@@ -29,6 +29,7 @@ from dra_kube import (
     WORKLOADS,
 )
 from dra_operator.admission import planner
+from dra_operator.cache import BulkLimits
 from fake_api import ERRORS, Call, FakeApi
 from history_kit.clock import VirtualLoop
 from kueue_model import CHECK, FLAVOR, KueueModel, admission_check, check_of, finish, flavor, is_true, pods_of, workload
@@ -123,6 +124,9 @@ class History:
 
     def _furnish(self) -> None:
         self.world = world = _World()
+        if self._seed % 3 == 1:
+            # It holds nothing whole: each Workload and template is read when its turn comes.
+            world.limits = BulkLimits(short=100, whole=0)
         world.kueue = self._kueue = _Kueue()
         world.others[:] = [self._kueue]
         api = world.api

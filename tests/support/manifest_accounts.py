@@ -19,6 +19,7 @@ from dra_devcluster.apiserver.storage.store import Store
 from dra_kube import (
     EVENTS,
     LEASES,
+    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
@@ -32,6 +33,7 @@ from dra_kubeletplugin import ClaimRef, DeviceStatus, report_devices
 from dra_kubeletplugin.slices.writer import RateLimit, SliceView, SliceWriter, stored
 from dra_operator.app.lease import lease_name
 from dra_operator.kube import EventReason, EventRecorder
+from dra_operator.kube.claims import ClaimWriter
 from dra_operator.kube.writers import PoolRequestWriter
 from kubectl import ROOT
 
@@ -236,6 +238,16 @@ async def an_old_request_is_deleted(operator: Api, administrator: Api) -> None:
         raise
 
 
+async def a_large_template_is_read(operator: Api, administrator: Api) -> None:
+    """Little is kept of it, and a claim is made from the whole."""
+    body = {"metadata": {"name": "large"}, "spec": {"spec": {"devices": {}}}}
+    await administrator.create(RESOURCE_CLAIM_TEMPLATES, body, "default")
+    try:
+        await ClaimWriter(operator, lambda *_: None, lambda *_: None, lambda: None).template("default", "large")
+    finally:
+        await administrator.delete(RESOURCE_CLAIM_TEMPLATES, "large", "default")
+
+
 async def a_slice_is_read_after_a_conflict(plugin: Api, administrator: Api) -> None:
     """The publisher wants to see what another one wrote."""
     old = await administrator.get(RESOURCE_SLICES, "slice-of-node-1")
@@ -263,6 +275,7 @@ async def a_driver_speaks_of_its_devices(plugin: Api, administrator: Api) -> Non
 USES: dict[tuple[str, str, str], Use] = {
     ("dra-operator", "patch", "events"): an_event_is_repeated,
     ("dra-operator", "delete", "resourcepoolstatusrequests"): an_old_request_is_deleted,
+    ("dra-operator", "get", "resourceclaimtemplates"): a_large_template_is_read,
     ("dra-operator", "create", "leases"): a_deleted_lease_is_written_again,
     ("dra-plugin", "get", "resourceslices"): a_slice_is_read_after_a_conflict,
 }

@@ -46,6 +46,7 @@ from dra_operator.sources.kinds import WATCHED
 
 from .metrics import AdmissionMetrics
 from .planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, SeenChange, ViewSettings
+from .reading import AsideReader
 from .workloads import (
     CONTROLLER_NAME,
     DOUBLED_ATTEMPTS,
@@ -178,6 +179,7 @@ class AdmissionController:
         self._all_held: dict[str, AllocationResult] = {}
         self._memory: dict[str, Memory] = {}
         self._seats: dict[str, tuple[Nomination, ...]] = {}
+        self._reader = AsideReader(control.cluster, client)
         self._news, self._is_cut, self._due = asyncio.Event(), False, math.inf
         self._freed = 1
         """How often something came free."""
@@ -292,8 +294,9 @@ class AdmissionController:
             return
         await self._ask(stages)
 
-    async def _ask(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
+    async def _ask(self, stages: Mapping[CheckStage, list[Workload]]) -> None:
         """Ask the planner about these Workloads, and carry out what it answers."""
+        stages = await self._reader.whole(stages)
         question, freed = self._question(stages), self._freed
         began = self._clock()
         planner = self._planner
@@ -327,6 +330,8 @@ class AdmissionController:
             stage = stage_of(workload, names, moment, promise) if workload is not None else CheckStage.NONE
             if workload is None or stage is CheckStage.NONE:
                 self._open.discard(key)
+                if workload is not None:
+                    self._cluster.give_back(workload)
                 continue
             memory = self._memory.setdefault(workload.metadata.uid, Memory())
             if stage is CheckStage.CANDIDATE:
@@ -336,6 +341,7 @@ class AdmissionController:
                 if self._is_unsure(workload, memory):
                     stage = CheckStage.PROMISED  # the same is written again, or the watch brings what became of it
             if stage is CheckStage.PROMISED and memory.is_started:
+                self._cluster.give_back(workload)
                 continue
             if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
                 continue
@@ -428,6 +434,7 @@ class AdmissionController:
             candidates=sorted(stages[CheckStage.CANDIDATE], key=rank),
             backing_off=[self._with_flavors(it) for it in sorted(stages[CheckStage.BACKING_OFF], key=rank)],
             now=now,
+            templates=self._reader.templates,
         )
 
     def _promised(self, workload: Workload) -> PromisedWorkload:

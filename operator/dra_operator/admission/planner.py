@@ -28,7 +28,7 @@ from itertools import count, groupby
 from typing import Final, NamedTuple
 
 from dra_api import kueue
-from dra_api.codec import encode
+from dra_api.codec import DecodeError, encode
 from dra_api.core import Node, Pod
 from dra_api.kueue import POD_SET, ResourceFlavor, Workload
 from dra_api.meta import Object
@@ -39,15 +39,18 @@ from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.cache import Cluster
+from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.scheduling.state import (
     LARGEST_OBJECT_BYTES,
     NODE_CONDITION,
+    SMALL_BYTES,
     Nomination,
+    is_set_aside,
     is_too_large,
+    is_workload_set_aside,
     workload_without_bulk,
 )
 
@@ -70,6 +73,10 @@ STRETCH_SECONDS: Final = 0.005
 THREAD_REST_SECONDS: Final = 0.02
 FAILED_SECONDS: Final = 5.0
 """Seconds for which an answer holds for equal Workloads while nothing changes; one that gave up is repeated then."""
+TOO_MANY_TEMPLATES: Final = (
+    "its namespace has more large templates than dra-operator keeps in memory: shorten them, or have fewer of these "
+    "jobs at the same time"
+)
 QUOTED_CHARACTERS: Final = 1000
 """Length of an error before advice: it quotes text of a tenant."""
 
@@ -84,6 +91,10 @@ class SearchTookTooLong(Exception):
 
 class TooMuch(kueue.WorkloadError):
     """No place is looked for: the pods, or their templates, would take the memory of the process."""
+
+
+class SetAside(kueue.WorkloadError):
+    """There was no room for the templates. When it has quota the next time, there may be."""
 
 
 class SeenChange(NamedTuple):
@@ -123,6 +134,8 @@ class CheckRound:
     candidates: Sequence[Workload]
     backing_off: Sequence[Workload]
     now: datetime
+    templates: Mapping[str, ClaimTemplate | str] = field(default_factory=dict)
+    """Templates that are set aside, as the server has them, or why they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +237,8 @@ class Planner:
         )
         self._objects: Iterable[Object] | None = objects
         quotas = ClaimQuotas((), (), partial(extended_resource, self._cluster))
-        self._placing = Placing(
-            self._cluster, self._allocator, _Templates(self._cluster), quotas, lambda: self._now, self._pause
-        )
+        self._templates = _Templates(self._cluster)
+        self._placing = Placing(self._cluster, self._allocator, self._templates, quotas, lambda: self._now, self._pause)
         self._pods_by_owner: Mapping[tuple[str, str], Sequence[Pod]] = {}
         self._now = datetime.min
         self._is_stopped = False
@@ -252,6 +264,7 @@ class Planner:
         self._due, self._now = began + 3600, question.now
         self._forget_failed(question)
         self._catch_up(question)
+        self._templates.read = question.templates
         answers = CheckAnswers()
         self._searched.clear()
         try:
@@ -263,6 +276,7 @@ class Planner:
             self._decide(question, answers)
         finally:
             self._take_back()
+            self._templates.read = {}
         return answers
 
     def _decide(self, question: CheckRound, answers: CheckAnswers) -> None:
@@ -399,7 +413,7 @@ class Planner:
         sets: Sequence[tuple[Pod, int]] = ()
         try:
             sets = planned_sets(workload, {**flavors, **wanted.flavors})
-        except kueue.FlavorMissing as error:
+        except (kueue.FlavorMissing, SetAside) as error:
             lacking = str(error)  # those that are made know their nodes without it
         except kueue.WorkloadError as error:
             answers.promised[uid] = Outcome.without_place(workload, str(error))
@@ -408,7 +422,12 @@ class Planner:
         waiting = [pod for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
         # Those on their way to a node hold what they need already. Nothing is certain before they are bound.
         placeless = [_opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
-        unmade = () if self._is_terminating(workload) else _unmade(sets, there)
+        is_over = self._is_terminating(workload)
+        # Until the turn of a pod that is set aside, a copy has its place: the Workload says what it asks for.
+        aside = {pod.key for pod in placeless if self._is_aside(pod)} if sets and not is_over else set()
+        placeless = [pod for pod in placeless if pod.key not in aside]
+        there = [pod for pod in there if pod.key not in aside]
+        unmade = () if is_over else _unmade(sets, there)
         missing = [*placeless, *self.copies(self._cluster, workload, unmade)]
         if lacking:
             found = self._seated(workload, placeless, wanted.nodes) if placeless else Outcome(workload)
@@ -420,6 +439,13 @@ class Planner:
             answers.promised[uid] = Outcome(workload)
         else:
             answers.started.add(uid)
+
+    def _is_aside(self, pod: Pod) -> bool:
+        """Return whether the pod or a claim has to be read before a place can be looked for; it has no devices yet."""
+        claims = [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+        if any(claim.status.allocation is not None for claim in claims):
+            return False
+        return is_set_aside(pod) or any(map(is_set_aside, claims))
 
     def _seated(self, workload: Workload, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> Outcome:
         """Place the pods of a promise: on the nodes that they had, else together elsewhere, else as many as fit."""
@@ -481,7 +507,7 @@ class Planner:
             return Outcome.without_place(workload, text)
         try:
             sets = planned_sets(workload, flavors)
-        except kueue.FlavorMissing as error:
+        except (kueue.FlavorMissing, SetAside) as error:
             return Outcome.without_place(workload, str(error))
         except TooMuch as error:
             return Outcome.without_place(workload, str(error), is_final=True)
@@ -564,16 +590,23 @@ class Planner:
 
 
 class _Templates(Mapping[str, ResourceClaimTemplate]):
-    """The templates of a cluster, decoded when they are asked for; of a large one there is only its size."""
+    """The templates of a cluster, decoded when they are asked for; of a large one there is only its size.
+
+    ``read``: those of them that are set aside, for one round.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._store = cluster.templates
+        self.read: Mapping[str, ClaimTemplate | str] = {}
 
     def __getitem__(self, key: str) -> ResourceClaimTemplate:
         """Return one template. Raises KeyError, and DecodeError if it cannot be read."""
-        template = self._store.get(key)
-        if template is None or template.is_set_aside:
+        kept = self._store.get(key)
+        if kept is None:
             raise KeyError(key)
+        template = self.read.get(key, TOO_MANY_TEMPLATES) if kept.is_set_aside else kept
+        if isinstance(template, str):
+            raise DecodeError(template)
         return ResourceClaimTemplate(metadata=template.metadata, spec=template.typed())
 
     def __iter__(self) -> Iterator[str]:
@@ -588,6 +621,12 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
     number = kueue.pod_count(workload)
     if number > MOST_PODS:
         raise TooMuch(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
+    if is_workload_set_aside(workload):
+        raise SetAside(
+            f"its pod templates have more than {SMALL_BYTES >> 10} KiB in the fields that decide where its pods run, "
+            "and its namespace has more of such objects than dra-operator keeps in memory: shorten affinity, "
+            "tolerations, nodeSelector or labels of the templates, or have fewer such jobs at the same time"
+        )
     # The cache keeps little of a large Workload, and not every caller has it from there.
     sets = kueue.pods_of(workload_without_bulk(workload), flavors.get)
     if any(is_too_large(pod) for pod, _ in sets):

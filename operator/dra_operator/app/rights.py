@@ -114,6 +114,7 @@ RULES: Final = (
     Rights("to see pods", "", ("pods",), _ONE_TOO),
     Rights("to see nodes", "", ("nodes", "namespaces"), _READ),
     Rights("to see devices", _DRA, ("deviceclasses", "resourceslices", "resourceclaimtemplates"), _READ),
+    Rights("to read large templates", _DRA, ("resourceclaimtemplates",), ("get",), is_optional=True),
     Rights("to see taints", _DRA, ("devicetaintrules",), _READ, lambda work: work.gates.taint_rules, is_optional=True),
     Rights(
         "to report on taints",
@@ -183,6 +184,15 @@ RULES: Final = (
         KUEUE,
         ("workloads", "resourceflavors", "admissionchecks"),
         _READ,
+        _admits,
+        is_optional=True,
+        manifest=MANIFEST_OF_ADMISSION,
+    ),
+    Rights(
+        "to answer admission checks",
+        KUEUE,
+        ("workloads",),
+        ("get",),
         _admits,
         is_optional=True,
         manifest=MANIFEST_OF_ADMISSION,

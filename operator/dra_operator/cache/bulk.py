@@ -6,23 +6,38 @@ most half of what is left: a single namespace gets a third of all, and however m
 for the next one. The others are *set aside*: little is kept of them (``scheduling.state.large``). When the turn of a
 pod comes, it and its claims are read from the server and *lent*: they are held whole until enough others were. A
 template that is set aside is read for each claim that is made from it.
+
+Of Workloads those that wait for quota leave room to those that have it, since these are decided on. One that is set
+aside is read when its turn comes (``admission.reading``).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dra_api.codec import encode
 from dra_api.core import Pod
+from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
+from dra_api.scheduling import PodDisruptionBudget
+from dra_api.storage import PersistentVolumeClaim
 
-from dra_operator.cache.store import ClaimTemplate, without_bulk
-from dra_operator.scheduling.state import SMALL_BYTES, claim_set_aside, is_set_aside, pod_set_aside
+from dra_operator.cache.store import ALL_PODS, ClaimTemplate, without_bulk, without_selector
+from dra_operator.scheduling.state import (
+    SMALL_BYTES,
+    claim_set_aside,
+    has_lost_selector,
+    is_set_aside,
+    is_workload_set_aside,
+    pod_set_aside,
+    workload_set_aside,
+)
 
 T = TypeVar("T", bound=Object)
+_SHARING: Final = frozenset({Pod, ResourceClaim, ClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget})
 Place = tuple[type[Object], str]
 """A kind, and the key of an object or the name of a namespace."""
 
@@ -51,12 +66,16 @@ class Bulk:
         self._lent: OrderedDict[Place, int] = OrderedDict()
         self.pods_aside: set[str] = set()
         """Keys of the pods that are set aside."""
+        self.has_aside = False
+        """Whether anything has been set aside so far."""
 
     def kept(self, obj: T) -> T:
         """Return the object, or what is kept of it."""
         kind = type(obj)
-        if kind not in (Pod, ResourceClaim, ClaimTemplate):
+        if kind not in _SHARING:
             return without_bulk(obj)
+        if kind is Workload:  # of most there is no need of the templates, however short they are
+            obj = without_bulk(obj)
         # Encoded once, as nearly all objects end here.
         if len(encode(obj)) <= self._limits.short:
             if self._whole or self._lent or self.pods_aside:
@@ -65,8 +84,10 @@ class Bulk:
         obj = without_bulk(obj)
         if self._is_aside(obj):
             return obj
-        size, place = len(encode(obj)), (kind, obj.key)
-        if size <= self._limits.short or self._takes(place, obj.metadata.namespace, size):
+        # What Kueue says of a Workload changes often, and must not take its room away.
+        size, place = len(encode(obj.spec if isinstance(obj, Workload) else obj)), (kind, obj.key)
+        share = 4 if isinstance(obj, Workload) and not obj.has_quota else 2
+        if size <= self._limits.short or self._takes(place, obj.metadata.namespace, size, share):
             if size <= self._limits.short:
                 self.gone(kind, obj.key)
             self._note_pod(obj, is_aside=False)
@@ -79,11 +100,20 @@ class Bulk:
     def set_aside(self, obj: T) -> T:
         """Return what is kept of an object for which there is no room."""
         self._drop((type(obj), obj.key))
+        self.has_aside = True
         self._note_pod(obj, is_aside=True)
         return self._short(obj)
 
+    def holds(self, obj: Object) -> bool:
+        """Return whether the object takes of what is shared."""
+        return (type(obj), obj.key) in self._whole
+
     def _short(self, obj: T) -> T:
         match obj:
+            case Workload():
+                return workload_set_aside(obj)  # type: ignore[return-value]
+            case PersistentVolumeClaim() | PodDisruptionBudget():
+                return without_selector(obj)  # type: ignore[return-value]
             case Pod():
                 return pod_set_aside(obj, is_placed=self._is_placed(obj))  # type: ignore[return-value]
             case ResourceClaim():
@@ -120,14 +150,20 @@ class Bulk:
                 return is_set_aside(obj)
             case ClaimTemplate():
                 return obj.is_set_aside
+            case Workload():
+                return is_workload_set_aside(obj)
+            case PersistentVolumeClaim():
+                return has_lost_selector(obj)
+            case PodDisruptionBudget():
+                return obj.spec.selector == ALL_PODS
         return False
 
-    def _takes(self, place: Place, namespace: str, size: int) -> bool:
-        """Hold the object whole if there is room; return whether there is."""
+    def _takes(self, place: Place, namespace: str, size: int, share: int) -> bool:
+        """Hold the object whole if there is room: one of so many shares of what is left. Return whether there is."""
         account, before = (place[0], namespace), self._whole.get(place, 0)
         left = self._limits.whole - self._total
         # One that is held already stays so, though others have come since, unless it grows.
-        if size > before and self._sums.get(account, 0) + size - before > left // 2:
+        if size > before and self._sums.get(account, 0) + size - before > left // share:
             return False
         self._drop(place)
         self._lent.pop(place, None)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dra_api.core import Namespace, Node, Pod
+from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_api.references import (
     classes_of,
@@ -173,6 +174,11 @@ class Cluster(ClusterState):
         known = store.get(obj.key, obj.metadata.uid)
         if known is not None and known.metadata.resource_version == obj.metadata.resource_version:
             self._swap(self._as_known(self.bulk.kept(obj)))
+
+    def give_back(self, workload: Workload) -> None:
+        """Hold a Workload whole no longer: nobody asks for its templates until it changes."""
+        if self.bulk is not None and self.bulk.holds(workload):
+            self.store_of(Workload).swap(self.bulk.set_aside(workload))
 
     def _swap(self, obj: Object) -> None:
         """Have another form of the version that is known: that is no change, and wakes nobody."""

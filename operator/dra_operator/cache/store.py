@@ -25,8 +25,13 @@ from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import LabelSelector, Object, ObjectMeta
-from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceClaimTemplateSpec
-from dra_api.scheduling import PodDisruptionBudget
+from dra_api.resource import (
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimTemplateSpec,
+    ResourcePoolStatusRequest,
+)
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim
 from msgspec import Raw, field
 from msgspec.structs import replace
@@ -34,6 +39,8 @@ from msgspec.structs import replace
 from dra_operator.scheduling.state import (
     BULKY_BYTES,
     LARGEST_OBJECT_BYTES,
+    NO_VOLUME,
+    SMALL_BYTES,
     annotations_read,
     bytes_of_large,
     claim_without_bulk,
@@ -41,6 +48,7 @@ from dra_operator.scheduling.state import (
     pod_without_bulk,
     spec_set_aside,
     spec_without_bulk,
+    workload_set_aside,
     workload_without_bulk,
 )
 
@@ -228,23 +236,43 @@ def without_bulk(obj: T) -> T:
             return claim_without_bulk(obj)  # type: ignore[return-value]
         case ClaimTemplate():
             return obj.without_bulk()  # type: ignore[return-value]
-        case Workload() if not obj.status.admission_checks and obj.spec.pod_sets:
-            # No admission check is asked about it: of a queue with thousands of Workloads little is kept.
-            return replace(obj, spec=replace(obj.spec, pod_sets=None))
-        case Workload():
+        case Workload() if obj.status.admission_checks:
             obj = workload_without_bulk(obj)  # type: ignore[assignment]
-    size = len(encode(obj))
-    # Tenants make these two, and of others nearly all are needed.
-    if size <= (BULKY_BYTES if isinstance(obj, PersistentVolumeClaim | PodDisruptionBudget) else LARGEST_OBJECT_BYTES):
-        return obj
+        case Workload() if obj.spec.pod_sets:
+            # No admission check is asked about it: of a queue with thousands of Workloads little is kept.
+            obj = replace(obj, spec=replace(obj.spec, pod_sets=None))
+    limit = SMALL_BYTES if isinstance(obj, _BY_THE_THOUSAND) else LARGEST_OBJECT_BYTES
+    return obj if len(encode(obj)) <= limit else _cut(obj)
+
+
+_BY_THE_THOUSAND: Final = (
+    Workload,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PodGroup,
+    Namespace,
+    ResourcePoolStatusRequest,
+)
+"""Tenants make nearly all of them, and hardly anything is read of their metadata."""
+
+
+def _cut(obj: T) -> T:
     match obj:
         case Node() | Namespace() | PersistentVolume():
             return replace(obj, metadata=_with_labels(obj.metadata))
-        case PersistentVolumeClaim() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
-            return replace(obj, metadata=_without_labels(obj.metadata), spec=replace(obj.spec, selector=_NO_VOLUME))
-        case PodDisruptionBudget() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
-            return replace(obj, metadata=_without_labels(obj.metadata), spec=replace(obj.spec, selector=_ALL_PODS))
-    return replace(obj, metadata=_without_labels(obj.metadata))
+    obj = replace(obj, metadata=_without_labels(obj.metadata))
+    match obj:
+        case Workload() if not obj.status.admission_checks:
+            return workload_set_aside(obj)  # type: ignore[return-value]
+        case ResourcePoolStatusRequest() if obj.status is not None:
+            # When it was answered is read, not what was.
+            conditions = tuple([replace(it, message="") for it in obj.status.conditions or ()]) or None
+            return replace(obj, status=replace(obj.status, pools=None, conditions=conditions))
+        case PersistentVolumeClaim() if obj.spec.volume_name:
+            return replace(obj, spec=replace(obj.spec, selector=None))
+        case PersistentVolumeClaim() | PodDisruptionBudget() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
+            return without_selector(obj)  # type: ignore[return-value]
+    return obj
 
 
 def _with_labels(meta: ObjectMeta) -> ObjectMeta:
@@ -263,7 +291,14 @@ def _without_labels(meta: ObjectMeta) -> ObjectMeta:
     )
 
 
-_NO_VOLUME: Final = LabelSelector(match_labels={"dra.kopf.dev/too-large": "true"})
-"""No volume has the label, so a claim with a selector that is too large is not bound."""
-_ALL_PODS: Final = LabelSelector()
-"""A budget with a selector that is too large protects all pods of its namespace."""
+def without_selector(obj: PersistentVolumeClaim | PodDisruptionBudget) -> PersistentVolumeClaim | PodDisruptionBudget:
+    """Return what is kept of an object with a selector for which there is no room.
+
+    Such a claim is not bound, and such a budget protects all pods of its namespace.
+    """
+    if isinstance(obj, PersistentVolumeClaim):
+        return replace(obj, spec=replace(obj.spec, selector=NO_VOLUME))
+    return replace(obj, spec=replace(obj.spec, selector=ALL_PODS))
+
+
+ALL_PODS: Final = LabelSelector()

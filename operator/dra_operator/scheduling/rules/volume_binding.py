@@ -30,6 +30,7 @@ from dra_api.storage import (
 from msgspec.structs import replace
 
 from dra_operator.allocator import NodeSelectionError, node_selectors
+from dra_operator.scheduling.state.large import has_lost_selector
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
@@ -38,7 +39,14 @@ VOLUME_BINDING: Final = Reason(
     "volume-binding", "node(s) didn't find available persistent volumes to bind", is_about_volumes=True
 )
 VOLUME_SPACE: Final = Reason("volume-space", "node(s) did not have enough free storage", is_about_volumes=True)
+SELECTOR_SET_ASIDE: Final = Reason(
+    "volume-selector",
+    "the selector of a persistent volume claim is not kept, since its namespace has more large objects than "
+    "dra-operator keeps in memory: shorten the selector",
+    is_about_volumes=True,
+)
 _NO_VOLUME: Final = Obstacle(VOLUME_BINDING)
+_NO_SELECTOR: Final = Obstacle(SELECTOR_SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +176,7 @@ def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstac
             taken.add(volume.metadata.name)
             reserve.append((it.claim, volume))
         elif not it.may_be_made_on(node):
-            return _NO_VOLUME
+            return _NO_SELECTOR if has_lost_selector(it.claim) else _NO_VOLUME
         elif not it.has_room_on(node):
             return Obstacle(VOLUME_SPACE)
         else:

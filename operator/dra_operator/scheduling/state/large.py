@@ -12,13 +12,14 @@ spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by thei
 may allocate such a claim. Its devices and consumers count as those of any other claim, so it is protected, released and
 deleted.
 
-A Workload of Kueue loses the annotations of its templates that the operator does not look at. If its templates still
-have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no place is looked
-for.
+A Workload of Kueue that is not small loses the annotations of its templates that the operator does not look at. If its
+templates still have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no
+place is looked for.
 
 Of ten thousand objects that are each short enough, the sum is too much. Those for which there is no room are *set
 aside* (``cache.bulk``): of a claim the names and classes of its requests are kept, of a pod what counts on any node and
-in its namespace. Such a pod or claim is read from the server when its turn comes.
+in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its pods
+are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from typing import Final
 
 from dra_api.codec import encode
 from dra_api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements, Volume
-from dra_api.kueue import PodSet, PodSetTemplate, Workload
-from dra_api.meta import ObjectMeta
+from dra_api.kueue import AdmissionCheckState, PodSet, PodSetAssignment, PodSetTemplate, Workload
+from dra_api.meta import Condition, LabelSelector, ObjectMeta
 from dra_api.quantity import Quantity
 from dra_api.resource import (
     FINALIZER,
@@ -46,6 +47,7 @@ from dra_api.resource import (
     ResourceClaimSpec,
     ResourceClaimStatus,
 )
+from dra_api.storage import PersistentVolumeClaim
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
@@ -66,6 +68,10 @@ _NO_NODE: Final = "dra.kopf.dev/too-large"
 _SET_ASIDE: Final = "dra.kopf.dev/set-aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _ASIDE: Final = {_SET_ASIDE: "true"}
+_LONGEST_WORDS: Final = 500
+"""Length of what is kept of a message."""
+NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
+"""No volume has the label, so a claim with a selector that is not kept is not bound."""
 
 
 def pod_without_bulk(pod: Pod) -> Pod:
@@ -159,12 +165,55 @@ def _status_read(status: PodStatus) -> PodStatus:
 def workload_without_bulk(workload: Workload) -> Workload:
     """Return the Workload itself, or the part of it that is kept if its templates are too large."""
     sets = workload.spec.pod_sets
-    if len(encode(sets)) <= LARGEST_OBJECT_BYTES:
+    if len(encode(sets)) <= SMALL_BYTES:
         return workload
     sets = tuple(map(_with_our_annotations, sets or ()))
     if len(encode(sets)) > LARGEST_OBJECT_BYTES:
-        sets = tuple(map(_without_template, sets))
+        sets = tuple([_without_template(it, _NO_NODE) for it in sets])
     return replace(workload, spec=replace(workload.spec, pod_sets=sets))
+
+
+def workload_set_aside(workload: Workload) -> Workload:
+    """Return what is kept of a Workload for which there is no room."""
+    spec, status, admission = workload.spec, workload.status, workload.status.admission
+    sets = [
+        _without_template(it, _NO_NODE if _is_so(it.template.spec, _NO_NODE) else _SET_ASIDE)
+        for it in spec.pod_sets or ()
+    ]
+    if admission is not None:
+        assigned = tuple(map(_without_domains, admission.pod_set_assignments or ()))
+        admission = replace(admission, pod_set_assignments=assigned or None)
+    return replace(
+        workload,
+        spec=replace(spec, pod_sets=tuple(sets) or None),
+        status=replace(
+            status,
+            admission=admission,
+            conditions=tuple(map(_with_short_words, status.conditions or ())) or None,
+            admission_checks=tuple(map(_without_updates, status.admission_checks or ())) or None,
+        ),
+    )
+
+
+def is_workload_set_aside(workload: Workload) -> bool:
+    """Return whether the templates of the Workload are not kept for lack of room."""
+    return any(_is_so(it.template.spec, _SET_ASIDE) for it in workload.spec.pod_sets or ())
+
+
+def _is_so(spec: PodSpec, mark: str) -> bool:
+    return mark in (spec.node_selector or {})
+
+
+def _without_domains(assignment: PodSetAssignment) -> PodSetAssignment:
+    return replace(assignment, topology_assignment=None)
+
+
+def _without_updates(check: AdmissionCheckState) -> AdmissionCheckState:
+    return replace(check, pod_set_updates=None, message=check.message[:_LONGEST_WORDS])
+
+
+def _with_short_words(condition: Condition) -> Condition:
+    return replace(condition, message=condition.message[:_LONGEST_WORDS])
 
 
 def _with_our_annotations(pod_set: PodSet) -> PodSet:
@@ -173,8 +222,8 @@ def _with_our_annotations(pod_set: PodSet) -> PodSet:
     return replace(pod_set, template=replace(pod_set.template, metadata=kept))
 
 
-def _without_template(pod_set: PodSet) -> PodSet:
-    return replace(pod_set, template=PodSetTemplate(spec=PodSpec(node_selector={_NO_NODE: "true"})))
+def _without_template(pod_set: PodSet, mark: str) -> PodSet:
+    return replace(pod_set, template=PodSetTemplate(spec=PodSpec(node_selector={mark: "true"})))
 
 
 def _kept(pod: Pod) -> Pod:
@@ -300,6 +349,11 @@ def spec_set_aside(spec: ResourceClaimSpec) -> ResourceClaimSpec:
 
 def _without_words(device: AllocatedDeviceStatus) -> AllocatedDeviceStatus:
     return replace(device, conditions=tuple([replace(it, message="") for it in device.conditions or ()]) or None)
+
+
+def has_lost_selector(claim: PersistentVolumeClaim) -> bool:
+    """Return whether the claim has a selector that is not kept."""
+    return claim.spec.selector == NO_VOLUME
 
 
 def is_large(claim: ResourceClaim) -> bool:

@@ -1,0 +1,97 @@
+"""Workloads and templates that are set aside (``cache.bulk``): they are read when it is their Workload's turn.
+
+What is read is kept until the next round, which most likely needs it as well: a promise is looked at in each round
+until its pods run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
+
+from dra_api.api_resources import RESOURCE_CLAIM_TEMPLATES, WORKLOADS, Resource
+from dra_api.codec import DecodeError, convert, encode
+from dra_api.kueue import Workload
+from dra_api.meta import Object
+from dra_kube import KubeError, NotFound
+
+from dra_operator.cache import ClaimTemplate, Cluster, without_bulk
+from dra_operator.kube import Client
+from dra_operator.scheduling.state import is_workload_set_aside
+
+from .workloads import CheckStage, rank
+
+T = TypeVar("T", bound=Object)
+
+READ_BYTES: Final = 4 << 20
+"""Of all that has been read for a round, as JSON."""
+_ORDER: Final = (CheckStage.PROMISED, CheckStage.LATE, CheckStage.CANDIDATE, CheckStage.BACKING_OFF)
+"""What has been promised comes first."""
+
+
+class AsideReader:
+    """``whole`` is asked before each round. ``templates``: those that were read for it, or why they were not."""
+
+    def __init__(self, cluster: Cluster, client: Client) -> None:
+        self._cluster, self._client = cluster, client
+        self._known: dict[tuple[type[Object], str], Object | str] = {}
+        self._before: dict[tuple[type[Object], str], Object | str] = {}
+        self._sums: defaultdict[str, int] = defaultdict(int)
+        self._failure = ""
+        self.templates: dict[str, ClaimTemplate | str] = {}
+
+    async def whole(self, stages: Mapping[CheckStage, list[Workload]]) -> Mapping[CheckStage, list[Workload]]:
+        """Return the Workloads whole, as many as there is room for, and read the templates that they name."""
+        self._before, self._known, self.templates = self._known, {}, {}
+        self._sums.clear()
+        self._failure = ""
+        # Nearly all clusters end here.
+        if self._cluster.bulk is None or not self._cluster.bulk.has_aside:
+            return stages
+        found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
+        for stage in _ORDER:
+            for workload in sorted(stages[stage], key=rank):
+                it = await self._read(WORKLOADS, Workload, workload) if is_workload_set_aside(workload) else workload
+                whole = it if isinstance(it, Workload) else workload
+                found[stage].append(whole)
+                for key in templates_named(whole):
+                    template = self._cluster.templates.get(key)
+                    if template is not None and template.is_set_aside and key not in self.templates:
+                        read = await self._read(RESOURCE_CLAIM_TEMPLATES, ClaimTemplate, template)
+                        if read is not None:
+                            self.templates[key] = read
+        self._before = {}
+        return found
+
+    async def _read(self, resource: Resource, kind: type[T], aside: T) -> T | str | None:
+        """Return the object as the server has it, or why it cannot be read; None if there is no room for it."""
+        meta = aside.metadata
+        # As of all that is shared, a namespace gets half of what is left.
+        if 2 * self._sums[meta.namespace] >= READ_BYTES - sum(self._sums.values()):
+            return None
+        found = self._before.get((kind, aside.key))
+        if not isinstance(found, kind) or found.metadata.resource_version != meta.resource_version:
+            # A server that does not answer is not asked a thousand times.
+            if self._failure:
+                return self._failure
+            try:
+                found = without_bulk(convert(kind, await self._client.get(resource, meta.name, meta.namespace)))
+            except (NotFound, DecodeError) as error:
+                return str(error)
+            except KubeError as error:
+                self._failure = str(error)
+                return self._failure
+            if found.metadata.resource_version != meta.resource_version and kind is Workload:
+                return None  # the watch brings this version, and with it the next round
+        self._known[kind, aside.key] = found
+        self._sums[meta.namespace] += len(encode(found))
+        return found
+
+
+def templates_named(workload: Workload) -> Iterator[str]:
+    """Yield the keys of the ResourceClaimTemplates that its pods name."""
+    for pod_set in workload.spec.pod_sets or ():
+        for entry in pod_set.template.spec.resource_claims or ():
+            if entry.resource_claim_template_name is not None:
+                yield f"{workload.metadata.namespace}/{entry.resource_claim_template_name}"

@@ -1,0 +1,148 @@
+"""Workloads and templates for which the cache has no room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from admission_world import AdmissionWorld, made, planner, question
+from dra_api.codec import encode
+from dra_api.kueue import Workload
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, WORKLOADS
+from dra_operator.admission import reading
+from dra_operator.cache import BulkLimits
+from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
+from fake_api import Call
+from kueue_model import finish, is_true, pods_of, workload
+from objects import Make
+
+BULKY: Any = {"tolerations": [{"key": f"key-{it:06d}.example.com/x", "operator": "Exists"} for it in range(100)]}
+PARAMETERS = {"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 3_000}}}
+
+
+@pytest.fixture
+def world() -> AdmissionWorld:
+    found = AdmissionWorld()
+    found.furnish(nodes=2, devices=2)
+    found.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    return found
+
+
+def bulky_template(name: str) -> dict[str, Any]:
+    template = Make.template(name)
+    template["spec"]["spec"]["devices"]["config"] = [PARAMETERS]
+    return template
+
+
+def reads(world: AdmissionWorld) -> list[Call]:
+    return [it for it in world.api.calls if it.verb == "get" and it.plural == "resourceclaimtemplates"]
+
+
+async def test_a_workload_is_planned_with_the_whole_template_and_that_is_read_once(world: AdmissionWorld) -> None:
+    world.limits = BulkLimits(whole=0)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, bulky_template("bulky"))
+    for number in range(3):
+        world.api.add(WORKLOADS, workload(f"train-{number}", template="bulky"))
+    world.kueue.makes_pods = False  # their claims would be made from what is read
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("train-0", "train-1", "train-2"))
+        await world.rests(0.3)
+    assert len(reads(world)) == 1
+
+
+async def test_a_workload_whose_template_has_no_room_says_so_and_is_not_rejected(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_BYTES", -1)
+    world.limits = BulkLimits(whole=0)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, bulky_template("bulky"))
+    world.api.add(WORKLOADS, workload("train", template="bulky"))
+    world.start()
+    async with world.running():
+        await world.until("refused", lambda: world.kueue.decided["Retry"])
+        await world.until("told", lambda: "requeueState" in world.workload("train").get("status", {}))
+    assert "its namespace has more large templates than dra-operator keeps in memory" in world.check("train")["message"]
+    assert world.kueue.decided["Rejected"] == 0
+
+
+async def test_templates_that_are_read_for_a_round_are_bounded(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_BYTES", 20_000)
+    world.limits = BulkLimits(whole=0)
+    for number in range(20):
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, bulky_template(f"bulky-{number}"))
+        world.api.add(WORKLOADS, workload(f"train-{number}", template=f"bulky-{number}"))
+    world.kueue.makes_pods = False
+    world.start()
+    async with world.running():
+        await world.until("some are admitted", lambda: sum(world.is_admitted(f"train-{it}") for it in range(20)) == 3)
+        await world.until("all are answered", lambda: all(world.check(f"train-{it}") for it in range(20)))
+        held = [it for it in world.admission._reader.templates.values() if not isinstance(it, str)]
+        assert sum(len(it.spec) for it in held) <= 20_000 // 2 + 4_000
+
+
+async def test_a_workload_for_which_there_is_no_room_says_so_and_is_not_rejected(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_BYTES", -1)
+    world.limits = BulkLimits(whole=0)
+    world.api.add(WORKLOADS, workload("train", **BULKY))
+    world.api.add(WORKLOADS, workload("short"))
+    world.start()
+    async with world.running():
+        await world.until("the short one is admitted", lambda: world.is_admitted("short"))
+        await world.until("told", lambda: "requeueState" in world.workload("train").get("status", {}))
+    assert "more of such objects than dra-operator keeps in memory" in world.check("train")["message"]
+    assert world.kueue.decided["Rejected"] == 0
+
+
+async def test_large_workloads_run_one_after_another_though_there_is_room_for_few(world: AdmissionWorld) -> None:
+    world.kueue.quota = 2
+    world.limits = BulkLimits(whole=40_000)
+    for number in range(20):
+        world.api.add(WORKLOADS, workload(f"train-{number}", **BULKY))
+    world.start()
+    done = set[str]()
+    async with world.running():
+        while len(done) < 20:
+            await world.until("one runs", lambda: running(world) - done)
+            for name in running(world) - done:
+                finish(world.api, f"ns/{name}")
+                done.add(name)
+        await world.until(
+            "little is held",
+            lambda: all(is_workload_set_aside(it) for it in world.cluster.store_of(Workload) if it.has("Finished")),
+        )
+        assert sum(len(encode(it)) for it in world.cluster.store_of(Workload)) < 20 * 1_500
+    assert world.kueue.decided["Rejected"] == 0
+
+
+def running(world: AdmissionWorld) -> set[str]:
+    return {f"train-{it}" for it in range(20) if world.pods(f"train-{it}")}
+
+
+async def test_a_promise_is_kept_while_its_pods_are_set_aside(world: AdmissionWorld) -> None:
+    obj = workload("train", 2, **BULKY)
+    world.limits = BulkLimits(whole=0)
+    for pod in pods_of(obj):
+        world.api.add(PODS, pod)
+    planning = planner(world)
+    promised = made("train", 2)
+    assert all(is_set_aside(pod) for pod in world.cluster.pods)
+    assert len(list(world.cluster.pods)) == 2
+    found = planning.answer(question(world, promised=[promised])).promised["train"]
+    assert found.fits
+    assert len(found.seats) == 2
+
+
+async def test_a_running_workload_takes_no_room_from_those_that_wait(world: AdmissionWorld) -> None:
+    world.limits = BulkLimits(whole=40_000)
+    world.api.add(WORKLOADS, workload("train", 2, **BULKY))
+    world.start()
+    async with world.running():
+        await world.until("its pods run", lambda: len(world.pods("train")) == 2)
+        await world.until("given back", lambda: all(map(is_workload_set_aside, world.cluster.store_of(Workload))))
+        await world.rests(0.3)
+        assert is_true(world.workload("train"), "Admitted")
