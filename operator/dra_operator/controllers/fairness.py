@@ -64,11 +64,13 @@ SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left 
 
 Rank = tuple[Any, ...]
 """Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
-_Place = tuple[int, Rank, int]
-"""Level, rank, and number in the order of arrival."""
-_Entry = tuple[float, int, Rank, int, Rank, int, str]
-"""When the namespace will have paid back its debt (0: it has none), the level and the priority of its first key, the
-steps of its use, the rest of that key's rank, its number, and the line."""
+_Urgency = tuple[int, Rank]
+"""Level, and the first part of the rank."""
+_Age = tuple[Rank, int]
+"""The rest of the rank, and the number in the order of arrival."""
+_Entry = tuple[float, _Urgency, int, _Age, str]
+"""When the namespace will have paid back its debt (0: it has none), the urgency of its first key, the steps of its use,
+the age of that key, and the line."""
 _LARGE: Final = "/large"
 """Suffix of the name of a line of large keys; the rest is the namespace. No namespace has a slash."""
 
@@ -90,10 +92,6 @@ def may_have_another(held: int, free: float) -> bool:
     return not held or held < WORKERS_PER_FREE_ONE * (free - 1)
 
 
-def _steps(use: float) -> int:
-    return int(use / USE_STEP_SECONDS)
-
-
 class Fairness:
     """``push`` a key that is ready, ``pop`` the first one for a worker, ``leave`` when the worker is done with it.
 
@@ -106,7 +104,7 @@ class Fairness:
     ) -> None:
         self._loop, self._begin_round = loop, begin_round
         self._numbers = itertools.count()
-        self._keys: dict[str, list[tuple[_Place, Key]]] = {}
+        self._keys: dict[str, list[tuple[_Urgency, _Age, Key]]] = {}
         """The keys by line, as heaps."""
         self._order: list[_Entry] = []
         """The lines as a heap. An entry counts while it is what ``_filed`` has of its line."""
@@ -146,9 +144,9 @@ class Fairness:
         if not self._keys:
             self._use.clear()
             self._use_served = 0.0
-        if self._use.get(key.namespace, 0.0) < self._use_served and not self._is_in_line(key.namespace):
+        elif self._use_served > self._use.get(key.namespace, 0.0) and not self._is_in_line(key.namespace):
             self._use[key.namespace] = self._use_served
-        keys, entry = self._keys.setdefault(line, []), ((level, rank, next(self._numbers)), key)
+        keys, entry = self._keys.setdefault(line, []), ((level, rank[:1]), (rank[1:], next(self._numbers)), key)
         heapq.heappush(keys, entry)
         if is_large:
             self._large.add(key)
@@ -164,9 +162,9 @@ class Fairness:
     def pop(self) -> Key:
         """Take out the first key, for a worker. Raises IndexError if none is ready."""
         line = self._first()
-        self._use_served = self._use.get(line.removesuffix(_LARGE), 0.0)
+        self._use_served = self._use.get(line.removesuffix(_LARGE), 0.0) if self._use else 0.0
         keys = self._keys[line]
-        _, key = heapq.heappop(keys)
+        _, _, key = heapq.heappop(keys)
         self.ready -= 1
         if not keys:
             del self._keys[line]
@@ -269,8 +267,9 @@ class Fairness:
             return
         namespace = line.removesuffix(_LARGE)
         debt = self._paid_at.get(namespace, 0.0) if self._paid_at else 0.0
-        level, rank, number = keys[0][0]
-        entry = (debt, level, rank[:1], _steps(self._use.get(namespace, 0.0)), rank[1:], number, line)
+        steps = int(self._use.get(namespace, 0.0) / USE_STEP_SECONDS) if self._use else 0
+        urgency, age, _ = keys[0]
+        entry = (debt, urgency, steps, age, line)
         # A heap with the same entry twice would have to be cleaned up later.
         if self._filed.get(line) == entry:
             return
@@ -294,13 +293,13 @@ class Fairness:
 
     def _add_use(self, namespace: str, seconds: float) -> None:
         before = self._use.get(namespace, 0.0)
-        self._use[namespace] = before + seconds
-        if _steps(before + seconds) != _steps(before):
+        self._use[namespace] = use = before + seconds
+        if int(use / USE_STEP_SECONDS) != int(before / USE_STEP_SECONDS):
             self._file_both(namespace)
         if len(self._use) > 2 * len(self._keys) + SPARE_ENTRIES:
             # What wants nothing, and has hardly more use than the namespace that was served, begins with that anyway.
-            least = _steps(self._use_served)
-            self._use = {it: use for it, use in self._use.items() if _steps(use) > least or self._is_in_line(it)}
+            least = (int(self._use_served / USE_STEP_SECONDS) + 1) * USE_STEP_SECONDS
+            self._use = {it: use for it, use in self._use.items() if use >= least or self._is_in_line(it)}
 
     # --- rounds ---
 
