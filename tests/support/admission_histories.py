@@ -43,6 +43,8 @@ END_SECONDS: Final = 300.0
 """Seconds after which all jobs have ended when nothing disturbs them any more."""
 READY_SECONDS: Final = 10.0
 """Seconds from the admission until all pods of a job have nodes: as Kueue's waitForPodsReady."""
+WITHDRAWN_SECONDS: Final = 2.0
+"""Seconds after which no answer is left of quota that Kueue has taken back."""
 POOL: Final = "pool"
 
 
@@ -113,6 +115,11 @@ class History:
         self._calm()
         world.start_anew()
         async with world.running():
+            if self._kueue.is_stopped:
+                go_on = loop.time() + WITHDRAWN_SECONDS
+                await self._steps(lambda: loop.time() < go_on)
+                assert not (stale := self._stale()), f"these would be admitted unasked: {stale}"
+                self._toggle_queue()
             with suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await self._steps(lambda: not all(self._has_ended(it) for it in self.jobs))
@@ -378,12 +385,18 @@ class History:
         if (job := self._any_job()) is not None and is_true(job, "QuotaReserved"):
             self._kueue.evict(self.world.api, _key(job), "Preempted", wait=self._random.choice((0, 1, 2)))
 
+    def _toggle_other_checks(self) -> None:
+        self._kueue.waits_for_others = not self._kueue.waits_for_others
+
     def _toggle_queue(self) -> None:
         """Stop the queue, or go on: Kueue admits by an answer that nobody has withdrawn, and its place is gone."""
         self._kueue.is_stopped = not self._kueue.is_stopped
-        for obj in self.world.api.of(WORKLOADS):
-            if not is_true(obj, "QuotaReserved") and check_of(obj).get("state") == "Ready":
-                self._harmed.add(obj["metadata"]["uid"])
+        self._harmed |= self._stale().keys()
+
+    def _stale(self) -> dict[str, Obj]:
+        """The jobs by UID that are ready without quota."""
+        jobs = [it for it in self.world.api.of(WORKLOADS) if not is_true(it, "QuotaReserved")]
+        return {it["metadata"]["uid"]: it for it in jobs if check_of(it).get("state") == "Ready"}
 
     def _shrink_job(self) -> None:
         """Pods of it are not needed any more, or an elastic job shrinks; or Kueue admits fewer pods than it has."""
@@ -431,6 +444,7 @@ class History:
         world, api = self.world, self.world.api
         _ = world.now
         self._is_disturbed, world.is_stalled, world.skew = False, False, timedelta()
+        self._kueue.waits_for_others = False
         api.land()
         for number in range(MANY_NODES):
             name = f"node-{number}"
@@ -450,8 +464,6 @@ class History:
         api.add(ADMISSION_CHECKS, admission_check())
         if self._kueue.check is None:
             self._kueue.get_check(api)
-        if self._kueue.is_stopped:
-            self._toggle_queue()
         for pod in list(api.of(PODS)):
             if pod["metadata"]["name"].startswith("thief"):
                 api.drop(PODS, _key(pod))
@@ -480,6 +492,7 @@ _HARMLESS: Final[list[Callable[[History], None]]] = [
     History._change_priority,
     History._preempt_job,
     *[History._toggle_queue] * 2,
+    *[History._toggle_other_checks] * 2,
     *[History._shrink_job] * 2,
     History._fail_pod,
     *[History._steal] * 4,

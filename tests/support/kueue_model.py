@@ -86,6 +86,8 @@ class KueueModel:
         self._cost = cost or _pods_in
         self.is_stopped = False
         """Whether the queue is on hold: nobody gets quota, and who waits for its checks loses it."""
+        self.waits_for_others = False
+        """Whether checks of other controllers, which no Workload here names, keep Workloads from their admission."""
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -154,7 +156,7 @@ class KueueModel:
             self._evict(api, key, now, "Deactivated")
         elif "Retry" in states:
             self._evict(api, key, now, "AdmissionCheck")
-        elif states <= {"Ready"} and not is_true(obj, "Admitted"):
+        elif states <= {"Ready"} and not is_true(obj, "Admitted") and not self.waits_for_others:
             api.change(WORKLOADS, key, lambda it: _set(it, "Admitted", "True", "Admitted", now))
             self.admitted[key] = now
             if self.makes_pods:
