@@ -159,3 +159,26 @@ async def test_a_pod_whose_claims_are_more_than_fit_says_so_and_is_not_read_with
     assert "more large objects than dra-operator keeps in memory" in said
     reads = [call for call in crowded.api.calls if call.verb == "get" and call.plural == "resourceclaims"]
     assert len(reads) < 60
+
+
+async def test_a_gang_of_more_large_claims_than_fit_says_what_to_do_and_is_not_read_without_a_pause(
+    crowded: World, make: type[Make]
+) -> None:
+    crowded.limits = BulkLimits(whole=0, lent=7_000)
+    crowded.times = replace(crowded.times, silence=0.0)
+    crowded.furnish(nodes=2, devices=3)
+    for number in range(4):
+        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, f"claim-{number}"))
+        pod = make.pod(f"pod-{number}", claims=[make.use(f"claim-{number}")])
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "4"}
+        crowded.api.add(PODS, pod)
+    crowded.start()
+    async with crowded.running():
+        for _ in range(200):
+            await crowded.tick()
+            crowded.bring_events()
+    said = [it["message"] for pod in crowded.api.of(PODS) for it in pod["status"]["conditions"]]
+    assert len(said) == 4
+    assert any("more of them than can be placed together: shorten pods and claims" in it for it in said)
+    reads = [call for call in crowded.api.calls if call.verb == "get" and call.plural == "resourceclaims"]
+    assert len(reads) < 60

@@ -157,7 +157,7 @@ CLAIM_TOO_LARGE: Final = Reason("claim-too-large", "claim {subject} {detail}")
 SET_ASIDE: Final = Reason(
     "set-aside",
     "{subject} is read from the API server first: its namespace has more large objects than dra-operator keeps in "
-    "memory",
+    "memory; if this lasts, the pod or its gang has more of them than can be placed together: shorten pods and claims",
 )
 CLASS_MISSING: Final = Reason(
     "class-missing", "{subject}: device class {detail} does not exist: create it, or correct deviceClassName"
