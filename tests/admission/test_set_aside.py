@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from admission_world import AdmissionWorld, made, planner, question
+from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
 from dra_api.codec import encode
 from dra_api.kueue import Workload
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, WORKLOADS
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, WORKLOADS, KubeError, Unreachable
 from dra_operator.admission import reading
 from dra_operator.cache import BulkLimits
 from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
 from fake_api import Call
 from kueue_model import finish, is_true, pods_of, workload
-from objects import Make
+from objects import Make, Obj
 
 BULKY: Any = {"tolerations": [{"key": f"key-{it:06d}.example.com/x", "operator": "Exists"} for it in range(100)]}
 PARAMETERS = {"opaque": {"driver": "gpu.example.com", "parameters": {"text": "x" * 3_000}}}
@@ -146,3 +147,48 @@ async def test_a_running_workload_takes_no_room_from_those_that_wait(world: Admi
         await world.until("given back", lambda: all(map(is_workload_set_aside, world.cluster.store_of(Workload))))
         await world.rests(0.3)
         assert is_true(world.workload("train"), "Admitted")
+
+
+async def test_a_promise_keeps_its_place_while_the_cache_has_an_older_version() -> None:
+    """The server has written more than the watch has brought: the spec is the same, and is read."""
+    world = LaggingWorld()
+    world.furnish(nodes=2, devices=2)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.limits = BulkLimits(whole=0)
+    world.api.add(WORKLOADS, workload("first", 4, **BULKY))
+    world.kueue.makes_pods = False
+    world.start()
+    async with world.running():
+        await world.until("first is admitted", lambda: world.is_admitted("first"))
+        world.is_stalled = True
+        for number in range(3):
+            world.api.change(WORKLOADS, "ns/first", partial(relabel, str(number)))
+            world.admission._look_again()
+            await world.rests(0.2)
+        assert len(world.admission._seats[world.workload("first")["metadata"]["uid"]]) == 4
+
+
+def relabel(value: str, obj: Obj) -> None:
+    obj["metadata"]["labels"] = {"n": value}
+
+
+def refuses_to_read(call: Call) -> KubeError | None:
+    return Unreachable("connection reset") if (call.verb, call.plural) == ("get", "workloads") else None
+
+
+async def test_nothing_is_promised_while_a_promise_cannot_be_read(
+    world: AdmissionWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.limits = BulkLimits(whole=0)
+    world.api.add(WORKLOADS, workload("first", 4, **BULKY))
+    world.kueue.makes_pods = False
+    world.start()
+    async with world.running():
+        await world.until("first is admitted", lambda: world.is_admitted("first"))
+        world.admission._reader._known.clear()
+        world.api.before = refuses_to_read
+        world.kueue.quota = 100
+        world.api.add(WORKLOADS, workload("second", 1))
+        await world.rests(1.0)
+        assert not world.is_admitted("second")
+        assert "one with a promise cannot be read" in caplog.text

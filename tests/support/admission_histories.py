@@ -107,6 +107,7 @@ class History:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._seconds
         while loop.time() < end:
+            self._harm_unknown()
             world.start_anew()
             self._note("start")
             async with world.running():
@@ -273,6 +274,19 @@ class History:
     def _harm(self) -> None:
         """Say that promises may be broken from now on."""
         self._harmed |= {obj["metadata"]["uid"] for obj in self.world.api.of(WORKLOADS)}
+
+    def _harm_unknown(self) -> None:
+        """Say what a new process cannot know: whose a deleted check was, and which labels a flavor had.
+
+        It takes promises for over by the clock, which may have been set, and decides anew only if its check is active.
+        """
+        objects = self.world.api.objects
+        check = objects.get((ADMISSION_CHECKS, "", CHECK))
+        if check is None or "parameters" in check["spec"]:
+            self._harm()
+        flavor_now = objects.get((RESOURCE_FLAVORS, "", FLAVOR))
+        labels = flavor_now["spec"].get("nodeLabels") if flavor_now is not None else None
+        self._harmed |= {uid for uid, known in self._labels.items() if known != labels}
 
     def _toggle_cordon(self) -> None:
         self._harm()

@@ -296,7 +296,12 @@ class AdmissionController:
 
     async def _ask(self, stages: Mapping[CheckStage, list[Workload]]) -> None:
         """Ask the planner about these Workloads, and carry out what it answers."""
-        stages = await self._reader.whole(stages)
+        try:
+            stages = await self._reader.whole(stages)
+        except KubeError as error:
+            logger.warning("no Workload is decided on, since one with a promise cannot be read: %s", error)
+            self._due = self._clock() + PROMISE_LOOK_SECONDS
+            return
         question, freed = self._question(stages), self._freed
         began = self._clock()
         planner = self._planner

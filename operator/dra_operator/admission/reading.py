@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 from dra_api.api_resources import RESOURCE_CLAIM_TEMPLATES, WORKLOADS, Resource
@@ -15,6 +16,7 @@ from dra_api.codec import DecodeError, convert, encode
 from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_kube import KubeError, NotFound
+from msgspec.structs import replace
 
 from dra_operator.cache import ClaimTemplate, Cluster, without_bulk
 from dra_operator.kube import Client
@@ -42,7 +44,10 @@ class AsideReader:
         self.templates: dict[str, ClaimTemplate | str] = {}
 
     async def whole(self, stages: Mapping[CheckStage, list[Workload]]) -> Mapping[CheckStage, list[Workload]]:
-        """Return the Workloads whole, as many as there is room for, and read the templates that they name."""
+        """Return the Workloads whole, as many as there is room for, and read the templates that they name.
+
+        Raises KubeError if something cannot be read that was promised a place: without it, others would get that place.
+        """
         self._before, self._known, self.templates = self._known, {}, {}
         self._sums.clear()
         self._failure = ""
@@ -51,20 +56,23 @@ class AsideReader:
             return stages
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         for stage in _ORDER:
+            read = partial(self._read, is_needed=stage is CheckStage.PROMISED)
             for workload in sorted(stages[stage], key=rank):
-                it = await self._read(WORKLOADS, Workload, workload) if is_workload_set_aside(workload) else workload
-                whole = it if isinstance(it, Workload) else workload
+                it = await read(WORKLOADS, Workload, workload) if is_workload_set_aside(workload) else workload
+                # The server may have a newer version than the cache, by which the Workload has this stage. What is
+                # decided by the older one is not written then, and a promise must not lose its place meanwhile.
+                whole = workload if not isinstance(it, Workload) else replace(workload, spec=it.spec)
                 found[stage].append(whole)
                 for key in templates_named(whole):
                     template = self._cluster.templates.get(key)
                     if template is not None and template.is_set_aside and key not in self.templates:
-                        read = await self._read(RESOURCE_CLAIM_TEMPLATES, ClaimTemplate, template)
-                        if read is not None:
-                            self.templates[key] = read
+                        content = await read(RESOURCE_CLAIM_TEMPLATES, ClaimTemplate, template)
+                        if content is not None:
+                            self.templates[key] = content
         self._before = {}
         return found
 
-    async def _read(self, resource: Resource, kind: type[T], aside: T) -> T | str | None:
+    async def _read(self, resource: Resource, kind: type[T], aside: T, *, is_needed: bool) -> T | str | None:
         """Return the object as the server has it, or why it cannot be read; None if there is no room for it."""
         meta = aside.metadata
         # As of all that is shared, a namespace gets half of what is left.
@@ -80,10 +88,10 @@ class AsideReader:
             except (NotFound, DecodeError) as error:
                 return str(error)
             except KubeError as error:
+                if is_needed:
+                    raise
                 self._failure = str(error)
                 return self._failure
-            if found.metadata.resource_version != meta.resource_version and kind is Workload:
-                return None  # the watch brings this version, and with it the next round
         self._known[kind, aside.key] = found
         self._sums[meta.namespace] += len(encode(found))
         return found
