@@ -20,6 +20,7 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     AlreadyExists,
+    AnswerTooLarge,
     Api,
     Conflict,
     NotFound,
@@ -170,7 +171,9 @@ class Tenant:
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [OWN_FINALIZER]}}
         await self.each(self.patch(RESOURCE_CLAIMS, name, patch, "strategic") for name in kept)
         for resource in (PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PERSISTENT_VOLUME_CLAIMS):
-            await self.api.delete_collection(resource, self.namespace)
+            # Of a hoard the answer is too large, since it has the labels of all: they are deleted by then.
+            with suppress(AnswerTooLarge):
+                await self.api.delete_collection(resource, self.namespace)
 
     async def each(self, writes: Iterable[Awaitable[Any]]) -> None:
         """All of them, a few at a time."""
