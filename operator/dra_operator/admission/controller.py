@@ -326,13 +326,12 @@ class AdmissionController:
 
     def _stages(self, names: CheckNames) -> Mapping[CheckStage, list[Workload]]:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
-        now, promise, store = self._now(), self._settings.promise, self._cluster.store_of(Workload)
+        now, store = self._now(), self._cluster.store_of(Workload)
         if names != self._names:
             self._names, self._open = names, {workload.key for workload in store}
         for key in list(self._open):
             workload = store.get(key)
-            moment = self._moment(workload, names, now) if workload is not None else now
-            stage = stage_of(workload, names, moment, promise) if workload is not None else CheckStage.NONE
+            stage = self._stage(workload, names, now) if workload is not None else CheckStage.NONE
             if workload is None or stage is CheckStage.NONE:
                 self._open.discard(key)
                 if workload is not None:
@@ -343,8 +342,6 @@ class AdmissionController:
                 if self._is_replacing(workload):
                     continue
                 memory.admission, memory.is_started = workload.status.admission, False
-                if self._is_unsure(workload, memory):
-                    stage = CheckStage.PROMISED  # the same is written again, or the watch brings what became of it
             if stage is CheckStage.PROMISED and memory.is_started:
                 self._cluster.give_back(workload)
                 continue
@@ -355,6 +352,18 @@ class AdmissionController:
             known = {workload.metadata.uid for workload in store}
             self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
         return found
+
+    def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:
+        stage = stage_of(workload, names, self._moment(workload, names, now), self._settings.promise)
+        memory = self._memory.get(workload.metadata.uid)
+        # The same is written again, or the watch brings what became of it; also if its check is not answered any more.
+        if (
+            stage in (CheckStage.CANDIDATE, CheckStage.NONE)
+            and memory is not None
+            and self._is_unsure(workload, memory)
+        ):
+            return CheckStage.PROMISED
+        return stage
 
     def _is_replacing(self, workload: Workload) -> bool:
         """Return whether the Workload replaces a slice of its job that has not finished yet.
