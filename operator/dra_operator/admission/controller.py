@@ -186,6 +186,8 @@ class AdmissionController:
         self._workloads_changed = self._cluster_changed = True
         self.is_idle = False
         """Whether it waits for something to happen."""
+        self._is_unread = False
+        """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._failed_checks: dict[str, float] = {}
         self._names = CheckNames()
         self._follow_ups = set[asyncio.Task[None]]()
@@ -299,9 +301,13 @@ class AdmissionController:
         try:
             stages = await self._reader.whole(stages)
         except KubeError as error:
-            logger.warning("no Workload is decided on, since one with a promise cannot be read: %s", error)
+            # Once: whatever happens in a cluster has the next look come earlier, and that may be ten times a second.
+            if not self._is_unread:
+                logger.warning("no Workload is decided on, since one with a promise cannot be read: %s", error)
+            self._is_unread = True
             self._due = self._clock() + PROMISE_LOOK_SECONDS
             return
+        self._is_unread = False
         question, freed = self._question(stages), self._freed
         began = self._clock()
         planner = self._planner
