@@ -402,8 +402,8 @@ class Dispatcher:
 
     def _charge(self, key: Key, begun: _Begun, decided: Decided | Postponed, *, is_much: bool) -> None:
         # Charged before the key goes back: the debt decides about its namespace's next turn.
-        # The last piece only; a plan made anew begins with 0 seconds. Cheap decisions are free, unless a namespace has
-        # had much of a round: then the rank alone decides who is next.
+        # The last piece only; a plan made anew begins with 0 seconds. Cheap decisions make no debt, unless a namespace
+        # has had much of a round: priorities and the use of namespaces decide who is next.
         piece = decided.spent - begun.charged if decided.spent >= begun.charged else decided.spent
         if is_much or piece > self._time_slices.turn * CHEAP_FACTOR:
             self._queue.charge(key, piece)
