@@ -133,8 +133,8 @@ class Conflicts:
     def look(self, turn: int | None) -> None:
         """Find what claims hold now. Raises ClaimError.
 
-        Nobody else works on claims during a ``turn``: from the second time on only what it has written itself is looked
-        at, unless the folder shows that somebody else was there. None stands for a turn beside others.
+        Nobody else works on claims during a ``turn``: from the second time on it looks only at its own changes, unless
+        the folder shows that somebody else was there. None stands for a turn beside others.
         """
         before, self._turn = self._turn, None  # until all is known
         own = self._records.own_changes() if turn is not None and turn == before else None

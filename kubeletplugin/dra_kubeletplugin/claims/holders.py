@@ -18,11 +18,11 @@ from dra_kubeletplugin.files.checkpoint import ClaimRecord, HeldDevice, Remainde
 from dra_kubeletplugin.slices import PoolCounters
 
 _List = dict[tuple[str, ...], dict[Hashable, dict[str, HeldDevice | None]]]
-"""By the name of what is held, and by what tells its holders apart, the uids of the claims."""
+"""The uids of the claims: by the name of a device, counter or part, and by the thing that tells its holders apart."""
 
 
 class Holders:
-    """The claims as their records were found last: records, and what is known of those that cannot be read."""
+    """The claims as their records were found last: records, and the rest of damaged ones."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -592,7 +592,7 @@ class Planner:
 class _Templates(Mapping[str, ResourceClaimTemplate]):
     """The templates of a cluster, decoded when they are asked for; of a large one there is only its size.
 
-    ``read``: those of them that are set aside, for one round.
+    ``read`` has the templates that are set aside, for one round.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """Workloads and templates that are set aside (``cache.bulk``): they are read when it is their Workload's turn.
 
-What is read is kept until the next round, which most likely needs it as well: a promise is looked at in each round
+Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
 until its pods run.
 """
 
@@ -33,7 +33,7 @@ _ORDER: Final = (CheckStage.PROMISED, CheckStage.LATE, CheckStage.CANDIDATE, Che
 
 
 class AsideReader:
-    """``whole`` is asked before each round. ``templates``: those that were read for it, or why they were not."""
+    """Call ``whole`` before each round. ``templates`` has the templates that were read for it, or why they were not."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self._cluster, self._client = cluster, client
@@ -75,7 +75,7 @@ class AsideReader:
     async def _read(self, resource: Resource, kind: type[T], aside: T, *, is_needed: bool) -> T | str | None:
         """Return the object as the server has it, or why it cannot be read; None if there is no room for it."""
         meta = aside.metadata
-        # As of all that is shared, a namespace gets half of what is left.
+        # A namespace gets half of the rest, as of everything that is shared.
         if 2 * self._sums[meta.namespace] >= READ_BYTES - sum(self._sums.values()):
             return None
         found = self._before.get((kind, aside.key))

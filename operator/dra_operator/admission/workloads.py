@@ -79,10 +79,10 @@ class CheckStage(StrEnum):
 
 
 class CheckNames(NamedTuple):
-    """``active``: the checks that are answered here. ``known``: also those that are not, or not any more.
+    """``active``: the checks that are answered here. ``known``: also checks of ours that are not answered, or deleted.
 
     A promise stays when its check gets parameters, or is deleted: Kueue leaves the Workload admitted. ``dispatching``:
-    the checks by which MultiKueue sends Workloads to other clusters, also those that are deleted.
+    the checks by which MultiKueue sends Workloads to other clusters, also deleted ones.
     """
 
     active: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class CheckNames(NamedTuple):
     dispatching: frozenset[str] = frozenset()
 
     def after(self, checks: Iterable[AdmissionCheck]) -> CheckNames:
-        """Return the names by these checks, which follow on those of ``self``."""
+        """Return the names by these checks, after the names of ``self``."""
         active, ours, theirs = set[str](), set[str](), set[str]()
         dispatching = set[str]()
         for check in checks:
@@ -142,7 +142,7 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
         return CheckStage.NONE
     is_admitted = workload.has("Admitted")
     if is_pending:
-        # Its pods may run. Kueue would end them if they did not fit a second time.
+        # Its pods may run. Kueue would evict them if they did not fit a second time.
         return CheckStage.LATE if is_admitted else CheckStage.CANDIDATE
     if not any(state.state == CheckState.READY for state in its):
         return CheckStage.NONE

@@ -1,13 +1,13 @@
 """How many of the objects that are neither short nor too large the cache holds whole.
 
 A namespace may have ten thousand claims or pods of 60 KB, and a struct takes four to six times as many bytes as its
-JSON. So those that are not short share a number of bytes. One is held whole if its kind in its namespace then has at
-most half of what is left: a single namespace gets a third of all, and however many have taken their share, some is left
+JSON. So objects that are not short share a number of bytes. One is held whole if its kind in its namespace then has at
+most half of the rest: a single namespace gets a third of all, and however many have taken their share, some is left
 for the next one. The others are *set aside*: little is kept of them (``scheduling.state.large``). When the turn of a
 pod comes, it and its claims are read from the server and *lent*: they are held whole until enough others were. A
 template that is set aside is read for each claim that is made from it.
 
-Of Workloads those that wait for quota leave room to those that have it, since these are decided on. One that is set
+Workloads that wait for quota leave room to Workloads that have it, since only these are decided on. One that is set
 aside is read when its turn comes (``admission.reading``).
 """
 
@@ -51,7 +51,7 @@ class BulkLimits(NamedTuple):
 
 
 class Bulk:
-    """``kept`` is asked about each object that comes in, ``gone`` is told of each that goes.
+    """Call ``kept`` for each object that comes in, and ``gone`` for each that goes.
 
     ``is_placed`` says of a pod whether it has a node, or is on its way to one.
     """
@@ -59,7 +59,7 @@ class Bulk:
     def __init__(self, limits: BulkLimits, is_placed: Callable[[Pod], bool]) -> None:
         self._limits, self._is_placed = limits, is_placed
         self._whole: dict[Place, int] = {}
-        """Bytes of each object that is held whole, without those that are lent."""
+        """Bytes of each object that is held whole, without lent ones."""
         self._sums: dict[Place, int] = {}
         """Bytes by kind and namespace."""
         self._total = 0
@@ -70,7 +70,7 @@ class Bulk:
         """Whether anything has been set aside so far."""
 
     def kept(self, obj: T) -> T:
-        """Return the object, or what is kept of it."""
+        """Return the object, or its short form."""
         kind = type(obj)
         if kind not in _SHARING:
             return without_bulk(obj)
@@ -98,14 +98,14 @@ class Bulk:
         return self.set_aside(obj)
 
     def set_aside(self, obj: T) -> T:
-        """Return what is kept of an object for which there is no room."""
+        """Return the short form of an object for which there is no room."""
         self._drop((type(obj), obj.key))
         self.has_aside = True
         self._note_pod(obj, is_aside=True)
         return self._short(obj)
 
     def holds(self, obj: Object) -> bool:
-        """Return whether the object takes of what is shared."""
+        """Return whether the object counts against the shared bytes."""
         return (type(obj), obj.key) in self._whole
 
     def _short(self, obj: T) -> T:
@@ -123,7 +123,7 @@ class Bulk:
         return obj
 
     def lasting(self, obj: T) -> T:
-        """Return what is kept of the object in the long run."""
+        """Return the form in which the object is held in the long run."""
         return self._short(obj) if (type(obj), obj.key) in self._lent else obj
 
     def lend(self, kind: type[Object], key: str) -> list[Place]:
@@ -159,7 +159,7 @@ class Bulk:
         return False
 
     def _takes(self, place: Place, namespace: str, size: int, share: int) -> bool:
-        """Hold the object whole if there is room: one of so many shares of what is left. Return whether there is."""
+        """Hold the object whole if its account then has at most ``1/share`` of the rest. Return whether it has."""
         account, before = (place[0], namespace), self._whole.get(place, 0)
         left = self._limits.whole - self._total
         # One that is held already stays so, though others have come since, unless it grows.

@@ -160,7 +160,7 @@ class Cluster(ClusterState):
         return [it for it in (known, *claims) if it is not None and is_set_aside(it)]
 
     def lend(self, obj: Pod | ResourceClaim) -> None:
-        """Hold an object whole that is set aside, at the expense of those that were lent before.
+        """Hold an object whole that is set aside, at the expense of objects that were lent before.
 
         A version that is news is held whole when it is applied.
         """

@@ -176,7 +176,7 @@ class ClaimTemplate(Object, frozen=True):
 
     spec: Raw = field(default_factory=Raw)
     is_set_aside: bool = False
-    """Little is kept of the spec, since there was no room: a claim is made from what the server has."""
+    """Little is kept of the spec, since there was no room: a claim is made from the server's object."""
 
     @property
     def bytes_of_spec(self) -> int | None:
@@ -202,7 +202,7 @@ class ClaimTemplate(Object, frozen=True):
         return replace(kept, spec=Raw(encode(ResourceClaimTemplateSpec(spec=short))))
 
     def set_aside(self) -> ClaimTemplate:
-        """Return what is kept of a template for which there is no room."""
+        """Return the short form of a template for which there is no room."""
         try:
             short = spec_set_aside(self.typed().spec)
         except DecodeError:
@@ -292,7 +292,7 @@ def _without_labels(meta: ObjectMeta) -> ObjectMeta:
 
 
 def without_selector(obj: PersistentVolumeClaim | PodDisruptionBudget) -> PersistentVolumeClaim | PodDisruptionBudget:
-    """Return what is kept of an object with a selector for which there is no room.
+    """Return the short form of an object with a selector for which there is no room.
 
     Such a claim is not bound, and such a budget protects all pods of its namespace.
     """

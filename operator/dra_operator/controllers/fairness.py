@@ -122,7 +122,7 @@ class Fairness:
         self._free_large = max(1, int(min(LARGE_KEY_TURNS, workers / 2)))
         """How many of the workers may take a large key."""
         self._large: set[Key] = set()
-        """Large keys in line, and those that workers have."""
+        """Large keys in line or with a worker."""
         self._aside: set[str] = set()
         """Lines of namespaces that have their share of the workers."""
         self._large_aside: set[str] = set()

@@ -12,10 +12,10 @@ What a decision finds out stands in the pod's condition. Four causes of a wait l
 They are the same for many pods at once, so the log has each of them, once a minute while it lasts, with the number of
 late keys and the oldest one. Pods say so as well, the oldest first: ten begin to in each second, so that a slow API
 server does not get a write more for each of ten thousand pods. A pod that waits for requests gets an event, since a
-condition would make its own binding conflict. Only a condition from before, which is no longer true, is replaced.
+condition would make its own binding conflict. Only an old condition that is no longer true is replaced.
 
-A pod that was told something keeps its words while it is looked at because of freed devices or in a round: as far as
-is known they are true, and all pods of a cluster would change them with each node that comes.
+A pod that was told something keeps its words while it is looked at because of freed devices or in a round: nothing
+says that they are false, and all pods of a cluster would change them with each node that comes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MOST_TOLD_PODS: Final = 1000
 MOST_LATE_OBJECTS: Final = 10_000
 """Late keys of a kind that are counted in one look."""
 BINDING: Final[tuple[Controller, ...]] = ("templates", "pod-groups", "placement", "release")
-"""Controllers without whose work no pod is bound, or none gets the devices of those that ended."""
+"""Controllers without whose work no pod is bound, or none gets the devices of finished pods."""
 
 REQUESTS: Final = "work on a key is not done, requests for it may be unanswered"
 TURN: Final = "keys wait for their turn"
@@ -72,7 +72,7 @@ class Teller(Protocol):
     """How pods are told."""
 
     async def tell_late(self, pod: Pod, text: str) -> None:
-        """Have the condition of a pod that is late say why, as far as it can be written."""
+        """Have the condition of a pod that is late say why. A write that fails is left to the pod's next decision."""
 
     def written_with(self, key: str) -> Iterable[str]:
         """Return the keys of the pods for which something is written together with the pod of this key."""
@@ -115,7 +115,7 @@ class LateWork:
         del self._telling[uid]
 
     def look(self) -> list[tuple[Pod, str]]:
-        """Warn of what is late now, post events, and have pods looked at that wait for claims.
+        """Warn of late keys, post events, and have pods looked at that wait for claims.
 
         Return the pods whose conditions are to be written, and how.
         """
@@ -202,7 +202,7 @@ class LateWork:
             yield from self._waiting(key.object, RESTS, seconds)
 
     def _is_known(self, key: Key, queue: WorkQueue) -> bool:
-        """Return whether the pod of a key that is ready says why it waits, and that is true as far as is known."""
+        """Return whether the pod of a key that is ready says why it waits, and nothing says that this is false."""
         if key.controller != "placement" or not queue.is_doubtful(key):
             return False
         pod = self._cluster.applicant(key.object)

@@ -16,7 +16,7 @@ A Workload of Kueue that is not small loses the annotations of its templates tha
 templates still have more than ``LARGEST_OBJECT_BYTES`` together, they are left without everything that counts, and no
 place is looked for.
 
-Of ten thousand objects that are each short enough, the sum is too much. Those for which there is no room are *set
+Ten thousand objects are too much in sum, though each is short enough. Objects for which there is no room are *set
 aside* (``cache.bulk``): of a claim the names and classes of its requests are kept, of a pod what counts on any node and
 in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its pods
 are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
@@ -69,7 +69,7 @@ _SET_ASIDE: Final = "dra.kopf.dev/set-aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _ASIDE: Final = {_SET_ASIDE: "true"}
 _LONGEST_WORDS: Final = 500
-"""Length of what is kept of a message."""
+"""Length to which a message is cut."""
 NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
 """No volume has the label, so a claim with a selector that is not kept is not bound."""
 
@@ -95,7 +95,7 @@ def is_too_large(pod: Pod) -> bool:
 
 
 def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
-    """Return what is kept of a pod for which there is no room.
+    """Return the short form of a pod for which there is no room.
 
     ``is_placed``: it has a node, or is on its way to one. Then others are kept away by its rules and host ports, if
     these are short.
@@ -174,7 +174,7 @@ def workload_without_bulk(workload: Workload) -> Workload:
 
 
 def workload_set_aside(workload: Workload) -> Workload:
-    """Return what is kept of a Workload for which there is no room."""
+    """Return the short form of a Workload for which there is no room."""
     spec, status, admission = workload.spec, workload.status, workload.status.admission
     sets = [
         _without_template(it, _NO_NODE if _is_so(it.template.spec, _NO_NODE) else _SET_ASIDE)
@@ -310,7 +310,7 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
 
 
 def claim_set_aside(claim: ResourceClaim) -> ResourceClaim:
-    """Return what is kept of a claim for which there is no room."""
+    """Return the short form of a claim for which there is no room."""
     status = _read(claim.status)
     if status.devices is not None:
         status = replace(status, devices=tuple(map(_without_words, status.devices)))
