@@ -163,7 +163,7 @@ class SchedulingCycle:
         self._report.forget(pod)
 
     async def tell_late(self, pod: Pod, text: str) -> None:
-        """Have the condition of a pod that is late say why, as far as it can be written."""
+        """Have the condition of a pod that is late say why. A write that fails is left to the pod's next decision."""
         try:
             await self._report.waits_after(pod, SCHEDULER_ERROR, text)
         except Exception as error:  # the decision about the pod, which comes, tells more
