@@ -324,6 +324,14 @@ async def test_a_template_that_is_of_no_use_is_named_with_its_fault(
         await world.until("it runs", lambda: len(world.pods("train")) == 2, 5)
 
 
+def ask_why(world: AdmissionWorld, dump: Path) -> None:
+    """Print why the Workload waits, by a dump of the cluster."""
+    kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
+    items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+
+
 @pytest.mark.parametrize(
     ("check", "words"),
     [
@@ -348,11 +356,7 @@ async def test_why_says_why_nobody_answers_a_check(
     job = workload("train", 1)
     pending = {"name": "devices", "state": "Pending", "message": "", "lastTransitionTime": world.now}
     world.api.add(WORKLOADS, {**job, "status": {"admissionChecks": [pending]}})
-    kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
-    items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
-    dump = tmp_path / "dump.json"
-    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+    ask_why(world, tmp_path / "dump.json")
     said = capsys.readouterr().out
     assert words in said
     assert ("nobody answers" in said or "there is no" in said) is bool(words)
@@ -366,11 +370,7 @@ async def test_why_asks_no_node_of_this_cluster_about_pods_of_another(
     job = workload("train", 5)
     job["status"] = {"clusterName": cluster} if cluster else {}
     world.api.add(WORKLOADS, job)
-    kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
-    items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
-    dump = tmp_path / "dump.json"
-    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+    ask_why(world, tmp_path / "dump.json")
     said = capsys.readouterr().out
     assert words in said
     assert ("do not fit now" in said) is (cluster is None)
