@@ -11,9 +11,8 @@ in any environment. Errors: see ``dra_cel.basics.errors``.
 
 from .analysis.references import Reference
 from .basics.errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
-from .environments.admission import admission_policies
-from .environments.device import DEVICE_SELECTORS, PreparedDevice, derived_attributes, device_selectors, prepare
-from .environments.environment import Environment
+from .device import DEVICE_SELECTORS, PreparedDevice, derived_attributes, device_selectors, prepare
+from .environment import Environment, admission_policies
 from .selector import DerivedAttribute, Program, Selector, compile, selector_check
 
 __all__ = [

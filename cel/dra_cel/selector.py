@@ -27,12 +27,12 @@ from dra_cel.analysis.references import (
     drivers,
     references,
 )
-from dra_cel.basics import effort
+from dra_cel.basics import limits
 from dra_cel.basics.errors import CompileError, CostLimitExceeded, EvaluationError
 from dra_cel.basics.types import Type, type_of
 from dra_cel.basics.values import Optional, Uint
-from dra_cel.environments.device import DEVICE_SELECTORS, PreparedDevice, device_selectors
-from dra_cel.environments.environment import Environment
+from dra_cel.device import DEVICE_SELECTORS, PreparedDevice, device_selectors
+from dra_cel.environment import Environment
 from dra_cel.evaluation.assembler import MachineProgram, assemble
 from dra_cel.evaluation.compiler import compile_selector
 from dra_cel.evaluation.machine import Machine, run, run_in_parts
@@ -60,7 +60,7 @@ class Program:
         self.expression = expression
         self.environment = environment
         source = Source(expression)
-        effort.begin()
+        limits.begin_effort()
         self._root: Node = parse(source, Macros(bindings=environment.bindings))
         self.output_type: Type = check(self._root, source, environment)
         validate(self._root, source)
@@ -228,7 +228,7 @@ def _answer(function: Callable[[PreparedDevice], Any], device: PreparedDevice) -
     try:
         return function(device)
     except CostLimitExceeded:  # earlier evaluations may have used the effort
-        effort.begin()
+        limits.begin_effort()
     except Exception:
         return None
     try:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dra_cel.basics.declarations import Function
 from dra_cel.basics.errors import CompileError, Issue, in_order
+from dra_cel.basics.limits import Walk, walk
 from dra_cel.basics.types import (
     BOOL,
     DYN,
@@ -26,8 +27,7 @@ from dra_cel.basics.types import (
     optional_of,
     type_of,
 )
-from dra_cel.basics.walk import Walk, walk
-from dra_cel.environments.environment import NULL_VALUE, Environment
+from dra_cel.environment import NULL_VALUE, Environment
 from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.tree import (
     Call,

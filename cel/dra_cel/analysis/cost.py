@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
-from dra_cel.basics.charges import (
+from dra_cel.basics.declarations import (
     FREE,
     LIST_COST,
     MAP_COST,
@@ -24,14 +24,14 @@ from dra_cel.basics.charges import (
     UNKNOWN,
     Estimate,
     Operand,
+    Overload,
     Range,
     exactly,
 )
-from dra_cel.basics.declarations import Overload
+from dra_cel.basics.limits import Walk, walk
 from dra_cel.basics.types import Type, is_scalar
 from dra_cel.basics.values import UINT_MAX
-from dra_cel.basics.walk import Walk, walk
-from dra_cel.environments.environment import Environment, Shape
+from dra_cel.environment import Environment, Shape
 from dra_cel.syntax.tree import (
     ACCUMULATOR,
     Call,

@@ -1,7 +1,11 @@
-"""How the libraries declare functions.
+"""How the libraries declare functions, and what a call costs.
 
 A function is a name and its overloads. An overload is everything about one signature in one place: types,
 implementation, charge. Methods (``text.size()``) have their receiver as first parameter.
+
+A charge is a rule that both the estimate and the run-time count use. Costs are whole units (one unit is about one
+simple step). An estimate is a range, because sizes are only known within limits; it saturates at 2**64-1, which stands
+for "unbounded".
 
 ``guarded`` functions check at run time that the values have the declared types; the others (operators, ``size``, ...)
 have one implementation for all overloads, which looks at the values itself.
@@ -9,14 +13,201 @@ have one implementation for all overloads, which looks at the values itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
-from .charges import FIXED, Rule
-from .errors import EvaluationError
-from .types import Type
-from .values import accepts
+from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.types import Type
+from dra_cel.basics.values import UINT_MAX, Optional, accepts, unwrap_key
+
+SELECT_COST: Final = 1
+LIST_COST: Final = 10
+MAP_COST: Final = 30
+STRUCT_COST: Final = 40
+CHARACTER_COST: Final = 0.1
+PATTERN_CHARACTER_COST: Final = 0.25
+
+
+def scale(size: int, factor: float) -> int:
+    """Size times factor, rounded up, at most 2**64-1."""
+    product = float(size) * factor
+    return UINT_MAX if product >= 2.0**64 else math.ceil(product)
+
+
+class Range(NamedTuple):
+    """An inclusive range of sizes or costs."""
+
+    min: int
+    max: int
+
+    def plus(self, other: Range) -> Range:
+        return Range(min(self.min + other.min, UINT_MAX), min(self.max + other.max, UINT_MAX))
+
+    def times(self, other: Range) -> Range:
+        return Range(min(self.min * other.min, UINT_MAX), min(self.max * other.max, UINT_MAX))
+
+    def scaled(self, factor: float) -> Range:
+        return Range(scale(self.min, factor), scale(self.max, factor))
+
+    def union(self, other: Range) -> Range:
+        return Range(min(self.min, other.min), max(self.max, other.max))
+
+
+def exactly(number: int) -> Range:
+    return Range(number, number)
+
+
+UNKNOWN: Final = Range(0, UINT_MAX)
+FREE: Final = exactly(0)
+ONE: Final = exactly(1)
+
+
+class Operand(Protocol):
+    """An operand of a call as estimates see it."""
+
+    @property
+    def type(self) -> Type: ...
+
+    @property
+    def size(self) -> Range:
+        """Characters, bytes or entries; UNKNOWN when nothing is known."""
+
+    @property
+    def known_size(self) -> Range | None:
+        """The size if the expression itself shows it."""
+
+    @property
+    def element_size(self) -> Range:
+        """Size of the elements of a list, as declared."""
+
+    @property
+    def constant(self) -> Any:
+        """The value of a literal, else None."""
+
+
+class Estimate(NamedTuple):
+    """Cost of a call without its operands, and the size of its result if the rule knows it."""
+
+    cost: Range
+    size: Range | None = None
+
+
+Estimator = Callable[[Sequence[Operand]], Estimate]
+Counter = Callable[[Sequence[Any], Any], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a function is charged: before the run from its operands (receiver first), afterwards from their values.
+
+    The estimate is the reference's, and not always an upper bound of the count; where it is not, ``ceiling`` is.
+    ``result_ceiling`` is the same for the size of the result.
+    """
+
+    estimate: Estimator
+    count: Counter
+    ceiling: Callable[[Sequence[Operand]], Range] | None = None
+    result_ceiling: Callable[[Sequence[Operand]], Range] | None = None
+
+
+def size_of(value: Any) -> int:
+    """The size that costs are computed from: 1 for everything that has no length."""
+    while isinstance(value, Optional) and value.present:
+        value = value.value
+    if isinstance(value, (str, bytes, list, tuple, dict)):
+        return len(value)
+    return int(getattr(value, "cel_size", 1))
+
+
+FIXED: Final = Rule(lambda operands: Estimate(ONE), lambda values, result: 1)
+
+
+def traversal(factor: float = CHARACTER_COST, operand: int = 0, *, sized: bool = False) -> Rule:
+    """The charge for walking through the characters of an operand; ``sized``: the result has the same length."""
+
+    def estimate(operands: Sequence[Operand]) -> Estimate:
+        size = operands[operand].size
+        return Estimate(size.scaled(factor), size if sized else None)
+
+    return Rule(estimate, lambda values, result: scale(size_of(values[operand]), factor))
+
+
+def _pattern(operands: Sequence[Operand]) -> Range:
+    """Text length times pattern length; one is added so that an empty text still costs something."""
+    text = operands[0].size.plus(ONE).scaled(CHARACTER_COST)
+    return text.times(operands[1].size.scaled(PATTERN_CHARACTER_COST))
+
+
+def _pattern_count(values: Sequence[Any], result: Any) -> int:
+    return scale(size_of(values[0]) + 1, CHARACTER_COST) * scale(size_of(values[1]), PATTERN_CHARACTER_COST)
+
+
+MATCH: Final = Rule(lambda operands: Estimate(_pattern(operands)), _pattern_count)
+SEARCH: Final = Rule(lambda operands: Estimate(_pattern(operands), Range(0, operands[0].size.max)), _pattern_count)
+
+
+def _comparison(operands: Sequence[Operand]) -> Estimate:
+    shorter = min(operands[0].size.max, operands[1].size.max)
+    return Estimate(Range(int(shorter > 0), shorter).scaled(CHARACTER_COST))
+
+
+def _comparison_ceiling(operands: Sequence[Operand]) -> Range:
+    """Values without a size compare in one step, whatever the other side is."""
+    if any(operand.type.kind in ("struct", "type", "null_type") for operand in operands[:2]):
+        return ONE
+    return _comparison(operands).cost
+
+
+COMPARISON: Final = Rule(
+    _comparison,
+    lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), CHARACTER_COST),
+    _comparison_ceiling,
+)
+
+
+_ENOUGH_ELEMENTS: Final = 1_000_001
+
+
+def _estimate(operands: Sequence[Operand]) -> Estimate:
+    operand = operands[0]
+    if not operand.type.params:
+        return Estimate(operand.size.scaled(CHARACTER_COST))
+    each = ONE
+    if operand.type.params[0].kind in ("string", "bytes"):
+        each = each.plus(operand.element_size.scaled(CHARACTER_COST))
+    return Estimate(operand.size.times(each))
+
+
+def _count(values: Sequence[Any], result: Any) -> int:
+    """One unit per leaf, a tenth per byte of text. Stops where every limit is exceeded anyway."""
+    total = 0
+    pending = [values[0]]
+    while pending and total < _ENOUGH_ELEMENTS:
+        value = pending.pop()
+        if isinstance(value, str):
+            total += int(len(value.encode("utf-8", "replace")) * CHARACTER_COST)
+        elif isinstance(value, bytes):
+            total += int(len(value) * CHARACTER_COST)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(part for key, entry in value.items() for part in (unwrap_key(key), entry))
+        else:
+            total += 1
+    return total
+
+
+def _ceiling(operands: Sequence[Operand]) -> Range:
+    """No bound is known for lists of unknown elements, and a character may take four bytes."""
+    if operands[0].type.is_loose:
+        return UNKNOWN
+    return _estimate(operands).cost.times(exactly(4))
+
+
+TRAVERSAL: Final = Rule(_estimate, _count, _ceiling)
+
 
 Implementation = Callable[..., Any]
 

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from .types import type_of
-
 
 @dataclass(frozen=True, slots=True)
 class Issue:
@@ -89,9 +87,3 @@ class CostLimitExceeded(EvaluationStopped):
 
     def __init__(self, message: str) -> None:
         super().__init__("cost-limit", message)
-
-
-def no_overload(function: str, *values: object) -> EvaluationError:
-    """The error for a function that cannot take such values."""
-    names = ", ".join(type_of(value).name for value in values)
-    return EvaluationError("no-such-overload", f"no such overload: {function}({names})")

@@ -20,12 +20,23 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from dra_cel.analysis.constants import Constants, MemberSet
 from dra_cel.basics.declarations import Overload
-from dra_cel.basics.equality import equal, unequal
 from dra_cel.basics.errors import EvaluationError
+from dra_cel.basics.limits import Walk, walk
 from dra_cel.basics.types import BOOL, BYTES, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type, is_optional, may_be_optional
-from dra_cel.basics.values import MISSING, NONE, Made, Opaque, Optional, Uint, repacked, unwrap_key, wrap_key
-from dra_cel.basics.walk import Walk, walk
-from dra_cel.environments.environment import Environment
+from dra_cel.basics.values import (
+    MISSING,
+    NONE,
+    Made,
+    Opaque,
+    Optional,
+    Uint,
+    equal,
+    repacked,
+    unequal,
+    unwrap_key,
+    wrap_key,
+)
+from dra_cel.environment import Environment
 from dra_cel.libraries.containers import index, lookup, within
 from dra_cel.libraries.quantity import QuantityValue
 from dra_cel.libraries.semver import SemverValue

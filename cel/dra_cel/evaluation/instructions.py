@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dra_cel.analysis.constants import MemberSet
-from dra_cel.basics.charges import FIXED, SELECT_COST, Rule
+from dra_cel.basics.declarations import FIXED, SELECT_COST, Rule
 from dra_cel.basics.errors import EvaluationError, EvaluationStopped
 from dra_cel.basics.values import MISSING, NONE, Made, Optional, repacked, unwrap_key, wrap_key
-from dra_cel.environments.environment import build_message
+from dra_cel.environment import build_message
 from dra_cel.libraries.containers import Accumulator, MapAccumulator, index, lookup
 from dra_cel.syntax.tree import Entry, StructLiteral
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from dra_cel.basics.charges import Estimate, Rule, exactly
-from dra_cel.basics.declarations import Function, method
+from dra_cel.basics.declarations import Estimate, Function, Rule, exactly, method
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, STRING, Type, struct
 from dra_cel.basics.values import Opaque

@@ -1,13 +1,31 @@
-"""Containers: look-ups, sizes, membership, and the largest that an expression may build."""
+"""Lists, maps and optional values: look-ups, sizes, membership, and the largest that an expression may build.
+
+``or``, ``orValue``, ``.?field`` and ``[?index]`` are built in; here are their types, ``optional.of`` and the functions
+of lists that give optional values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.basics.equality import contains
-from dra_cel.basics.errors import CostLimitExceeded, EvaluationError, no_overload
-from dra_cel.basics.types import DYN, RUNTIME, list_of, map_of, type_of
-from dra_cel.basics.values import MISSING, Made, Uint, find
+from dra_cel.basics.declarations import Function, Overload, built_in, glob, method
+from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
+from dra_cel.basics.types import BOOL, DYN, INT, RUNTIME, Type, list_of, map_of, optional_of, param, type_of
+from dra_cel.basics.values import (
+    MISSING,
+    NANOS,
+    NONE,
+    TIMESTAMP_MIN_SECONDS,
+    Duration,
+    Made,
+    Optional,
+    Timestamp,
+    Uint,
+    contains,
+    find,
+    no_overload,
+)
 
 TEXT_CHARACTERS: Final = 2_000_000
 """Longest text or bytes that an expression may build."""
@@ -103,3 +121,71 @@ def _position(key: Any) -> int:
 
 
 RUNTIME.update({Accumulator: list_of(DYN), MapAccumulator: map_of(DYN, DYN), DefaultMap: map_of(DYN, DYN)})
+
+
+K: Final = param("K")
+V: Final = param("V")
+_OPTIONAL: Final = optional_of(V)
+_LIST: Final = list_of(V)
+_MAP: Final = map_of(K, V)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a value is its type's zero: empty, 0, false, null."""
+    if isinstance(value, Duration):
+        return value.nanos == 0
+    if isinstance(value, Timestamp):
+        return value.nanos == TIMESTAMP_MIN_SECONDS * NANOS
+    return value is None or (isinstance(value, (bool, int, float, str, bytes, list, tuple, dict)) and not value)
+
+
+def get(optional: Optional) -> Any:
+    if not optional.present:
+        raise EvaluationError("optional-none", "optional.none() dereference")
+    if isinstance(optional.value, EvaluationError):
+        raise optional.value
+    return optional.value
+
+
+def _unwrap(items: Sequence[Any]) -> list[Any]:
+    for item in items:
+        if not isinstance(item, Optional):
+            raise EvaluationError("other", "a value of the list is not optional")
+    return [item.value for item in items if item.present]
+
+
+def _first(items: Sequence[Any]) -> Optional:
+    return Optional(items[0]) if items else NONE
+
+
+def _last(items: Sequence[Any]) -> Optional:
+    return Optional(items[-1]) if items else NONE
+
+
+def _lookups(*, plain: bool) -> tuple[Overload, ...]:
+    found: list[tuple[tuple[Type, Type], Type]] = [
+        ((optional_of(_LIST), INT), _OPTIONAL),
+        ((optional_of(_MAP), K), _OPTIONAL),
+    ]
+    if plain:
+        found = [((_LIST, INT), _OPTIONAL), found[0], ((_MAP, K), _OPTIONAL), found[1]]
+    return tuple(glob(params, result, built_in) for params, result in found)
+
+
+LIBRARY: Final = (
+    Function("optional.of", (glob((V,), _OPTIONAL, Optional),)),
+    Function(
+        "optional.ofNonZeroValue", (glob((V,), _OPTIONAL, lambda value: NONE if is_zero(value) else Optional(value)),)
+    ),
+    Function("optional.none", (glob((), _OPTIONAL, lambda: NONE),)),
+    Function("value", (method((_OPTIONAL,), V, get),)),
+    Function("hasValue", (method((_OPTIONAL,), BOOL, lambda optional: optional.present),)),
+    Function("or", (method((_OPTIONAL, _OPTIONAL), _OPTIONAL, built_in),)),
+    Function("orValue", (method((_OPTIONAL, V), V, built_in),)),
+    Function("_[?_]", _lookups(plain=True)),
+    Function("_[_]", _lookups(plain=False), guarded=False),
+    Function("first", (method((_LIST,), _OPTIONAL, _first),)),
+    Function("last", (method((_LIST,), _OPTIONAL, _last),)),
+    Function("optional.unwrap", (glob((list_of(_OPTIONAL),), _LIST, _unwrap),)),
+    Function("unwrapOpt", (method((list_of(_OPTIONAL),), _LIST, _unwrap),)),
+)

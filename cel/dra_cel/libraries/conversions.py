@@ -6,8 +6,17 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
-from dra_cel.basics.charges import CHARACTER_COST, Estimate, Range, Rule, scale, size_of
-from dra_cel.basics.declarations import Function, Implementation, glob
+from dra_cel.basics.declarations import (
+    CHARACTER_COST,
+    Estimate,
+    Function,
+    Implementation,
+    Range,
+    Rule,
+    glob,
+    scale,
+    size_of,
+)
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import (
     BOOL,

@@ -10,22 +10,24 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any, Final
 
-from dra_cel.basics.charges import (
+from dra_cel.basics.declarations import (
     CHARACTER_COST,
     PATTERN_CHARACTER_COST,
     Estimate,
+    Function,
     Operand,
     Range,
     Rule,
     exactly,
+    glob,
+    method,
     scale,
     size_of,
 )
-from dra_cel.basics.declarations import Function, glob, method
 from dra_cel.basics.types import FORMAT, STRING, list_of, optional_of
 from dra_cel.basics.values import NONE, Opaque, Optional
 
-from . import urls
+from . import addresses
 
 Check = Callable[[str], list[str]]
 _FORMAT_PATTERN_CHARACTERS: Final = 128
@@ -157,7 +159,7 @@ def _is_datetime(text: str) -> bool:
 
 
 def _uri(text: str) -> list[str]:
-    complaint = urls.request_fault(text)
+    complaint = addresses.request_fault(text)
     return [] if complaint is None else [complaint]
 
 

@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.basics import effort
-from dra_cel.basics.charges import CHARACTER_COST, Estimate, Rule, scale, size_of
-from dra_cel.basics.declarations import Function, method
+from dra_cel.basics import limits
+from dra_cel.basics.declarations import CHARACTER_COST, Estimate, Function, Rule, method, scale, size_of
 from dra_cel.basics.errors import EvaluationError, EvaluationStopped
 from dra_cel.basics.types import DYN, STRING, Type, list_of, type_of
 from dra_cel.basics.values import Duration, Timestamp, Uint, unwrap_key
@@ -181,7 +180,7 @@ class _Plain:
             else:
                 piece = _literal(item)
             parts.append(piece)
-            effort.spend(1)
+            limits.spend(1)
             self.size += len(piece)
             bounded(self.size, TEXT_CHARACTERS)
         return "".join(parts)

@@ -6,22 +6,23 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, Final
 
-from dra_cel.basics import effort
-from dra_cel.basics.charges import (
+from dra_cel.basics import limits
+from dra_cel.basics.declarations import (
     CHARACTER_COST,
     LIST_COST,
     ONE,
     TRAVERSAL,
     Estimate,
+    Function,
     Operand,
     Range,
     Rule,
     exactly,
+    glob,
+    method,
     size_of,
 )
-from dra_cel.basics.declarations import Function, glob, method
-from dra_cel.basics.equality import contains, order, unequal
-from dra_cel.basics.errors import EvaluationError, EvaluationStopped, no_overload
+from dra_cel.basics.errors import EvaluationError, EvaluationStopped
 from dra_cel.basics.types import (
     BOOL,
     BYTES,
@@ -37,7 +38,20 @@ from dra_cel.basics.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.basics.values import MISSING, UINT_MAX, Duration, Made, Uint, find, unwrap_key, wrap_key
+from dra_cel.basics.values import (
+    MISSING,
+    UINT_MAX,
+    Duration,
+    Made,
+    Uint,
+    contains,
+    find,
+    no_overload,
+    order,
+    unequal,
+    unwrap_key,
+    wrap_key,
+)
 
 from .containers import LIST_ELEMENTS, MapAccumulator, bounded
 from .operators import add
@@ -100,7 +114,7 @@ def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
 
 
 def _position(items: Sequence[Any], wanted: Any, positions: range) -> int:
-    effort.spend(len(positions))
+    limits.spend(len(positions))
     return next((position for position in positions if not unequal(items[position], wanted)), -1)
 
 
@@ -123,7 +137,7 @@ def _flatten(items: Sequence[Any], depth: int = 1) -> list[Any]:
     while depth > 0 and any(isinstance(item, (list, tuple)) for item in flat):
         depth -= 1
         nested = [item if isinstance(item, (list, tuple)) else (item,) for item in flat]
-        effort.spend(sum(map(len, nested)))
+        limits.spend(sum(map(len, nested)))
         flat = [item for inner in nested for item in inner]
     return flat
 

@@ -6,21 +6,24 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.basics.charges import (
+from dra_cel.basics.declarations import (
     CHARACTER_COST,
     COMPARISON,
     FIXED,
     ONE,
     Estimate,
+    Function,
+    Implementation,
     Operand,
     Range,
     Rule,
+    built_in,
+    glob,
+    method,
     scale,
     size_of,
 )
-from dra_cel.basics.declarations import Function, Implementation, built_in, glob, method
-from dra_cel.basics.equality import equal, order, unequal
-from dra_cel.basics.errors import EvaluationError, no_overload
+from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import (
     BOOL,
     BYTES,
@@ -42,7 +45,18 @@ from dra_cel.basics.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.basics.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
+from dra_cel.basics.values import (
+    INT_MAX,
+    INT_MIN,
+    UINT_MAX,
+    Duration,
+    Timestamp,
+    Uint,
+    equal,
+    no_overload,
+    order,
+    unequal,
+)
 
 from .containers import LIST_ELEMENTS, TEXT_CHARACTERS, Accumulator, bounded, size, within
 

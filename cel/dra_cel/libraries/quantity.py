@@ -19,8 +19,7 @@ from dra_api.quantity import (
     QuantityError,
 )
 
-from dra_cel.basics.charges import traversal
-from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds
+from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds, traversal
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
 from dra_cel.basics.values import INT_MAX, INT_MIN, Opaque

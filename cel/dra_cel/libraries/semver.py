@@ -7,8 +7,7 @@ from typing import Any, Final
 from dra_api.cache import remember_short
 from dra_api.values import Version, VersionError
 
-from dra_cel.basics.charges import traversal
-from dra_cel.basics.declarations import Function, glob, method, succeeds
+from dra_cel.basics.declarations import Function, glob, method, succeeds, traversal
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, INT, SEMVER, STRING
 from dra_cel.basics.values import Opaque

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from dra_cel.basics.charges import (
+from dra_cel.basics.declarations import (  # fmt: skip
     CHARACTER_COST,
     MATCH,
     SEARCH,
     TRAVERSAL,
     UNKNOWN,
     Estimate,
+    Function,
     Operand,
     Range,
     Rule,
     exactly,
+    glob,
+    method,
     scale,
     size_of,
     traversal,
-)  # fmt: skip
-from dra_cel.basics.declarations import Function, glob, method
+)
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, INT, STRING, list_of
 from dra_cel.basics.values import UINT_MAX

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dra_cel.basics.walk import Walk, walk
+from dra_cel.basics.limits import Walk, walk
 
 from .lexer import Source
 from .tree import (

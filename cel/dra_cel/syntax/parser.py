@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from dra_cel.basics.errors import CompileError
-from dra_cel.basics.walk import Walk, walk
+from dra_cel.basics.limits import Walk, walk
 
 from .lexer import Source, Token, bytes_, number, string, tokens
 from .macros import Macros

@@ -1,12 +1,16 @@
-"""Environments: what an expression may refer to, as data.
+"""Environments: what an expression may refer to, as data; and the environment of admission policies.
 
 An environment is a table of functions, of variables and of structs, plus what is known about the sizes of the
-variables' values, which the cost estimate needs. ``device selectors`` and ``admission policies`` are two of them.
+variables' values, which the cost estimate needs. ``dra_cel.device`` has those of device selectors.
 
 Struct literals are the few protobuf messages that an expression may build (``MESSAGE_TYPES``).
 ``google.protobuf.Int64Value{value: 1}`` is the number 1, ``google.protobuf.Duration{seconds: 1}`` a duration, and
 ``google.protobuf.Value``, ``Struct`` and ``ListValue`` hold what JSON can hold. Kubernetes' own structs can be named,
 but not built.
+
+Objects of admission policies are of unknown type: any JSON that ``json.loads`` gives is a valid value. A namespace has
+only some of its fields, as in the reference. ``variables`` holds the policy's own variables; the caller knows their
+types because it compiles them one after the other.
 """
 
 from __future__ import annotations
@@ -37,25 +41,26 @@ from dra_cel.basics.types import (
     list_of,
     map_of,
     optional_of,
+    struct,
     type_of,
     type_type,
 )
 from dra_cel.basics.values import NANOS, UINT_MAX, Duration, Optional, Timestamp, Uint, unwrap_key
 from dra_cel.libraries import (
+    addresses,
     authorization,
     clock,
+    containers,
     conversions,
     formats,
     formatting,
     lists,
-    network,
     operators,
-    optionals,
     quantity,
     semver,
     strings,
-    urls,
 )
+from dra_cel.libraries.authorization import AUTHORIZER, RESOURCE_CHECK
 from dra_cel.syntax.tree import StructLiteral
 
 _PREFIX: Final = "google.protobuf."
@@ -226,7 +231,7 @@ CHECKED_TYPES: Final[Mapping[str, Type]] = {"duration": DURATION, "timestamp": T
 
 KUBERNETES: Final[tuple[Library, ...]] = (
     operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, lists.LIBRARY, strings.LIBRARY, formatting.LIBRARY,
-    optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY, urls.LIBRARY, network.LIBRARY, formats.LIBRARY,
+    containers.LIBRARY, quantity.LIBRARY, semver.LIBRARY, addresses.URLS, addresses.NETWORKS, formats.LIBRARY,
     authorization.LIBRARY,
 )  # fmt: skip
 """What Kubernetes 1.36 offers in every environment. The order matters for calls that several overloads fit: lists come
@@ -236,3 +241,69 @@ before texts."""
 def kubernetes(*more: Library) -> dict[str, Function]:
     """The functions of Kubernetes' base environment and of further libraries."""
     return merge(*KUBERNETES, *more)
+
+
+_REQUEST: Final = struct("kubernetes.AdmissionRequest")
+_KIND: Final = struct("kubernetes.GroupVersionKind")
+_RESOURCE: Final = struct("kubernetes.GroupVersionResource")
+_USER: Final = struct("kubernetes.UserInfo")
+_VARIABLES: Final = struct("kubernetes.variables")
+_NAMESPACE: Final = struct("kubernetes.Namespace")
+_METADATA: Final = struct("kubernetes.NamespaceMetadata")
+_SPEC: Final = struct("kubernetes.NamespaceSpec")
+_STATUS: Final = struct("kubernetes.NamespaceStatus")
+_CONDITION: Final = struct("kubernetes.NamespaceCondition")
+
+_STRUCTS: Final[Mapping[str, Mapping[str, Type]]] = {
+    _REQUEST.name: {
+        "kind": _KIND, "resource": _RESOURCE, "subResource": STRING, "requestKind": _KIND, "requestResource": _RESOURCE,
+        "requestSubResource": STRING, "name": STRING, "namespace": STRING, "operation": STRING, "userInfo": _USER,
+        "dryRun": BOOL, "options": DYN,
+    },
+    _KIND.name: {"group": STRING, "version": STRING, "kind": STRING},
+    _RESOURCE.name: {"group": STRING, "version": STRING, "resource": STRING},
+    _USER.name: {
+        "username": STRING, "uid": STRING, "groups": list_of(STRING), "extra": map_of(STRING, list_of(STRING)),
+    },
+    _NAMESPACE.name: {"metadata": _METADATA, "spec": _SPEC, "status": _STATUS},
+    _METADATA.name: {
+        "name": STRING, "generateName": STRING, "namespace": STRING, "labels": map_of(STRING, STRING),
+        "annotations": map_of(STRING, STRING), "UID": STRING, "creationTimestamp": TIMESTAMP,
+        "deletionGracePeriodSeconds": INT, "deletionTimestamp": TIMESTAMP, "generation": INT,
+        "resourceVersion": STRING, "finalizers": list_of(STRING),
+    },
+    _SPEC.name: {"finalizers": list_of(STRING)},
+    _STATUS.name: {"conditions": list_of(_CONDITION), "phase": STRING},
+    _CONDITION.name: {
+        "status": STRING, "type": STRING, "lastTransitionTime": TIMESTAMP, "message": STRING, "reason": STRING,
+    },
+}  # fmt: skip
+
+
+def admission_policies(variables: Mapping[str, Type] | None = None, *, result: Type | None = BOOL) -> Environment:
+    """The environment of a policy's expressions.
+
+    ``variables`` are the types of the policy's variables so far. ``result`` is the type that the expression must have:
+    bool for validations, string for messages, None for variables, which may be anything. An expression of unknown type
+    (``object.spec.enabled``) is refused, as by the reference: write ``object.spec.enabled == true``.
+    """
+    return Environment(
+        name="admission policies",
+        functions=kubernetes(),
+        variables={
+            "object": DYN,
+            "oldObject": DYN,
+            "params": DYN,
+            "namespaceObject": _NAMESPACE,
+            "request": _REQUEST,
+            "variables": _VARIABLES,
+            "authorizer": AUTHORIZER,
+            "authorizer.requestResource": RESOURCE_CHECK,
+        },
+        structs={**STRUCTS, **_STRUCTS, _VARIABLES.name: dict(variables or {})},
+        type_names=STANDARD_TYPES,
+        checked_names={**CHECKED_TYPES, **{name: struct(name) for name in _STRUCTS}},
+        bindings=False,
+        accepts_result=lambda output: result is None or output == result,
+        result_rule="any type" if result is None else str(result),
+    )

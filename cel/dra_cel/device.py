@@ -15,11 +15,9 @@ from dra_api.resource import Device, DeviceAttribute
 
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import ANY, BOOL, DYN, INT, QUANTITY, SEMVER, STRING, Type, list_of, map_of, struct
-from dra_cel.environments.environment import STRUCTS
+from dra_cel.environment import CHECKED_TYPES, STANDARD_TYPES, STRUCTS, Environment, Shape, kubernetes
 from dra_cel.libraries import lists, quantity, semver
 from dra_cel.libraries.containers import DefaultMap
-
-from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, Shape, kubernetes
 
 VALUE_CHARACTERS: Final = 64
 DOMAIN_CHARACTERS: Final = 63
