@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from dra_api.api_resources import RESOURCE_SLICES
 from dra_api.command_line import shell
+from dra_api.meta import RESOURCE_SLICES
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import BUILT
 

@@ -4,7 +4,7 @@ async with Api(connection()) as api:
     claim = await api.get(RESOURCE_CLAIMS, "gpu", namespace="default")
 """
 
-from dra_api.api_resources import (
+from dra_api.meta import (
     ADMISSION_CHECKS,
     CONFIG_MAPS,
     CSI_DRIVERS,

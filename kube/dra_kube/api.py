@@ -16,10 +16,9 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
-from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, brief, decode, decode_item
 from dra_api.conversion import from_served, listed_item, to_served
-from dra_api.meta import ObjectVersion
+from dra_api.meta import ObjectVersion, Resource
 
 from .access.connection import Connection
 from .errors import NotFound, NotServed, Unreachable

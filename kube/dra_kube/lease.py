@@ -36,11 +36,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
-from dra_api.api_resources import LEASES, Resource
+from dra_api.meta import LEASES, Resource
 from dra_api.values import format_micro_time
 
-from dra_kube.clock import boot_time
 from dra_kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotSent
+from dra_kube.http.sending import boot_time
 
 Object = dict[str, Any]
 

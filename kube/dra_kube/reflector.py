@@ -26,8 +26,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 import msgspec
-from dra_api.api_resources import Resource
-from dra_api.meta import ObjectVersion
+from dra_api.meta import ObjectVersion, Resource
 
 from .api import Api
 from .errors import ApiError, Gone, KubeError, NotFound, NotServed

@@ -1,4 +1,6 @@
-"""Converts objects between versions of their API. Spec: api.md section 12, kubernetes-1.37.md section 8.
+"""What an API server makes of the objects that it reads and writes: other versions, and defaults.
+
+Spec: api.md sections 11 and 12, kubernetes-1.37.md section 8.
 
 Of ``resource.k8s.io`` there are v1, v1beta2, v1beta1 and v1alpha3.
 
@@ -10,23 +12,28 @@ ResourcePoolStatusRequest look the same wherever they are served.
 Of PodGroup and Workload (``scheduling.k8s.io``) there are v1beta1 and v1alpha2, which names the template of a group in
 another way, and the mode in which it may be disrupted by a word.
 
-Objects are plain dicts. The given one is never changed; the result shares its unchanged parts. Unknown fields are
-preserved: those of a flat request or of a device move along with the known ones. A part of the wrong shape is passed on
-unchanged, and validation reports it.
+Objects are plain dicts. Conversion never changes the given one; the result shares its unchanged parts. Unknown fields
+are preserved: those of a flat request or of a device move along with the known ones. A part of the wrong shape is
+passed on unchanged, and validation reports it.
 
 ``from_served`` and ``to_served`` convert between the shape we work with and that of a server, whatever version it
 speaks.
+
+``set_defaults`` fills in what the writer of an object left out. It changes the dict in place, in the shape of the
+version in which the object was sent: v1beta1 has the fields of a request and of a device in other places, and fills in
+the mode of a request only if the request names a class. The time is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from .releases.release import Release
+from dra_api.releases.release import Release
 
 if TYPE_CHECKING:
-    from .api_resources import Resource  # loads dataclasses, which a program that asks the ledger once need not
+    from dra_api.meta import Resource  # loads dataclasses, which a program that asks the ledger once need not
+
 
 GROUP: Final = "resource.k8s.io"
 SCHEDULING: Final = "scheduling.k8s.io"
@@ -231,3 +238,81 @@ def to_served(resource: Resource, version: str, obj: Object) -> Object:
     if version == resource.versions[0]:
         return obj
     return convert(obj, resource.api_version(version))
+
+
+REPORTED_POOLS: Final = 100
+
+
+def set_defaults(obj: JSON, *, now: str) -> None:
+    """Fills in what is missing; ``now`` is an RFC 3339 time in whole seconds (``2026-01-02T03:04:05Z``)."""
+    flat = str(obj.get("apiVersion")).endswith("/v1beta1")
+    spec = obj.get("spec")
+    if not isinstance(spec, dict):
+        spec = {}  # what is filled in there is lost, as nothing can be of a spec that is no object
+    match obj.get("kind"):
+        case "ResourceClaim":
+            _claim_spec(spec, flat)
+            for result in _dicts(obj, "status", "allocation", "devices", "results"):
+                _tolerations(result)
+        case "ResourceClaimTemplate":
+            if isinstance(spec.get("spec"), dict):
+                _claim_spec(spec["spec"], flat)
+        case "ResourceSlice":
+            for device in _dicts(spec, "devices"):
+                _device(device.get("basic") if flat else device, now)
+        case "DeviceTaintRule":
+            if isinstance(spec.get("taint"), dict):
+                _fill(spec["taint"], "timeAdded", now)
+        case "PodGroup":
+            is_alpha = str(obj.get("apiVersion")).endswith("/v1alpha2")
+            _fill(spec, "disruptionMode", "Pod" if is_alpha else {"single": {}})
+        case "ResourcePoolStatusRequest":
+            _fill(spec, "limit", REPORTED_POOLS)
+
+
+def _claim_spec(spec: JSON, flat: bool) -> None:
+    for request in _dicts(spec, "devices", "requests"):
+        wanted = request if flat else request.get("exactly")
+        if isinstance(wanted, dict):
+            if not flat or wanted.get("deviceClassName"):
+                _allocation_mode(wanted)
+            _tolerations(wanted)
+        for alternative in _dicts(request, "firstAvailable"):
+            _allocation_mode(alternative)
+            _tolerations(alternative)
+
+
+def _allocation_mode(request: JSON) -> None:
+    _fill(request, "allocationMode", "ExactCount")
+    if request["allocationMode"] == "ExactCount":
+        _fill(request, "count", 1)
+
+
+def _tolerations(item: JSON) -> None:
+    for toleration in _dicts(item, "tolerations"):
+        _fill(toleration, "operator", "Equal")
+
+
+def _device(device: Any, now: str) -> None:
+    for taint in _dicts(device, "taints"):
+        _fill(taint, "timeAdded", now)
+    mappings = device.get("nodeAllocatableResourceMappings") if isinstance(device, dict) else None
+    for mapping in mappings.values() if isinstance(mappings, dict) else ():
+        if isinstance(mapping, dict):
+            _fill(mapping, "allocationMultiplier", "1")
+
+
+def _fill(item: JSON, name: str, value: object) -> None:
+    """Sets what is missing, null, empty or zero, which are the same to the API."""
+    current = item.get(name)
+    if current is None or current == "" or (name == "count" and current == 0):
+        item[name] = value
+
+
+def _dicts(value: Any, *path: str) -> Iterator[JSON]:
+    """The dicts in the list at the path; none if there is no such list, which validation reports."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, dict):
+            yield item

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from dra_api.defaults import set_defaults
+from dra_api.conversion import set_defaults
 
 NOW = "2026-01-02T03:04:05Z"
 

@@ -6,7 +6,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, OpaqueDeviceConfiguration, ResourceClaim
 from dra_api.validation import ErrorType, FieldError, summary, validate_device_class
-from dra_api.validation.errors import (
+from dra_api.validation.formats import (
     duplicate,
     forbidden,
     invalid,

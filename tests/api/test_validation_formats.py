@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from dra_api.validation import formats
-from dra_api.validation.errors import Errors
+from dra_api.validation.formats import Errors
 from msgspec import Raw
 
 LABELS = ["a", "a-b", "0", "x" * 63]

@@ -15,7 +15,7 @@ from dra_api.codec import TOO_DEEP
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection
-from dra_kube.access.tls import client_tls
+from dra_kube.access.credentials import client_tls
 from dra_kube.http import transport
 from dra_operator.sources.handlers import session_for
 
@@ -542,7 +542,7 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
             await response.write(b"x" * 1000)
 
     monkeypatch.setattr("dra_kube.http.transport.LARGEST_OBJECT_BYTES", 100_000)
-    monkeypatch.setattr("dra_kube.http.exchange.LARGEST_OBJECT_BYTES", 100_000)
+    monkeypatch.setattr("dra_kube.http.connections.LARGEST_OBJECT_BYTES", 100_000)
     monkeypatch.setattr("dra_kube.http.watch.LARGEST_OBJECT_BYTES", 100_000)
     routes = ("GET /api/v1/nodes/n", "DELETE /api/v1/nodes/n", "GET /api/v1/nodes")
     api = await serve(dict.fromkeys(routes, endless))

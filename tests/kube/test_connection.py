@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import ConnectionSettingsError, Overrides, connection, contexts, namespace_of
 from secrecy import MARK, secret_in
 
-TLS = sys.modules["dra_kube.access.tls"]
+TLS = sys.modules["dra_kube.access.credentials"]
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from authority import Authority
 from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable
-from dra_kube.access.tls import client_tls
+from dra_kube.access.credentials import client_tls
 from dra_kube.http import sending, transport
-from dra_kube.http.connecting import connect
-from dra_kube.http.exchange import Exchange
+from dra_kube.http.connections import Exchange, connect
 from waiting import becomes
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}

@@ -26,7 +26,7 @@ CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 @pytest.fixture(autouse=True)
 def look_at_files_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["dra_kube.access.tls"], "LOOK_AT_FILES_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules["dra_kube.access.credentials"], "LOOK_AT_FILES_SECONDS", 0.0)
 
 
 class Server:

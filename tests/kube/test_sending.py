@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from authority import Authority
 from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable
-from dra_kube.access.tls import client_tls
+from dra_kube.access.credentials import client_tls
 from dra_kube.http import sending
 from dra_kube.http.transport import seconds_to_wait
 

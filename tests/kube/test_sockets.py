@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import AddrInfoType
 from dra_devcluster.apiserver.identity import make_identity
-from dra_kube.http.connecting import Sockets
+from dra_kube.http.connections import Sockets
 
 
 class Mute(threading.Thread):

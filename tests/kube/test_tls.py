@@ -18,10 +18,10 @@ from aiohttp.test_utils import TestServer
 from authority import Authority, write_kubeconfig
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import Api, Connection, Unreachable, connection
-from dra_kube.access.tls import client_tls
+from dra_kube.access.credentials import client_tls
 from dra_operator.sources.handlers import session_for
 
-TLS = sys.modules["dra_kube.access.tls"]
+TLS = sys.modules["dra_kube.access.credentials"]
 Call = Callable[[Connection], Awaitable[None]]
 
 

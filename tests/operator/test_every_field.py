@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from dra_api.api_resources import Resource
+from dra_api.meta import Resource
 from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer

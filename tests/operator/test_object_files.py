@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dra_api.api_resources import Resource
+from dra_api.meta import Resource
 from dra_api.yaml_text import YAML_LEVELS, loader
 from dra_operator.commands.object_files import BadInput, documents, is_snapshot, read_objects
 from dra_operator.sources.kinds import WATCHED

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dra_api.api_resources import EVENTS, LEASES
+from dra_api.meta import EVENTS, LEASES
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
     DEVICE_CLASSES,

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import envtest
 import pytest
-from dra_api.api_resources import RESOURCE_QUOTAS
+from dra_api.meta import RESOURCE_QUOTAS
 from dra_kube import NAMESPACES, PODS, Api, Forbidden, NotFound, Resource, connection
 from dra_operator.commands.object_files import KINDS
 from dra_operator.kubectl.cli import main

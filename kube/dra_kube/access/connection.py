@@ -27,7 +27,7 @@ from urllib.request import getproxies
 
 from dra_kube.errors import ConnectionSettingsError
 
-from .credentials import Credentials, Headers, impersonation_of
+from .credentials import Certificate, ClientTls, Credentials, Headers, Pem, client_tls, impersonation_of, scratch_parent
 from .kubeconfig import (
     DEFAULT_FILE,
     Overrides,
@@ -40,7 +40,6 @@ from .kubeconfig import (
     overridden,
     read_kubeconfig,
 )
-from .tls import Certificate, ClientTls, Pem, client_tls, scratch_parent
 
 _LOADING = threading.Lock()
 """The package remembers the names of its files by content: another thread must not get that of a file that is gone."""

@@ -20,7 +20,7 @@ from dra_api import yaml_text
 
 from dra_kube.errors import ConnectionSettingsError
 
-from .tls import Certificate, Pem
+from .credentials import Certificate, Pem
 
 DEFAULT_FILE: Final = "~/.kube/config"
 LARGEST_KUBECONFIG_BYTES: Final = 4 * 2**20

@@ -35,7 +35,7 @@ from dra_api.codec import DecodeError, RawList, decode, raw_list
 
 from dra_kube.errors import AnswerTooLarge, Gone, NoAnswerInTime, Unreachable
 
-from .exchange import LARGEST_OBJECT_BYTES
+from .connections import LARGEST_OBJECT_BYTES
 from .transport import Transport
 
 FIRST_OBJECTS: Final = 64

@@ -2,7 +2,7 @@
 
 The session of aiohttp, which does for reads, repeats a PUT or DELETE by itself, leaves the sending to a task, and takes
 six times as long for a request as the connection itself. Writes are nearly all that the operator sends. So they have
-connections of their own (``exchange``).
+connections of their own (``connections``).
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can decide whether to repeat it.
 ``settle`` ends the sending of writes and knows whether the fate of one is unknown.
@@ -24,17 +24,23 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import quote, urlencode, urlsplit
 
 from dra_kube.access.connection import Connection
-from dra_kube.access.tls import newest
-from dra_kube.clock import boot_time
+from dra_kube.access.credentials import newest
 from dra_kube.errors import ConnectionSettingsError, NotSent
+from dra_kube.http.connections import Answer, Exchange, connect, until_closed
 
-from .connecting import connect, until_closed
-from .exchange import Answer, Exchange
+
+def boot_time() -> float:
+    """Seconds on a clock that counts while the process is stopped and while the machine is suspended."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(time.CLOCK_MONOTONIC)  # macOS: this one counts while the machine is suspended
+
 
 Header = tuple[str, str]
 Guard = Callable[[], float]

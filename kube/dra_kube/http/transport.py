@@ -19,11 +19,10 @@ import msgspec
 from dra_api.codec import TOO_DEEP
 
 from dra_kube.access.connection import Connection, proxy_and_credentials
-from dra_kube.access.tls import newest
+from dra_kube.access.credentials import newest
 from dra_kube.errors import AnswerTooLarge, ApiError, KubeError, NoAnswerInTime, Unreachable, error_of
 
-from .connecting import Sockets
-from .exchange import LARGEST_OBJECT_BYTES, TooLarge
+from .connections import LARGEST_OBJECT_BYTES, Sockets, TooLarge
 from .sending import CONNECT_SECONDS, Guard, Sending
 from .watch import WatchLine, no_event, watch_lines
 

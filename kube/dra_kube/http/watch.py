@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import msgspec
-from dra_api.api_resources import Resource
 from dra_api.codec import decode, decode_item, shallow
 from dra_api.conversion import Object, listed_item
-from dra_api.meta import ObjectVersion
+from dra_api.meta import ObjectVersion, Resource
 
 from dra_kube.errors import Unreachable
 
-from .exchange import LARGEST_OBJECT_BYTES
+from .connections import LARGEST_OBJECT_BYTES
 
 T = TypeVar("T")
 

@@ -24,11 +24,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
 
-from dra_api.api_resources import ADMISSION_CHECKS, WORKLOADS
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.kueue import Admission, AdmissionCheck, ResourceFlavor, Workload
-from dra_api.meta import Object
+from dra_api.meta import ADMISSION_CHECKS, WORKLOADS, Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.values import format_time

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
-from dra_api.api_resources import RESOURCE_CLAIM_TEMPLATES, WORKLOADS, Resource
 from dra_api.codec import DecodeError, convert, encode
 from dra_api.kueue import Workload
-from dra_api.meta import Object
+from dra_api.meta import RESOURCE_CLAIM_TEMPLATES, WORKLOADS, Object, Resource
 from dra_kube import KubeError, NotFound
 from msgspec.structs import replace
 

@@ -12,12 +12,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 from dra_api import conversion, yaml_text
-from dra_api.api_resources import EVENTS, LEASES, RESOURCE_QUOTAS
 from dra_api.codec import DecodeError, convert
+from dra_api.conversion import set_defaults
 from dra_api.core import Event
-from dra_api.defaults import set_defaults
 from dra_api.leases import Lease
-from dra_api.meta import Object
+from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object
 from dra_api.quota import ResourceQuota
 from dra_api.values import format_time
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_api.api_resources import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra_api.console import finish
+from dra_api.meta import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 
 from .answer import kind_of
 from .cli import parser

@@ -19,10 +19,9 @@ from functools import partial
 from typing import Any, Final, TextIO
 
 import msgspec
-from dra_api.api_resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Resource
 from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
-from dra_api.meta import Object, ObjectMeta
+from dra_api.meta import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Object, ObjectMeta, Resource
 from dra_api.quota import ResourceQuota
 from dra_api.releases.gates import defaults_of
 from dra_api.releases.release import release_of

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dra_api.api_resources import (
+from dra_api.core import Namespace, Node, Pod
+from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
+from dra_api.meta import (
     ADMISSION_CHECKS,
     CSI_DRIVERS,
     CSI_NODES,
@@ -31,11 +33,9 @@ from dra_api.api_resources import (
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
     WORKLOADS,
+    Object,
     Resource,
 )
-from dra_api.core import Namespace, Node, Pod
-from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
-from dra_api.meta import Object
 from dra_api.resource import (
     DeviceClass,
     DeviceTaintRule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_api.api_resources import (
+from dra_api.meta import (
     DEVICE_TAINT_RULES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,

@@ -1,7 +1,7 @@
 """Validates the DRA kinds, with the field paths and error types of the reference."""
 
 from .claims import validate_resource_claim, validate_resource_claim_status, validate_resource_claim_template
-from .errors import ErrorType, FieldError, summary
+from .formats import ErrorType, FieldError, summary
 from .pods import (
     validate_pod_claim_status,
     validate_pod_claims,

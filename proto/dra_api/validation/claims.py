@@ -28,27 +28,25 @@ from dra_api.resource import (
     ResourceClaimTemplate,
 )
 from dra_api.validation.device import toleration
-from dra_api.validation.errors import (
+from dra_api.validation.formats import (
     Errors,
     FieldError,
-    forbidden,
-    immutable,
-    invalid,
-    not_supported,
-    required,
-    too_long,
-    too_many,
-)
-from dra_api.validation.formats import (
     checked,
     dns_label,
     driver_name,
+    forbidden,
+    immutable,
     interface_address,
+    invalid,
     node_selector,
+    not_supported,
     pool_name,
     raw_object,
+    required,
     share_id,
     size,
+    too_long,
+    too_many,
 )
 from dra_api.validation.metadata import (
     binding_conditions,

@@ -14,8 +14,7 @@ from typing import Final
 
 from dra_api.quantity import NANO, Quantity
 from dra_api.releases.gates import FeatureGates
-from dra_api.releases.pool_rules import POOL_RULES
-from dra_api.releases.release import Release
+from dra_api.releases.release import POOL_RULES, Release
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
@@ -30,27 +29,25 @@ from dra_api.resource import (
     NodeAllocatableResource,
     NodeAllocatableResourceMapping,
 )
-from dra_api.validation.errors import (
-    Errors,
-    duplicate,
-    forbidden,
-    invalid,
-    not_found,
-    not_supported,
-    required,
-    too_many,
-)
 from dra_api.validation.formats import (
+    Errors,
     attribute_string,
     attribute_version,
     checked,
     counter_name,
     dns_label,
+    duplicate,
+    forbidden,
+    invalid,
     is_native_resource,
     label_key,
     label_value,
     node_choice,
+    not_found,
+    not_supported,
     qualified_name,
+    required,
+    too_many,
 )
 from dra_api.validation.metadata import binding_conditions, each, limited, mapping, unique
 from dra_api.values import same

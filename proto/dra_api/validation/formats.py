@@ -1,23 +1,125 @@
-"""Checks of single values: DNS labels and subdomains, qualified names, UUIDs, times, quantities, node selectors.
+"""Checks of single values (names, labels, UUIDs, times, node selectors), and the errors that fields have.
+
+An error is a value: type, field path, offending value, detail. ``str(error)`` and ``error.body``
+give the texts of a 422 answer (``spec.driver: Required value``); ``type`` is the machine-readable
+reason of its causes.
 
 Checks of bare forms (``dns_label``, ``label_key``, ...) yield faults as texts; checks of fields (``driver_name``,
-``pool_name``, ...) take the path and yield errors. Lengths count bytes. Spec: api.md sections 3 and 4.
+``pool_name``, ...) take the path and yield errors. Lengths count bytes. Spec: api.md sections 3, 4 and 11.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from dra_api.codec import encode
 from dra_api.core import NodeSelector, NodeSelectorRequirement
 from dra_api.resource import Device, ResourceSliceSpec
-from dra_api.validation.errors import Errors, forbidden, invalid, required, too_long
 from dra_api.values import is_version
+
+
+class ErrorType(StrEnum):
+    """Reasons of a cause in a Status object."""
+
+    REQUIRED = "FieldValueRequired"
+    INVALID = "FieldValueInvalid"
+    DUPLICATE = "FieldValueDuplicate"
+    FORBIDDEN = "FieldValueForbidden"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    NOT_FOUND = "FieldValueNotFound"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
+    INTERNAL = "InternalError"
+
+
+_TITLES = {
+    ErrorType.REQUIRED: "Required value",
+    ErrorType.INVALID: "Invalid value",
+    ErrorType.DUPLICATE: "Duplicate value",
+    ErrorType.FORBIDDEN: "Forbidden",
+    ErrorType.NOT_SUPPORTED: "Unsupported value",
+    ErrorType.NOT_FOUND: "Not found",
+    ErrorType.TOO_LONG: "Too long",
+    ErrorType.TOO_MANY: "Too many",
+    ErrorType.INTERNAL: "Internal error",
+}
+_WITHOUT_VALUE = {ErrorType.REQUIRED, ErrorType.FORBIDDEN, ErrorType.TOO_LONG, ErrorType.INTERNAL}
+
+
+class FieldError(NamedTuple):
+    """One fault of one field."""
+
+    type: ErrorType
+    field: str
+    bad_value: Any = None
+    detail: str = ""
+
+    @property
+    def body(self) -> str:
+        """The fault without its field: the message of a cause."""
+        parts = [_TITLES[self.type]]
+        if self.type not in _WITHOUT_VALUE:
+            parts.append(encode(self.bad_value).decode(errors="replace"))
+        if self.detail:
+            parts.append(self.detail)
+        return ": ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.body}"
+
+
+Errors = Iterator[FieldError]
+
+
+def summary(errors: Iterable[FieldError]) -> str:
+    """All errors in one line, as in the message of an Invalid answer: each text once, several in []."""
+    texts = list(dict.fromkeys(str(error) for error in errors))
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+def required(field: str, detail: str = "") -> FieldError:
+    return FieldError(ErrorType.REQUIRED, field, "", detail)
+
+
+def invalid(field: str, value: Any, detail: str) -> FieldError:
+    return FieldError(ErrorType.INVALID, field, value, detail)
+
+
+def duplicate(field: str, value: Any) -> FieldError:
+    return FieldError(ErrorType.DUPLICATE, field, value)
+
+
+def forbidden(field: str, detail: str) -> FieldError:
+    return FieldError(ErrorType.FORBIDDEN, field, "", detail)
+
+
+def not_supported(field: str, value: str, supported: Iterable[str]) -> FieldError:
+    names = ", ".join(f'"{name}"' for name in sorted(supported))
+    return FieldError(ErrorType.NOT_SUPPORTED, field, value, f"supported values: {names}")
+
+
+def not_found(field: str, value: Any, detail: str = "") -> FieldError:
+    return FieldError(ErrorType.NOT_FOUND, field, value, detail)
+
+
+def too_long(field: str, limit: int) -> FieldError:
+    return FieldError(ErrorType.TOO_LONG, field, "", f"may not be more than {limit} bytes")
+
+
+def too_many(field: str, count: int, limit: int) -> FieldError:
+    return FieldError(ErrorType.TOO_MANY, field, count, f"must have at most {limit} items")
+
+
+def immutable(field: str, value: Any) -> FieldError:
+    return invalid(field, value, "field is immutable")
+
 
 DNS_LABEL_BYTES: Final = 63
 DNS_SUBDOMAIN_BYTES: Final = 253

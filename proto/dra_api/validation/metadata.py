@@ -12,18 +12,24 @@ from typing import Final, TypeVar
 
 from dra_api.meta import Condition, ObjectMeta, OwnerReference
 from dra_api.resource import Device, DeviceRequestAllocationResult
-from dra_api.validation.errors import (
+from dra_api.validation.formats import (
     Errors,
+    Form,
+    checked,
+    dns_label,
+    dns_subdomain,
     duplicate,
     forbidden,
     immutable,
     invalid,
+    label_key,
+    label_value,
     not_supported,
     required,
+    size,
     too_long,
     too_many,
 )
-from dra_api.validation.formats import Form, checked, dns_label, dns_subdomain, label_key, label_value, size
 
 ANNOTATIONS_BYTES: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = {"kubernetes", "orphan", "foregroundDeletion"}

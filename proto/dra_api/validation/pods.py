@@ -33,19 +33,22 @@ from dra_api.scheduling import (
     TypedLocalObjectReference,
     WorkloadReference,
 )
-from dra_api.validation.errors import (
+from dra_api.validation.formats import (
     Errors,
     FieldError,
+    checked,
+    dns_label,
+    dns_subdomain,
     duplicate,
     forbidden,
     immutable,
     invalid,
+    label_key,
     not_found,
     not_supported,
     required,
     too_many,
 )
-from dra_api.validation.formats import checked, dns_label, dns_subdomain, label_key
 from dra_api.validation.metadata import conditions, each, limited, metadata, metadata_update, unique
 from dra_api.values import same
 

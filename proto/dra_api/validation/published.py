@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.releases.gates import FeatureGates
-from dra_api.releases.pool_rules import POOL_RULES, PoolRules
+from dra_api.releases.release import POOL_RULES, PoolRules
 from dra_api.resource import (
     CounterSet,
     Device,
@@ -25,29 +25,27 @@ from dra_api.resource import (
     ResourceSliceSpec,
 )
 from dra_api.validation.device import counters, device, has_list_attributes, taint
-from dra_api.validation.errors import (
+from dra_api.validation.formats import (
     Errors,
     FieldError,
-    duplicate,
-    forbidden,
-    immutable,
-    invalid,
-    not_supported,
-    required,
-    too_long,
-    too_many,
-)
-from dra_api.validation.formats import (
     checked,
     counter_name,
     dns_label,
     dns_subdomain,
     driver_name,
+    duplicate,
+    forbidden,
     fully_qualified_name,
+    immutable,
+    invalid,
     is_extended_resource,
     node_choice,
+    not_supported,
     pool_name,
+    required,
     size,
+    too_long,
+    too_many,
 )
 from dra_api.validation.metadata import conditions, limited, metadata, metadata_update, unique
 from dra_api.validation.requests import CONFIGS_LIMIT, SelectorCheck, accept_selectors, configuration, selectors

@@ -30,15 +30,20 @@ from dra_api.resource import (
     ExactDeviceRequest,
 )
 from dra_api.validation.device import toleration
-from dra_api.validation.errors import Errors, forbidden, invalid, not_supported, required, too_long
 from dra_api.validation.formats import (
+    Errors,
     checked,
     class_name,
     dns_label,
     driver_name,
+    forbidden,
     fully_qualified_name,
+    invalid,
+    not_supported,
     raw_object,
+    required,
     size,
+    too_long,
 )
 from dra_api.validation.metadata import each, limited, unique
 

@@ -25,7 +25,7 @@ from aiohttp.web_runner import ServerRunner
 from dra_devcluster.apiserver.identity import kubeconfig, make_identity, write_kubeconfig
 from dra_kube import Connection
 from dra_kube.door import open_door
-from dra_kube.http.connecting import Sockets
+from dra_kube.http.connections import Sockets
 from yarl import URL
 
 from faults.effects import Answer, ApiCall, Dice, Event, EventFault, Fault, Span, Target, api_call, refusal

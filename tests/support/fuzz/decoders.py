@@ -23,8 +23,8 @@ import dra_cdi
 import msgspec
 from dra_api import conversion, validation
 from dra_api.codec import DecodeError, convert, encode
+from dra_api.conversion import set_defaults
 from dra_api.core import Pod
-from dra_api.defaults import set_defaults
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
 from dra_api.quantity import parse_quantity

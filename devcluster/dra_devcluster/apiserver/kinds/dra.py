@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dra_api import defaults, strategy, validation
+from dra_api import conversion, strategy, validation
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Namespace
 from dra_api.meta import Object
@@ -120,7 +120,7 @@ class DraKind(Kind):
         self.selectable = {path: path for path in self._rules.selectable}
 
     def default(self, obj: Json, write: Write) -> None:
-        defaults.set_defaults(obj, now=now())
+        conversion.set_defaults(obj, now=now())
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         gates = write.registry.gates

@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 import yaml
 from dra_api import yaml_text
 from dra_api.codec import DecodeError, convert, to_dict
+from dra_api.conversion import set_defaults
 from dra_api.core import Pod
-from dra_api.defaults import set_defaults
 from dra_api.quantity import parse_quantity
 from dra_api.resource import ResourceClaim
 from dra_api.validation import summary, validate_resource_claim

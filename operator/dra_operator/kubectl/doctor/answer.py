@@ -10,9 +10,9 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 
-from dra_api.api_resources import PODS, RESOURCE_CLAIMS
 from dra_api.console import printable
 from dra_api.core import Node, Pod
+from dra_api.meta import PODS, RESOURCE_CLAIMS
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_kube import Api, KubeError, NotFound
 

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dra_api.api_resources import RESOURCE_CLAIMS
 from dra_api.command_line import is_name, kubectl, with_command
 from dra_api.core import Pod
 from dra_api.leases import Lease
+from dra_api.meta import RESOURCE_CLAIMS
 from dra_api.references import (
     ClaimReferenceError,
     claim_names,

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from dra_api.api_resources import RESOURCE_SLICES
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
+from dra_api.meta import RESOURCE_SLICES
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import parse_time

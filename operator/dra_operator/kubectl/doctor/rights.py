@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from dra_api.api_resources import RESOURCE_CLAIMS, Resource
 from dra_api.command_line import kubectl
 from dra_api.leases import Lease
+from dra_api.meta import RESOURCE_CLAIMS, Resource
 from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Forbidden
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from dra_api import api_resources as resources
+from dra_api import meta as resources
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from dra_api import api_resources as resources
+from dra_api import meta as resources
 from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
 from dra_api.references import is_reserved_for, pod_is_done
