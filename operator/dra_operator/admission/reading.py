@@ -1,4 +1,4 @@
-"""Workloads and templates that are set aside (``cache.bulk``): they are read when it is their Workload's turn.
+"""Workloads and templates that are set aside (``cache.store``): they are read when it is their Workload's turn.
 
 Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
 until its pods run.

@@ -4,7 +4,6 @@ from dra_ledger.pools import newest_slices
 from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
-from .bulk import BulkLimits
 from .cluster import SCHEDULER_NAME, Cluster
 from .index import by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
@@ -32,6 +31,7 @@ from .loads import StorageView
 from .needs import is_unprotected
 from .pools import incomplete_pools, pool_answer
 from .store import (
+    BulkLimits,
     ClaimTemplate,
     ObjectChange,
     Store,

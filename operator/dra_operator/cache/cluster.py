@@ -61,7 +61,6 @@ from . import (
     hints,
     other_schedulers,
 )
-from .bulk import Bulk, BulkLimits
 from .index import (
     Index,
     V,
@@ -74,7 +73,7 @@ from .index import (
 )
 from .key import NOTHING, Keys
 from .state import ClusterState
-from .store import without_bulk
+from .store import Bulk, BulkLimits, without_bulk
 
 T = TypeVar("T", bound=Object)
 
@@ -94,7 +93,7 @@ class Cluster(ClusterState):
         leaves: LeftAlone | None = None,
         limits: BulkLimits | None = None,
     ) -> None:
-        """``limits``: how much of what tenants make is held whole (``cache.bulk``); None for all."""
+        """``limits``: how much of what tenants make is held whole (``cache.store``); None for all."""
         # Before the first slice: the territory judges each slice and node when it is put in.
         inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)

@@ -17,9 +17,9 @@ templates still have more than ``LARGEST_OBJECT_BYTES`` together, they are left 
 place is looked for.
 
 Ten thousand objects are too much in sum, though each is short enough. Objects for which there is no room are *set
-aside* (``cache.bulk``): of a claim the names and classes of its requests are kept, of a pod what counts on any node and
-in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its pods
-are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
+aside* (``cache.store``): of a claim the names and classes of its requests are kept, of a pod what counts on any node
+and in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its
+pods are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
 """
 
 from __future__ import annotations
