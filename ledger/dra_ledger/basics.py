@@ -2,12 +2,17 @@
 
 Driver, pool and name together identify a device (scheduling.md 5.3): two drivers may use the same pool name, for
 example that of the node. A set of devices is a whole number: bit i stands for the i-th device.
+
+``KeptVerdicts`` decides which selectors' verdicts slices keep. They belong to the tenant (the namespace) whose claim
+asked first. Verdicts of classes have room of their own. When there are too many, the tenant with the most gives up the
+one that it has used least recently. So no tenant fills the memory or pushes out what another's selectors found.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from dra_api.resource import DeviceRequestAllocationResult, ResourceSlice
 
@@ -129,3 +134,95 @@ class Memo(Generic[Key, Value]):
             del self._entries[next(iter(self._entries))]
         self._entries[key] = value
         return value
+
+
+Expressions = tuple[str, ...]
+"""The selectors of a request."""
+KEPT_VERDICT_PAIRS: Final = 100_000
+"""Pairs of a slice and the selectors of a request; some 300 bytes each."""
+CLASSES: Final = ""
+"""In the place of a tenant, for the selectors of classes alone."""
+CLASS_PAIRS_FACTOR: Final = 5
+"""How many times as many pairs they may have as all tenants together."""
+
+
+class VerdictHolder(Protocol):
+    """What a slice holds: it takes the verdicts along when it goes."""
+
+    def drop(self, expressions: Expressions) -> None:
+        """Forget them."""
+
+
+class _Places:
+    """Where the verdicts of some selectors are held."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.holders: list[Callable[[], VerdictHolder | None]] = []
+        self._checked = 16
+
+    def add(self, holder: VerdictHolder) -> int:
+        """Note one more. Returns by how many there are more: slices that went are taken out now and then."""
+        before = len(self.holders)
+        if before >= 2 * self._checked:
+            self.holders = [place for place in self.holders if place() is not None]
+            self._checked = max(16, len(self.holders))
+        self.holders.append(weakref.ref(holder))
+        return len(self.holders) - before
+
+
+class KeptVerdicts:
+    """``limit``: how many pairs of a slice and selectors are kept."""
+
+    def __init__(self, limit: int = KEPT_VERDICT_PAIRS) -> None:
+        self._limit = limit
+        self._places: dict[Expressions, _Places] = {}
+        self._by_tenant: dict[str, dict[Expressions, None]] = {}
+        self._held: dict[str, int] = {}
+        self.total = 0
+
+    def used_by(self, tenant: str, expressions: Expressions) -> None:
+        """A claim of the tenant asks for these selectors."""
+        places = self._places.get(expressions)
+        if places is None:
+            places = self._places[expressions] = _Places(tenant)
+        mine = self._by_tenant.setdefault(places.tenant, {})
+        mine.pop(expressions, None)
+        mine[expressions] = None
+
+    def tenant_of(self, expressions: Expressions) -> str:
+        """Whose selectors they are."""
+        places = self._places.get(expressions)
+        return places.tenant if places is not None else CLASSES
+
+    def added(self, expressions: Expressions, holder: VerdictHolder) -> None:
+        """A slice holds their verdicts from now on."""
+        if expressions not in self._places:
+            self.used_by(CLASSES, expressions)
+        places = self._places[expressions]
+        more = places.add(holder)
+        self._held[places.tenant] = self._held.get(places.tenant, 0) + more
+        self.total += more
+        while self._held.get(CLASSES, 0) > self._limit * CLASS_PAIRS_FACTOR:
+            self._drop_of(CLASSES, but=expressions)
+        while self.total - self._held.get(CLASSES, 0) > self._limit:
+            tenants = self._held.keys() - {CLASSES}
+            self._drop_of(max(sorted(tenants), key=self._held.__getitem__), but=expressions)
+
+    def _drop_of(self, tenant: str, but: Expressions) -> None:
+        """The selectors that the tenant has not used for longest; of the last ones, the older half of the slices."""
+        mine = self._by_tenant[tenant]
+        oldest = next(iter(mine))
+        places = self._places[oldest]
+        gone = places.holders if oldest != but else places.holders[: (len(places.holders) + 1) // 2]
+        for place in gone:
+            if (holder := place()) is not None:
+                holder.drop(oldest)
+        self._held[tenant] -= len(gone)
+        self.total -= len(gone)
+        if oldest != but:
+            del mine[oldest], self._places[oldest]
+        else:
+            places.holders = places.holders[len(gone) :]
+        if not mine:
+            del self._by_tenant[tenant], self._held[tenant]

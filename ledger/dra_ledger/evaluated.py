@@ -1,12 +1,13 @@
 """What the selectors evaluated on one slice have said so far.
 
-A class of its own, and never compiled: ``kept_verdicts.py`` refers to it weakly, which mypyc's classes do not allow.
+A class of its own, and never compiled: ``KeptVerdicts`` refers to it weakly, which mypyc's classes do not allow.
 """
 
 from __future__ import annotations
 
+from .basics import Expressions
 from .evaluation import Evaluation
-from .predicates import Expressions, Verdicts
+from .predicates import Verdicts
 
 
 class Evaluated:

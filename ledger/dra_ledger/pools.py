@@ -19,12 +19,12 @@ from dra_api.quantity import Quantity
 from dra_api.releases.release import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
 
-from .basics import DeviceId, Memo, PoolId, are_short
+from .basics import DeviceId, Expressions, Memo, PoolId, are_short
 from .capacity import Requests
 from .counters import NOTHING_DRAWN, Charges, CompatibilityTable, CounterGroups, CounterTable, Drawn
 from .errors import NodeSelectionError
 from .features import Features, Semantics
-from .predicates import Compiled, Expressions, Verdicts
+from .predicates import Compiled, Verdicts
 from .slices import Reach, Slice
 from .usage import PoolUsage
 

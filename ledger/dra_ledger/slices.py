@@ -19,14 +19,14 @@ from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSl
 from msgspec import structs
 from msgspec.structs import replace
 
-from .basics import Memo, PoolId
+from .basics import Expressions, Memo, PoolId
 from .capacity import Requests, fault
 from .errors import NodeSelectionError
 from .evaluated import Evaluated
 from .evaluation import Evaluation, at_once
 from .features import Features, Semantics
 from .node_selectors import first_match, parse
-from .predicates import Compiled, Expressions, Verdicts
+from .predicates import Compiled, Verdicts
 
 NONE: Final = Verdicts(0, 0)
 

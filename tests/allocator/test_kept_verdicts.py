@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from dra_ledger import predicates as kept_verdicts
-from dra_ledger.predicates import CLASSES, KeptVerdicts
+from dra_ledger import basics
+from dra_ledger.basics import CLASSES, KeptVerdicts
 
 
 class Slice:
@@ -91,7 +91,7 @@ def test_to_look_for_slices_that_went_costs_little_for_each_that_comes(monkeypat
 
         return look
 
-    monkeypatch.setattr(kept_verdicts, "weakref", SimpleNamespace(ref=reference))
+    monkeypatch.setattr(basics, "weakref", SimpleNamespace(ref=reference))
     keep(KeptVerdicts(limit=10_000), "t", "a", *(Slice() for _ in range(2000)))
     assert looks < 2 * 2000
 

@@ -11,8 +11,7 @@ from allocator_problems import Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
-from dra_ledger.basics import Journal, Memo
-from dra_ledger.predicates import CLASSES
+from dra_ledger.basics import CLASSES, Journal, Memo
 from dra_ledger.slices import Interner
 from dra_operator.allocator import Allocated, Failed, Outcome, Refused
 from dra_operator.allocator.node_index import NodeIndex

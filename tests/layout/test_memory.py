@@ -12,8 +12,7 @@ from pathlib import Path
 from dra_api import cache
 from dra_cel import selector
 from dra_cel.libraries import regexes
-from dra_ledger import node_selectors
-from dra_ledger import predicates as kept_verdicts
+from dra_ledger import basics, node_selectors
 from dra_operator.allocator import claim_program
 from dra_operator.allocator.pruning import aggregate_bounds
 from dra_operator.controllers import context
@@ -99,7 +98,7 @@ def test_every_cache_of_the_operators_process_stands_in_the_tables() -> None:
 
 
 def test_the_bounds_of_all_caches_add_up_to_what_is_promised() -> None:
-    verdicts = kept_verdicts.KEPT_VERDICT_PAIRS * VERDICT
+    verdicts = basics.KEPT_VERDICT_PAIRS * VERDICT
     assert sum(BYTES.values()) + verdicts <= TOTAL
     assert "160 MiB" in (ROOT / "docs/reliability.md").read_text()
 

@@ -28,12 +28,11 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from dra_api.resource import MOST_RESULTS
-from dra_ledger.basics import each
+from dra_ledger.basics import CLASSES, Expressions, each
 from dra_ledger.columns import UNKNOWN, lookup, values_of
 from dra_ledger.features import Features
 from dra_ledger.inventory import Inventory
 from dra_ledger.pools import Pool
-from dra_ledger.predicates import CLASSES, Expressions
 from dra_ledger.usage import Usage
 
 from dra_operator.allocator.claim_program import Alternative, ClaimProgram, Stage
