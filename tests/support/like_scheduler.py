@@ -581,8 +581,9 @@ class Trial:
         question = PodFilter(examined)
         answers = [(state, decided(question.filter(state))) for state in examined.nodes]
         fits = [(state, answer) for state, answer in answers if isinstance(answer, Fits)]
-        raw = [question.scores.raw(state) for state, _ in fits]
-        scores = map(total, question.scores.weighted(raw)) if question.scores and fits else [0] * len(fits)
+        prefers = question.scores if fits else None
+        weighted = prefers.weighted([prefers.raw(state) for state, _ in fits]) if prefers else [()] * len(fits)
+        scores = map(total, weighted)
         found = decided(plan(examined))
         return Answer(
             {state.name: its for (state, _), its in zip(fits, scores, strict=True)},

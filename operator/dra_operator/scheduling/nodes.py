@@ -191,8 +191,11 @@ class Nodes:
         around = RuleSurroundings(self.pods_by_node, self._topologies)
         return PodRules(pod, around, BETWEEN_PODS if self.minds_pods(pod) else ())
 
-    def scores_of(self, pod: Pod) -> PodScores:
-        """Which nodes the pod prefers."""
+    def scores_of(self, pod: Pod) -> PodScores | None:
+        """Return which nodes the pod prefers, or None if it surely prefers none, as nearly every pod."""
+        # Any preference needs one of these: a soft taint, affinity, a spread, or terms of pods on nodes.
+        if not (self._softly_tainted or self.minds_pods(pod)):
+            return None
         around = ScoredCluster(self.pods_by_node, self._topologies, len(self), bool(self._softly_tainted))
         return PodScores(pod, around, SCORES if self.minds_pods(pod) else OF_NODES_SCORES)
 

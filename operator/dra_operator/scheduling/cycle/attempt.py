@@ -302,8 +302,8 @@ class Attempt:
         match answer:
             case Fits(plan, score):
                 scores = self.question.scores
-                raw = scores.raw(state)
-                if score >= self._ideal and scores.is_ideal(raw):
+                raw = scores.raw(state) if scores is not None else ()
+                if score >= self._ideal and (scores is None or scores.is_ideal(raw)):
                     # Nodes come by their room. One that fits before may still win by it, once all fits are compared.
                     self._is_best = self._is_best or not any(fit.alternatives >= self._ideal for fit in self.fits)
                 self.fits.append(self._fit(plan, score, state, raw))

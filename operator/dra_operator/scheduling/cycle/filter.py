@@ -54,6 +54,7 @@ from dra_operator.scheduling.nodes import RULES, Nodes, PodRules
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause
 from dra_operator.scheduling.rules.rule import Hint, NodeRule
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS, Bindings
+from dra_operator.scheduling.rules.volumes import NO_VOLUMES
 from dra_operator.scheduling.scores import SCORES, Score
 from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode, node_requests, steps_per_node
@@ -442,7 +443,9 @@ class PodFilter:
 
     def bindings(self, state: LoadedNode) -> Bindings:
         """How the pod's unbound claims of volumes get theirs on a node that no rule keeps it from."""
-        # Asked a second time, and not kept from the rules: few nodes get here, and most pods have no volumes.
+        if self.volumes is NO_VOLUMES:
+            return NO_BINDINGS
+        # Asked a second time, and not kept from the rules: few nodes get here.
         found = self.volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 

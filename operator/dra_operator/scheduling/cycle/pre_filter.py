@@ -342,7 +342,7 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     if obstacle is not None:
         return NotTried(obstacle)
     # Asked last before the nodes, since it may look at all volumes of a class.
-    volumes = volumes_of(pod, snapshot.storage)
+    volumes = volumes_of(pod, snapshot.storage) if pod.spec.volumes else NO_VOLUMES
     if isinstance(volumes, Obstacle):
         return NotTried(volumes)
     cycle_state = CycleState(

@@ -53,7 +53,7 @@ class Fit:
         return self.plan if self.by == ROOM else replace(self.plan, strategy=self.by)
 
 
-def best(fits: Sequence[Fit], scores: PodScores) -> Plan:
+def best(fits: Sequence[Fit], scores: PodScores | None) -> Plan:
     """The plan of the best node; with its scores, if the pod prefers anything."""
     # Most pods prefer nothing, and then no score has to be normalized.
     if not scores:
