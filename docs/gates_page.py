@@ -7,7 +7,7 @@ from typing import Final
 from dra_api.releases.gates import TABLE, Gate
 from dra_api.releases.release import NEWEST, Release
 from dra_devcluster.agent.settings import NODE_GATES
-from dra_devcluster.apiserver.served.registry import API_SERVER
+from dra_devcluster.apiserver.registry import API_SERVER
 from dra_operator.gates import OPERATOR
 
 HEAD: Final = f"""# Feature gates

@@ -34,7 +34,7 @@ _WORDS: Final = re.compile(r"[A-Za-z)}'\"`]{2}[,;:]? [a-zA-Z({'\"`%]")
 _CODE: Final = re.compile(r"^(from|import|def|class) |^[a-z]+ \(|^[-*]* ?\\|\(\?|^#!", re.MULTILINE)
 _NOT_FOR_READERS: Final = {
     "cel/dra_cel/evaluation/compiler.py": "Python that it writes",
-    "devcluster/dra_devcluster/agent/network/port_forward.py": "the dictionary of a compression",
+    "devcluster/dra_devcluster/agent/port_forward.py": "the dictionary of a compression",
 }
 
 

@@ -24,7 +24,7 @@ from dra_api.releases.release import NEWEST, Release
 from dra_kube import Api, Connection, connection
 
 from dra_devcluster.apiserver.identity import NAME
-from dra_devcluster.apiserver.served.registry import API_SERVER
+from dra_devcluster.apiserver.registry import API_SERVER
 from dra_devcluster.processes import ForkedProcess, ForkServer
 
 from .agent import AgentSettings, NodeAgent

@@ -23,12 +23,11 @@ from pathlib import Path
 
 from dra_api.releases.release import BUILT
 
-from dra_driver_test.check import Check, chosen
+from dra_driver_test.check import Check, Result, Verdict, chosen, run_beside
 from dra_driver_test.checks import all_checks
 from dra_driver_test.errors import BenchError, Finding, NotJudged
 from dra_driver_test.harness.bench import Bench, Parameters
-from dra_driver_test.harness.limits import QUICK, Limits
-from dra_driver_test.runner import Result, Verdict, run_beside
+from dra_driver_test.harness.waiting import QUICK, Limits
 from dra_driver_test.target import Target, bench_for
 
 _NAME_WIDTH = 58  # columns of the table

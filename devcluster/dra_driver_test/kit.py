@@ -7,7 +7,9 @@
 ``bench_for`` opens a bench for a target, as the command does.
 """
 
+from dra_driver_test.check import Result, Verdict, run, run_beside, run_check
 from dra_driver_test.harness.driver import Place
+from dra_driver_test.harness.waiting import Limits
 from dra_driver_test.target import open_bench
 
 from .check import Check, Level, chosen
@@ -15,8 +17,6 @@ from .checks import all_checks
 from .errors import BenchError, Finding, NotJudged, Skipped
 from .harness.bench import Bench, Parameters, Watches
 from .harness.driver import CommandLauncher, Launcher, Running
-from .harness.limits import Limits
-from .runner import Result, Verdict, run, run_beside, run_check
 from .target import Target, bench_for
 
 __all__ = [

@@ -28,11 +28,12 @@ from typing import Any
 
 import pytest
 
+from dra_driver_test.check import Verdict, run_check
+
 from .check import Check, chosen
 from .checks import all_checks
 from .errors import BenchError
 from .harness.bench import Bench
-from .runner import Verdict, run_check
 from .target import Target, bench_for
 
 

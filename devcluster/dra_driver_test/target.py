@@ -16,8 +16,8 @@ from dra_driver_test.errors import BenchError
 from dra_driver_test.harness.bench import USER_AGENT, Bench, Parameters, Watches
 from dra_driver_test.harness.driver import CommandLauncher, DriverSeat, Launcher, Place
 from dra_driver_test.harness.kubelet import KubeletSeat
-from dra_driver_test.harness.limits import Limits
 from dra_driver_test.harness.server import ServerSeat
+from dra_driver_test.harness.waiting import Limits
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from dra_devcluster.agent.processes.sandbox import why_impossible
+from dra_devcluster.agent.processes.process import why_impossible
 from pages import BY_NAME, PAGES, ROOT, Line
 from rounds import LONG
 

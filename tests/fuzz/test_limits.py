@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from dra_cdi import CdiDirectory, CdiError
-from dra_devcluster.agent.claims.checkpoint import CheckpointFile
+from dra_devcluster.agent.checkpoint import CheckpointFile
 from dra_devcluster.agent.errors import CheckpointCorrupted as NodeCheckpointCorrupted
 from dra_kube import ConnectionSettingsError, connection
 from dra_kubeletplugin import SettingsError

@@ -16,7 +16,7 @@ from secrecy import MARK
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kube", "kubeletplugin", "operator", "devcluster")
 SERVERS = (
-    "devcluster/dra_devcluster/agent/server/server.py",
+    "devcluster/dra_devcluster/agent/server.py",
     "devcluster/dra_devcluster/apiserver/server.py",
     "kubeletplugin/dra_kubeletplugin/monitoring.py",
     "kubeletplugin/dra_kubeletplugin/webhook.py",

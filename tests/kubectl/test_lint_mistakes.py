@@ -16,7 +16,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.releases.release import Release
 from dra_api.resource import ResourceClaim
-from dra_devcluster.apiserver.served.registry import exists_in
+from dra_devcluster.apiserver.registry import exists_in
 from dra_operator.cli import main as operator
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.lint.answer import findings

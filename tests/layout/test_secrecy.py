@@ -7,7 +7,7 @@ import logging
 import pytest
 from dra_devcluster.apiserver.authorization import ADMIN
 from dra_devcluster.apiserver.identity import Tokens
-from dra_devcluster.apiserver.storage.store import Store
+from dra_devcluster.apiserver.store import Store
 from secrecy import MARK, Watch, secret_in
 
 

@@ -15,7 +15,7 @@ from dra_api.meta import Resource
 from dra_api.releases.gates import TABLE
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.served.registry import API_SERVER
+from dra_devcluster.apiserver.registry import API_SERVER
 from dra_devcluster.apiserver.structure import Structure
 from dra_kube import (
     DEVICE_CLASSES,

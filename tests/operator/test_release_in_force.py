@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.releases.gates import GateError
 from dra_api.releases.release import NEWEST, Release
-from dra_devcluster.apiserver.served import documents
+from dra_devcluster.apiserver import documents
 from dra_operator.allocator import Features
 from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce
 from dra_operator.app.settings.settings import OperatorSettings

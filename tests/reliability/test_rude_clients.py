@@ -27,7 +27,7 @@ from aiohttp import ClientSession, TCPConnector
 from authority import Authority
 from dra_devcluster.agent import NodeAgent
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.network.pod_network import MOST_RELAYED_CONNECTIONS, PodNetwork
+from dra_devcluster.agent.pod_network import MOST_RELAYED_CONNECTIONS, PodNetwork
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, Api, Connection, connection
 from dra_kubeletplugin import ParametersWebhook, serve_webhook

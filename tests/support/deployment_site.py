@@ -22,7 +22,7 @@ import envtest
 import pytest
 import yaml
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
-from dra_devcluster.agent.processes.sandbox import why_impossible
+from dra_devcluster.agent.processes.process import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import ClusterNode, DevCluster
 from dra_kube import Api, Connection, connection

@@ -15,7 +15,7 @@ from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
 from dra_devcluster.apiserver.authorization import Attributes, Rule, User
 from dra_devcluster.apiserver.authorization.rbac import GROUP, Rbac
-from dra_devcluster.apiserver.storage.store import Store
+from dra_devcluster.apiserver.store import Store
 from dra_kube import (
     EVENTS,
     LEASES,

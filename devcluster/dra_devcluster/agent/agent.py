@@ -28,16 +28,16 @@ from dra_api.values import format_micro_time
 from dra_cdi import CdiDirectory
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
-from dra_devcluster.agent.claims.manager import ClaimsInUse, DraManager
+from dra_devcluster.agent.claims import ClaimsInUse, DraManager
 from dra_devcluster.agent.containers.container import Node
 from dra_devcluster.agent.containers.runtime import LocalRuntime
 from dra_devcluster.agent.events import EventRecorder
 from dra_devcluster.agent.files import HostPaths
-from dra_devcluster.agent.plugins.metrics import NodeMetrics, PluginSocketCount
+from dra_devcluster.agent.plugins.plugin import NodeMetrics, PluginSocketCount
 from dra_devcluster.agent.plugins.registration import Registrar
-from dra_devcluster.agent.pods.pods import Pods
-from dra_devcluster.agent.server.pod_resources import PodResources
-from dra_devcluster.agent.server.server import ADDRESS, NodeServer
+from dra_devcluster.agent.pod_resources import PodResources
+from dra_devcluster.agent.pods import Pods
+from dra_devcluster.agent.server import ADDRESS, NodeServer
 from dra_devcluster.agent.settings import AgentSettings, declared_features
 from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION

@@ -29,9 +29,9 @@ from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
 
 from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import to_served
-from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.metadata import to_served
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection
 from dra_devcluster.apiserver.structure import Resource
 
 Operation = Literal["CREATE", "UPDATE", "DELETE"]

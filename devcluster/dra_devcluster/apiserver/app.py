@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
+from dra_devcluster.apiserver import documents
 from dra_devcluster.apiserver.admission import Policies
 from dra_devcluster.apiserver.authorization import ANONYMOUS, User, asked_for
 from dra_devcluster.apiserver.authorization.attributes import impersonated
@@ -33,8 +34,7 @@ from dra_devcluster.apiserver.errors import (
     unauthorized,
 )
 from dra_devcluster.apiserver.identity import Tokens
-from dra_devcluster.apiserver.served import documents
-from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Structure
 from dra_devcluster.apiserver.wire import PATCHES, flag, parse_target, respond
 

@@ -37,8 +37,8 @@ from dra_api import yaml_text
 
 from dra_devcluster.apiserver.authorization import ADMIN, AUTHENTICATED, User, account_groups, account_name
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.storage.metadata import new_uid
-from dra_devcluster.apiserver.storage.store import Store
+from dra_devcluster.apiserver.metadata import new_uid
+from dra_devcluster.apiserver.store import Store
 
 _NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _VALIDITY = timedelta(days=30)

@@ -53,8 +53,8 @@ from dra_devcluster.apiserver.controllers import (
 from dra_devcluster.apiserver.errors import Json, ServerError, SnapshotError
 from dra_devcluster.apiserver.identity import NAME, Tokens, kubeconfig, make_identity, write_kubeconfig
 from dra_devcluster.apiserver.kinds import kind_of
-from dra_devcluster.apiserver.served.registry import API_SERVER, Registry
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.registry import API_SERVER, Registry
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.background import in_thread
 
 _FORMAT_VERSION = 1

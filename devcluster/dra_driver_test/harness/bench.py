@@ -18,12 +18,12 @@ from dra_kube import KubeError
 
 from dra_driver_test.errors import BenchError, CheckEnd, Finding, NotJudged, Skipped
 from dra_driver_test.harness.driver import Place, ProcessView, process_behind
+from dra_driver_test.harness.waiting import Limits
 
 from .cdi import CdiView
 from .devices import Device, devices_of, incomplete, side_by_side
 from .driver import DriverSeat
 from .kubelet import Answer, KubeletSeat, Registration
-from .limits import Limits
 from .server import Claim, ServerSeat, Use
 from .waiting import eventually
 

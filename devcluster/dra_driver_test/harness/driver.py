@@ -26,7 +26,7 @@ from typing import Protocol
 from dra_devcluster.processes import ChildProcess, ProcessFailed
 
 from dra_driver_test.errors import BenchError, Finding, Skipped
-from dra_driver_test.harness.limits import Limits
+from dra_driver_test.harness.waiting import Limits
 
 
 @dataclass(frozen=True, slots=True)

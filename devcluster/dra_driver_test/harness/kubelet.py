@@ -35,8 +35,8 @@ from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from google.protobuf.text_format import MessageToString
 
 from dra_driver_test.errors import Finding
+from dra_driver_test.harness.waiting import Limits
 
-from .limits import Limits
 from .waiting import eventually
 
 Answer = dict[str, tuple[PreparedDevice, ...]]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from dra_api.releases.release import Release
 from dra_devcluster.agent import AgentSettings, KubeletDefect
-from dra_devcluster.agent.claims.manager import DraManager
+from dra_devcluster.agent.claims import DraManager
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.metrics import NodeMetrics
+from dra_devcluster.agent.plugins.plugin import NodeMetrics
 from dra_devcluster.agent.plugins.registration import DraPlugins
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import DRIVER, OTHER, Claims, pod_with

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from dra_devcluster.agent import LocalRuntime
-from dra_devcluster.agent.claims.checkpoint import decode
+from dra_devcluster.agent.checkpoint import decode
 from fake_plugin import CountingSocket, FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes, until

@@ -10,7 +10,7 @@ import pytest
 from bare_client import CONFIG_MAPS, DRA, EVENTS, NODES, PODS, Client, config_map, names, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.endpoints.call import render_list
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire import wanted
 from rbac_server import SERVERS, rbac_server

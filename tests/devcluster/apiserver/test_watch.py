@@ -7,8 +7,7 @@ import logging
 import pytest
 from aiohttp import web
 from bare_client import CONFIG_MAPS, PODS, Client, config_map, pod
-from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.storage import store
+from dra_devcluster.apiserver import DevApiServer, store
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

@@ -18,7 +18,7 @@ from dra_devcluster.apiserver.apply import (
     track_update,
     union,
 )
-from dra_devcluster.apiserver.served.registry import exists_in
+from dra_devcluster.apiserver.registry import exists_in
 from dra_devcluster.apiserver.structure import Schema, Structure
 from hypothesis import given
 from hypothesis import strategies as st

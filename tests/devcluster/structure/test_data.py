@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from corpus import API_SCHEMA, needs_api_schema
 from dra_api.releases.release import Release
-from dra_devcluster.apiserver.served.registry import exists_in
+from dra_devcluster.apiserver.cells import CELLS, COMMON, ROWS
+from dra_devcluster.apiserver.registry import exists_in
 from dra_devcluster.apiserver.structure import Structure, load_data
-from dra_devcluster.apiserver.tables.cells import CELLS, COMMON, ROWS
 
 # Some groups add versions of their own to what is common to all: names say who deletes and watches what.
 _COMMON = ("DeleteOptions", "WatchEvent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dra_devcluster.apiserver.served import documents
+from dra_devcluster.apiserver import documents
 from dra_devcluster.apiserver.structure import Structure
 
 WIDGETS: dict[str, Any] = {

@@ -42,9 +42,9 @@ from dra_api.selectors import Selector as LabelSelector
 from dra_api.values import Version
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
-from dra_devcluster.agent.claims import checkpoint as node_checkpoint
+from dra_devcluster.agent import checkpoint as node_checkpoint
 from dra_devcluster.apiserver import server as snapshots
-from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.registry import Registry
 from dra_kube import RESOURCE_CLAIMS, connection, contexts, namespace_of
 from dra_kubeletplugin.drivers import read_file
 from dra_kubeletplugin.drivers.hostdev.config import read_config

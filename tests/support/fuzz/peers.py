@@ -20,10 +20,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from dra_api.releases.gates import FeatureGates
-from dra_devcluster.agent.network import port_forward as spdy
+from dra_devcluster.agent import port_forward as spdy
 from dra_devcluster.apiserver.app import App
 from dra_devcluster.apiserver.identity import Tokens
-from dra_devcluster.apiserver.served.registry import Registry
+from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Schema, Structure
 from dra_devcluster.apiserver.verbs.patch import json_patch, merge_patch, strategic_merge_patch
 from dra_devcluster.apiserver.wire import decode_protobuf

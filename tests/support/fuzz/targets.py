@@ -16,7 +16,7 @@ from dra_api.conversion import ConversionError
 from dra_cdi import CdiError
 from dra_cel import CelError
 from dra_devcluster.agent.errors import CheckpointCorrupted as KubeletCheckpointCorrupted
-from dra_devcluster.agent.network.port_forward import SpdyError
+from dra_devcluster.agent.port_forward import SpdyError
 from dra_devcluster.apiserver.errors import SnapshotError
 from dra_devcluster.apiserver.verbs.patch import PatchRefused
 from dra_devcluster.apiserver.wire import MalformedProtobuf

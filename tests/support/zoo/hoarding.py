@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.store import Stored
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Api, Object, Resource
 from zoo.asking import Act, Beast, Tenant, many, request, spec
 from zoo.cage import GATES, LEASE, NEIGHBOUR, Gauges, cage, peak_memory, probing, visiting, watching_lease, weighing

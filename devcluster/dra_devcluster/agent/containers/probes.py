@@ -28,7 +28,7 @@ from google.protobuf.wrappers_pb2 import StringValue, UInt32Value
 from dra_devcluster.agent.containers.runtime import LocalRuntime
 from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.events import EventRecorder
-from dra_devcluster.agent.network.pod_network import LOOPBACK, Network
+from dra_devcluster.agent.pod_network import LOOPBACK, Network
 from dra_devcluster.agent.processes.process import ContainerProcess, exit_code
 from dra_devcluster.agent.settings import AgentSettings
 from dra_devcluster.agent.spec import (

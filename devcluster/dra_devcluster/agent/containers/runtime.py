@@ -29,10 +29,16 @@ import msgspec
 
 from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.files import write_whole
-from dra_devcluster.agent.network.pod_network import Network, PodNetwork
+from dra_devcluster.agent.pod_network import Network, PodNetwork
 from dra_devcluster.agent.processes.logs import LogFile
-from dra_devcluster.agent.processes.process import NO_CONSOLE, Console, ContainerProcess, signal_group, start_ticks
-from dra_devcluster.agent.processes.sandbox import Mount
+from dra_devcluster.agent.processes.process import (
+    NO_CONSOLE,
+    Console,
+    ContainerProcess,
+    Mount,
+    signal_group,
+    start_ticks,
+)
 from dra_devcluster.clock import now
 
 

@@ -28,10 +28,10 @@ from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins.health import HealthMonitor, Key
-from dra_devcluster.agent.plugins.metrics import NodeMetrics
 from dra_devcluster.agent.plugins.plugin import (
     HEALTH_SERVICES,
     DraPlugin,
+    NodeMetrics,
     PluginInstances,
     choose_health_service,
     choose_legacy_service,

@@ -1,33 +1,99 @@
-"""The processes of a container, and the terminals of clients.
+"""The processes of a container, their terminals, and the namespaces in which they start.
 
-What a program has in place of files when a client types: a pseudo-terminal, or a pipe as its standard input.
+A container has a first process that leads a group of its own, and what ``exec`` adds. When the first process ends, the
+rest of the group is killed, as with process 1 of a container. Where ``setpriv`` exists, the kernel kills the first
+process should this one die. Starting is one plain call, so that a cancelled task cannot lose a process.
 
-The processes of one container: a first process that leads a group of its own, and what ``exec`` adds.
+When a client types, a program gets a pseudo-terminal, or a pipe as its standard input.
 
-When the first process ends, the rest of the group is killed, as with process 1 of a container. Where ``setpriv``
-exists, the kernel kills the first process should this one die. Starting is one plain call, so that a cancelled task
-cannot lose a process.
+Mounts and a network of its own come from namespaces (``sandbox_entry``). They need no rights, but the machine may
+forbid them: some distributions and most containers allow namespaces to root only. ``why_impossible`` finds out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import shutil
 import signal
 import struct
 import subprocess
+import sys
+import tempfile
 import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from dra_devcluster.agent.errors import ContainerError
+from dra_devcluster.agent.processes import sandbox_entry
 from dra_devcluster.agent.processes.logs import LogFile, LogFollowers, StreamToLog
-from dra_devcluster.agent.processes.sandbox import Mount, enter, join
+
+_PROBE_SECONDS = 10.0
+
+
+class Mount(NamedTuple):
+    """A folder or file of this machine, and where a container sees it."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+def enter(
+    cwd: Path,
+    argv: Sequence[str],
+    *,
+    root: Path | None = None,
+    mounts: Sequence[Mount] = (),
+    network: int | None = None,
+    terminal: bool = False,
+) -> list[str]:
+    """The command line that runs a program with these mounts, and in the network that the process ``network`` has.
+
+    ``root`` is an empty folder for the mounts of this program alone. With ``terminal``, its standard input is one.
+    """
+    plan: dict[str, object] = {"cwd": str(cwd), "terminal": terminal}
+    if mounts:
+        plan |= {"root": str(root), "mounts": [(str(one.source), one.target, one.read_only) for one in mounts]}
+    if network is not None:
+        plan["network"] = network
+    return _command(plan, argv)
+
+
+def join(pid: int, cwd: Path, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
+    """The command line that runs a program beside one that was started by ``enter``."""
+    return _command({"join": pid, "cwd": str(cwd), "terminal": terminal}, argv)
+
+
+def own_network(control: int) -> list[str]:
+    """The command line of a process that keeps a new network, and gives away sockets of it through a unix socket."""
+    return _command({"own_network": control, "cwd": "/"}, ())
+
+
+@cache
+def why_impossible() -> str:
+    """Why this machine lets no process have mounts of its own; empty if it does. Takes a moment when asked first."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, source = Path(folder) / "root", Path(folder) / "source"
+        root.mkdir()
+        source.mkdir()
+        command = enter(Path("/"), ["true"], root=root, mounts=[Mount(source, "/devcluster/probe", read_only=True)])
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        return "" if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2]
+
+
+def _command(plan: dict[str, object], argv: Sequence[str]) -> list[str]:
+    # -I and -S: nothing of the environment or the installed packages can disturb the start, or slow it down.
+    return [sys.executable, "-I", "-S", str(sandbox_entry.__file__), json.dumps(plan), *argv]
+
 
 _MOST_CELLS = 0xFFFF
 

@@ -28,7 +28,7 @@ from dra_devcluster.apiserver.authorization.attributes import (
     account_of,
 )
 from dra_devcluster.apiserver.authorization.rbac import Rule
-from dra_devcluster.apiserver.storage.store import Store
+from dra_devcluster.apiserver.store import Store
 
 from .attributes import Attributes, Decision, asked_for
 from .node import NodeAuthorizer, node_of, node_user

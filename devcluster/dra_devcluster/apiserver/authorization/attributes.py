@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from dra_devcluster.apiserver.errors import StatusError, bad_request, forbidden
-from dra_devcluster.apiserver.storage.selectors import equals_of
+from dra_devcluster.apiserver.selectors import equals_of
 from dra_devcluster.apiserver.wire import Target, flag
 
 Json = dict[str, Any]

@@ -15,9 +15,9 @@ from dra_api.references import claims_of_pod
 
 from dra_devcluster.apiserver.authorization.attributes import AUTHENTICATED, User
 from dra_devcluster.apiserver.authorization.rbac import Rule
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.selectors import equals_of
-from dra_devcluster.apiserver.storage.store import Store
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.selectors import equals_of
+from dra_devcluster.apiserver.store import Store
 from dra_devcluster.apiserver.structure import load_data
 
 from .attributes import Attributes, Decision

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from dra_devcluster.apiserver.authorization.attributes import Attributes, Decision, User, account_name
-from dra_devcluster.apiserver.storage.store import Change, Collection, Store
+from dra_devcluster.apiserver.store import Change, Collection, Store
 
 Json = dict[str, Any]
 Words = tuple[str, ...]

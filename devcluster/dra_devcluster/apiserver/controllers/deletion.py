@@ -20,9 +20,9 @@ from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.core import FINALIZER
 from dra_devcluster.apiserver.kinds.definitions import CLEANUP
 from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete, delete_some
 from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now

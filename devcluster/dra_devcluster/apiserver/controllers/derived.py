@@ -18,9 +18,9 @@ from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.quota import used
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection
 from dra_devcluster.apiserver.structure import load_data
 from dra_devcluster.apiserver.verbs.write import create, store_changed, update
 

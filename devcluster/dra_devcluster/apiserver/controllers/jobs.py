@@ -33,10 +33,10 @@ from dra_devcluster.apiserver.controllers.workloads import (
 )
 from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds.workloads import JOB_NAME, Schedule
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.selectors import is_ready
-from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.selectors import is_ready
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.write import create, update
 from dra_devcluster.clock import now

@@ -17,10 +17,10 @@ from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.endpoints.subresources import assign
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.selectors import has_ended, selects
-from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.selectors import has_ended, selects
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import update
 from dra_devcluster.clock import now
 

@@ -10,8 +10,8 @@ import logging
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.store import Change, Collection
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection
 
 K = TypeVar("K")
 log = logging.getLogger(__name__)

@@ -27,10 +27,10 @@ from dra_devcluster.apiserver.controllers.scheduler import fits
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
-from dra_devcluster.apiserver.storage.selectors import has_ended, is_ready
-from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.selectors import has_ended, is_ready
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.write import create, update

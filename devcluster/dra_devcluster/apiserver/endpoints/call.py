@@ -21,9 +21,9 @@ from dra_devcluster.apiserver.errors import Json, StatusError, invalid_options, 
 from dra_devcluster.apiserver.faults import too_long, unsupported
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.served.registry import Registry, deprecations
-from dra_devcluster.apiserver.storage.metadata import data_of, is_stored_shape, prefix_of, to_served
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.metadata import data_of, is_stored_shape, prefix_of, to_served
+from dra_devcluster.apiserver.registry import Registry, deprecations
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
 from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels, shows_spec
 from dra_devcluster.apiserver.verbs.read import Page

@@ -19,7 +19,7 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.faults import forbidden, required
 from dra_devcluster.apiserver.kinds import kind_of
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import find_duplicates, refusal
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete, delete_options_of
 from dra_devcluster.apiserver.verbs.patch import patch

@@ -13,7 +13,7 @@ from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.endpoints.subresources import bind
 from dra_devcluster.apiserver.errors import Json, bad_request, invalid, not_allowed
 from dra_devcluster.apiserver.identity import ISSUER, InvalidToken
-from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.write import check_version
 from dra_devcluster.apiserver.wire import respond

@@ -40,10 +40,10 @@ from dra_devcluster.apiserver.faults import invalid as invalid_field
 from dra_devcluster.apiserver.faults import required, unsupported
 from dra_devcluster.apiserver.identity import ISSUER, reference
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig, to_served
-from dra_devcluster.apiserver.storage.selectors import has_ended, is_ready
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.metadata import dig, to_served
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.selectors import has_ended, is_ready
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch, merge_patch

@@ -1,6 +1,6 @@
 """The rules of the kinds that need some; all others follow `Kind`."""
 
-from dra_devcluster.apiserver.served.registry import OF_WORKLOADS
+from dra_devcluster.apiserver.registry import OF_WORKLOADS
 from dra_devcluster.apiserver.structure import Resource
 
 from .admission import PolicyBindingKind, PolicyKind

@@ -14,11 +14,11 @@ from typing import Any
 
 from dra_api.releases.release import Release
 
+from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
 from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage import metadata
+from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Fault, Resource
 
 from .quota import check_quotas

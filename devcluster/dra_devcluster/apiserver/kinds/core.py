@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from dra_api.releases.release import Release
 
-from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
 from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
-from dra_devcluster.apiserver.served.registry import NodeServerAddress
-from dra_devcluster.apiserver.storage import metadata
-from dra_devcluster.apiserver.storage.selectors import selects
+from dra_devcluster.apiserver.registry import NodeServerAddress
+from dra_devcluster.apiserver.selectors import selects
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 

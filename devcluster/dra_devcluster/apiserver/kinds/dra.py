@@ -38,7 +38,7 @@ from dra_devcluster.apiserver.authorization import Attributes, User, account_of
 from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.kinds.base import Kind, Write
 from dra_devcluster.apiserver.kinds.core import check_declared_features
-from dra_devcluster.apiserver.kinds.pod_defaults import admit_priority
+from dra_devcluster.apiserver.kinds.pod import admit_priority
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 

@@ -1,12 +1,8 @@
-"""Requests and limits of pods and of their containers.
-
-Checks what a container asks for: which names resources may have, and which amounts.
+"""Requests and limits of containers and of a pod as a whole (``spec.resources``), and the quality of service.
 
 A name without a slash is one of Kubernetes, and few of these are for containers. Any other name is that of an extended
 resource, unless its prefix belongs to Kubernetes. Extended resources and huge pages are counted and cannot be
 promised twice, so request and limit have to be equal.
-
-What the pod as a whole requests (``spec.resources``), and the quality of service that follows.
 
 The processor and memory that a pod's spec asks for decide its quality. What its devices bring of them, or cost, is
 recorded in its status and does not count (K37-NA-22).
@@ -20,9 +16,8 @@ from typing import Any, Final
 from dra_api.quantity import Quantity, QuantityError, parse_quantity
 from dra_api.releases.release import Release
 
-from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 _FOR_CONTAINERS = {"cpu", "memory", "ephemeral-storage"}
@@ -32,6 +27,15 @@ _STANDARD = _FOR_CONTAINERS | _PER_CONTAINER_AND_QUOTA | {
     "secrets", "services", "services.loadbalancers", "services.nodeports", "storage",
 }  # fmt: skip
 _WHOLE_BILLIONTHS = 10**9
+_CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+
+
+def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
+    """All containers with their field paths below ``spec``."""
+    for key in _CONTAINER_LISTS:
+        for index, container in enumerate(spec.get(key) or ()):
+            if isinstance(container, dict):
+                yield f"spec.{key}[{index}]", container
 
 
 def validate_resources(resources: Json, path: str) -> Iterator[Fault]:

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from copy import deepcopy
 from ipaddress import ip_address
 
-from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.kinds.pod_defaults import containers_of
-from dra_devcluster.apiserver.kinds.pod_resources import validate_resources
-from dra_devcluster.apiserver.storage import metadata
+from dra_devcluster.apiserver.kinds.pod_resources import containers_of, validate_resources
 from dra_devcluster.apiserver.structure import Fault
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")

@@ -15,8 +15,8 @@ from dra_api.quota import DEVICES_OF_CLASS, charges, whole
 from dra_api.resource import ResourceClaim
 
 from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Resource
 
 _DRA = "resource.k8s.io"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.authorization import Attributes, Rule
 from dra_devcluster.apiserver.errors import Json, forbidden, not_found
-from dra_devcluster.apiserver.storage import metadata
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write

@@ -24,9 +24,9 @@ from cronsim import CronSim, CronSimError
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.base import Kind, Write, fill, selectable_by
-from dra_devcluster.apiserver.kinds.pod_defaults import default_spec
+from dra_devcluster.apiserver.kinds.pod import default_spec
 from dra_devcluster.apiserver.kinds.pod_rules import validate_spec
-from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.structure import Fault
 
 

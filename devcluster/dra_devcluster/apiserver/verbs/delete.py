@@ -18,9 +18,9 @@ from dra_devcluster.apiserver.apply import Writer, track_update
 from dra_devcluster.apiserver.errors import Json, conflict, invalid_options
 from dra_devcluster.apiserver.faults import invalid, unsupported
 from dra_devcluster.apiserver.kinds import Write, kind_of
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.metadata import to_served
-from dra_devcluster.apiserver.storage.store import Collection, Stored
+from dra_devcluster.apiserver.metadata import to_served
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.read import number
 from dra_devcluster.apiserver.wire import flag

@@ -32,8 +32,8 @@ from dra_devcluster.apiserver.errors import (
     not_found,
 )
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.storage.metadata import dig, to_served
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.metadata import dig, to_served
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import decode
 from dra_devcluster.apiserver.structure.schema import ANY, Schema
 from dra_devcluster.apiserver.verbs.write import check_fields, check_uid_stays, check_version, create, update

@@ -26,9 +26,9 @@ from dra_api.releases.release import Release
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found
 from dra_devcluster.apiserver.faults import forbidden, unsupported
 from dra_devcluster.apiserver.kinds import kind_of
-from dra_devcluster.apiserver.served.registry import Registry
-from dra_devcluster.apiserver.storage.selectors import field_test, label_test
-from dra_devcluster.apiserver.storage.store import Change, Collection, Key, Stored, Watcher
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.selectors import field_test, label_test
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored, Watcher
 from dra_devcluster.apiserver.structure import Fault, Resource
 from dra_devcluster.apiserver.wire import flag
 

@@ -21,8 +21,8 @@ from dra_devcluster.apiserver.errors import (
     not_found,
 )
 from dra_devcluster.apiserver.kinds import Kind, Write, kind_of
-from dra_devcluster.apiserver.storage.metadata import generated_name, new_uid, stored_name, to_stored, validate_metadata
-from dra_devcluster.apiserver.storage.store import Collection, Stored
+from dra_devcluster.apiserver.metadata import generated_name, new_uid, stored_name, to_stored, validate_metadata
+from dra_devcluster.apiserver.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Fault, Resource, Schema, decode, refusal
 from dra_devcluster.apiserver.verbs.delete import track, track_created
 from dra_devcluster.clock import now

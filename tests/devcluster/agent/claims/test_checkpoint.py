@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import DeviceAllocationResult
-from dra_devcluster.agent.claims.checkpoint import CheckpointFile, ClaimInfo, decode, encode
+from dra_devcluster.agent.checkpoint import CheckpointFile, ClaimInfo, decode, encode
 from dra_devcluster.agent.errors import CheckpointCorrupted
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
 

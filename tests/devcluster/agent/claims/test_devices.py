@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
-from dra_devcluster.agent.claims.manager import cdi_devices
+from dra_devcluster.agent.checkpoint import ClaimCache, ClaimInfo
+from dra_devcluster.agent.claims import cdi_devices
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from fake_plugin import FakePlugin, MakePlugin

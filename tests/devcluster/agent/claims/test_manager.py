@@ -12,7 +12,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings
-from dra_devcluster.agent.claims.manager import DraManager
+from dra_devcluster.agent.claims import DraManager
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.plugin import PreparedDevice
 from fake_plugin import FakePlugin, MakePlugin

@@ -16,7 +16,7 @@ from typing import Any
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings
-from dra_devcluster.agent.claims.manager import DraManager
+from dra_devcluster.agent.claims import DraManager
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.plugin import ClaimRef, PreparedDevice
 from hypothesis import example, given, settings

@@ -13,9 +13,9 @@ from dra_api.releases.gates import FeatureGates
 from dra_api.releases.release import Release
 from dra_api.resource import DeviceAllocationResult
 from dra_devcluster.agent import AgentSettings
-from dra_devcluster.agent.claims.manager import PREPARE, UNPREPARE, DraManager, is_skipped
+from dra_devcluster.agent.claims import PREPARE, UNPREPARE, DraManager, is_skipped
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.metrics import NodeMetrics
+from dra_devcluster.agent.plugins.plugin import NodeMetrics
 from dra_devcluster.agent.settings import declared_features, settings_for
 from fake_plugin import MakePlugin
 from one_node import DRIVER, OTHER, Claims, pod_with

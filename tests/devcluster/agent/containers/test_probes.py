@@ -12,7 +12,7 @@ import grpc
 import pytest
 from aiohttp import web
 from dra_devcluster.agent.containers.probes import HandlerFailed, ProbeTarget, perform
-from dra_devcluster.agent.network.pod_network import Network, Streams
+from dra_devcluster.agent.pod_network import Network, Streams
 from dra_devcluster.agent.processes.logs import LogFile
 from dra_devcluster.agent.processes.process import ContainerProcess
 from dra_devcluster.agent.spec import ExecAction, GrpcAction, Handler, HttpGetAction, HttpHeader, TcpSocketAction

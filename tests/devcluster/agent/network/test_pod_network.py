@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from dra_devcluster.agent.containers import runtime
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.network.pod_network import (
+from dra_devcluster.agent.pod_network import (
     MOST_RELAYED_CONNECTIONS,
     Network,
     PodNetwork,
@@ -159,7 +159,7 @@ async def test_a_network_whose_pause_process_was_killed_refuses_connections() ->
 
 async def test_a_network_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     forbidden = [sys.executable, "-c", "import sys; sys.exit('unshare: Operation not permitted')"]
-    monkeypatch.setattr("dra_devcluster.agent.network.pod_network.own_network", lambda control: forbidden)
+    monkeypatch.setattr("dra_devcluster.agent.pod_network.own_network", lambda control: forbidden)
     with pytest.raises(NetworkError, match="Operation not permitted"):
         await PodNetwork.open("127.0.0.1", 6443)
 

@@ -12,9 +12,9 @@ from typing import cast
 import aiohttp
 import pytest
 from aiohttp import web
-from dra_devcluster.agent.network import port_forward
-from dra_devcluster.agent.network.pod_network import Network
-from dra_devcluster.agent.network.port_forward import (
+from dra_devcluster.agent import port_forward
+from dra_devcluster.agent.pod_network import Network
+from dra_devcluster.agent.port_forward import (
     DICTIONARY,
     MOST_CONNECTIONS,
     RST_STREAM_CODE,

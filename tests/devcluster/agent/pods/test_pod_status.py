@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_devcluster.agent.containers.runtime import ContainerRecord, ContainerState, Waiting
-from dra_devcluster.agent.pods.pod_status import Ending, PodView, changes, status_of
+from dra_devcluster.agent.pod_status import Ending, PodView, changes, status_of
 from dra_devcluster.agent.spec import RunPod
 
 Json = dict[str, Any]

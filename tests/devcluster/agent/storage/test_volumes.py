@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from dra_devcluster.agent import AgentSettings
-from dra_devcluster.agent.processes.sandbox import why_impossible
+from dra_devcluster.agent.processes.process import why_impossible
 from dra_kube import CONFIG_MAPS, SECRETS, Resource
 from one_node import OneNode, execute
 from waiting import until

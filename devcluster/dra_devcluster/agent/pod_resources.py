@@ -17,8 +17,8 @@ import grpc
 from dra_api.references import ClaimReferenceError
 from dra_proto.podresources.v1 import api_pb2, api_pb2_grpc
 
-from dra_devcluster.agent.claims.checkpoint import ClaimCache, ClaimInfo
-from dra_devcluster.agent.claims.manager import claim_requests
+from dra_devcluster.agent.checkpoint import ClaimCache, ClaimInfo
+from dra_devcluster.agent.claims import claim_requests
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 from dra_devcluster.agent.spec import RunContainer, RunPod

@@ -37,8 +37,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from dra_devcluster.agent.containers.runtime import LocalRuntime
 from dra_devcluster.agent.errors import ContainerError
-from dra_devcluster.agent.network.port_forward import PortForward
-from dra_devcluster.agent.pods.pods import Pods, PodWorker
+from dra_devcluster.agent.pods import Pods, PodWorker
+from dra_devcluster.agent.port_forward import PortForward
 from dra_devcluster.agent.processes.logs import LogQuery, TooSlow, read_log
 from dra_devcluster.agent.processes.process import ContainerProcess, Input, Terminal, exit_code
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import orjson
 
+from dra_devcluster.apiserver.cells import CELLS, COMMON, ROWS, Cells, Json, age, at, completion, created, name
 from dra_devcluster.apiserver.structure import Resource, load_data
-from dra_devcluster.apiserver.tables.cells import CELLS, COMMON, ROWS, Cells, Json, age, at, completion, created, name
 
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\\])+)

@@ -47,11 +47,10 @@ from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_devcluster.agent.claims.checkpoint import FILE_NAME, CheckpointFile, ClaimCache, ClaimInfo, results_of
+from dra_devcluster.agent.checkpoint import FILE_NAME, CheckpointFile, ClaimCache, ClaimInfo, results_of
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.plugins.health import DeviceHealth, Key
-from dra_devcluster.agent.plugins.metrics import NodeMetrics
-from dra_devcluster.agent.plugins.plugin import PreparedDevice
+from dra_devcluster.agent.plugins.plugin import NodeMetrics, PreparedDevice
 from dra_devcluster.agent.plugins.registration import DraPlugins
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
 

@@ -26,8 +26,8 @@ from dra_kube import PODS, Change, Conflict, Gone, KubeError, NotFound, Pauses, 
 
 from dra_devcluster.agent.containers.container import ContainerWorker, Node
 from dra_devcluster.agent.errors import ClaimError, NetworkError, VolumeError
-from dra_devcluster.agent.network.pod_network import can_be_relayed
-from dra_devcluster.agent.pods.pod_status import Ending, PodReporter, PodView
+from dra_devcluster.agent.pod_network import can_be_relayed
+from dra_devcluster.agent.pod_status import Ending, PodReporter, PodView
 from dra_devcluster.agent.spec import RunPod, server_address
 from dra_devcluster.agent.storage import PodVolumes
 from dra_devcluster.clock import now

@@ -29,8 +29,7 @@ from functools import partial
 from typing import Final, Self
 
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.processes.process import command_line
-from dra_devcluster.agent.processes.sandbox import own_network
+from dra_devcluster.agent.processes.process import command_line, own_network
 
 LOOPBACK = "127.0.0.1"
 MOST_RELAYED_CONNECTIONS: Final = 256

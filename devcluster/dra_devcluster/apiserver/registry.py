@@ -21,7 +21,7 @@ from dra_cel import CompileError, DerivedAttribute, compile, derived_attributes,
 
 from dra_devcluster.apiserver.authorization import Authorization, Mode
 from dra_devcluster.apiserver.errors import Json, PathNotFound, ServerError, no_such_resource
-from dra_devcluster.apiserver.storage.store import Collection, Store
+from dra_devcluster.apiserver.store import Collection, Store
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data
 from dra_devcluster.apiserver.wire import Target
 

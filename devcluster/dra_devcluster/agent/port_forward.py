@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import WSMsgType, web
 
-from dra_devcluster.agent.network.pod_network import Network
+from dra_devcluster.agent.pod_network import Network
 
 # The dictionary of the protocol: words with their lengths, then values that headers often have.
 _WORDS = (

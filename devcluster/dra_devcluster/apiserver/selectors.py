@@ -16,7 +16,7 @@ from typing import Any
 from dra_api.selectors import Requirement
 
 from dra_devcluster.apiserver.errors import Json, bad_request
-from dra_devcluster.apiserver.storage.metadata import dig
+from dra_devcluster.apiserver.metadata import dig
 
 Test = Callable[[Mapping[str, str]], bool]
 

@@ -22,7 +22,7 @@ from dra_api import conversion
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.storage.store import Stored
+from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Fault, Resource
 
 NameRule = Callable[[str], str | None]  # why the name is refused, or None

@@ -1,1 +1,0 @@
-"""Runs the pods of a node, each from its arrival to its removal, and reports their status."""

@@ -1,1 +1,0 @@
-"""What the server serves: its resources, versions and gates, and the documents that list them."""
