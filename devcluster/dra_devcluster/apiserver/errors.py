@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .structure import Fault
+from dra_api.validation.formats import FieldError, summary
 
 Json = dict[str, Any]
 
@@ -161,20 +161,18 @@ def unsupported_media_type(supported: Sequence[str]) -> StatusError:
     )
 
 
-def invalid(group: str, kind: str, name: str, faults: Sequence[Fault]) -> StatusError:
+def invalid(group: str, kind: str, name: str, faults: Sequence[FieldError]) -> StatusError:
     """Everything wrong with an object, each field with its own cause."""
-    texts = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
-    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    causes = [{"reason": fault.reason, "message": fault.message, "field": fault.field} for fault in faults]
+    causes = [{"reason": str(fault.type), "message": fault.body, "field": fault.field} for fault in faults]
     return StatusError(
         422,
         "Invalid",
-        f'{qualified(group, kind)} "{name}" is invalid: {said}',
+        f'{qualified(group, kind)} "{name}" is invalid: {summary(faults)}',
         _details(group, kind, name, causes=causes),
     )
 
 
-def invalid_options(verb: str, *faults: Fault) -> StatusError:
+def invalid_options(verb: str, *faults: FieldError) -> StatusError:
     """Parameters of the query that cannot be; ``verb`` is Create, Update, Patch, Delete or List."""
     return invalid("meta.k8s.io", f"{verb}Options", "", faults)
 

@@ -19,19 +19,16 @@ from typing import Any
 
 import orjson
 from dra_api import conversion
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+from dra_cel.libraries.formats import FORMATS
 
-from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.store import Stored
-from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.structure import Resource
 
 NameRule = Callable[[str], str | None]  # why the name is refused, or None
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
-_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _ANNOTATIONS_BYTES = 256 * 1024
 _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
@@ -50,40 +47,17 @@ def generated_name(base: str) -> str:
     return base[:_GENERATED_BASE_CHARACTERS] + "".join(random.choices(_SUFFIX_LETTERS, k=_GENERATED_SUFFIX_CHARACTERS))
 
 
-def subdomain(name: str) -> str | None:
-    if len(name) > 253:
-        return "must be no more than 253 characters"
-    if not _SUBDOMAIN.fullmatch(name):
-        return (
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
-            "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-            "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-        )
-    return None
+def _format(name: str) -> NameRule:
+    """The texts of Kubernetes stand in the library of CEL, whose expressions may compare them."""
+    check = FORMATS[name].check
+    return lambda text: next(iter(check(text)), None)
 
 
-def label(name: str) -> str | None:
-    if len(name) > 63:
-        return "must be no more than 63 characters"
-    if not _LABEL.fullmatch(name):
-        return (
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and "
-            "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-            "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-        )
-    return None
-
-
-def label_1035(name: str) -> str | None:
-    if len(name) > 63:
-        return "must be no more than 63 characters"
-    if not _LABEL_1035.fullmatch(name):
-        return (
-            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-            "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
-            "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-        )
-    return None
+subdomain = _format("dns1123Subdomain")
+label = _format("dns1123Label")
+label_1035 = _format("dns1035Label")
+qualified_name = _format("qualifiedName")  # of labels, annotations, finalizers
+label_value = _format("labelValue")
 
 
 def path_segment(name: str) -> str | None:
@@ -91,24 +65,6 @@ def path_segment(name: str) -> str | None:
     if name in (".", ".."):
         return f"may not be '{name}'"
     return next((f"may not contain '{letter}'" for letter in "/%" if letter in name), None)
-
-
-def qualified_name(name: str) -> str | None:
-    """Label keys, annotation keys, finalizers."""
-    prefix, slash, short = name.rpartition("/")
-    if slash and subdomain(prefix):
-        return "prefix part " + str(subdomain(prefix))
-    if not short:
-        return "name part must be non-empty"
-    if len(short) > 63:
-        return "name part must be no more than 63 characters"
-    if not _QUALIFIED.fullmatch(short):
-        return (
-            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-            "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-        )
-    return None
 
 
 def data_key(key: str) -> str | None:
@@ -125,19 +81,7 @@ def data_key(key: str) -> str | None:
     return None
 
 
-def label_value(value: str) -> str | None:
-    if len(value) > 63:
-        return "must be no more than 63 characters"
-    if not _VALUE.fullmatch(value):
-        return (
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-            "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
-            "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-        )
-    return None
-
-
-def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = False) -> Iterator[Fault]:
+def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = False) -> Iterator[FieldError]:
     """Faults of the metadata that a client controls."""
     if not meta.get("name"):
         yield faults.required("metadata.name", "name or generateName is required")
@@ -154,7 +98,7 @@ def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = Fals
     yield from _owners(meta.get("ownerReferences") or [])
 
 
-def validate_labels(labels: dict[str, str] | None, path: str) -> Iterator[Fault]:
+def validate_labels(labels: dict[str, str] | None, path: str) -> Iterator[FieldError]:
     for key, value in (labels or {}).items():
         if why := qualified_name(key):
             yield faults.invalid(path, key, why)
@@ -162,7 +106,7 @@ def validate_labels(labels: dict[str, str] | None, path: str) -> Iterator[Fault]
             yield faults.invalid(path, value, why)
 
 
-def _annotations(annotations: dict[str, str]) -> Iterator[Fault]:
+def _annotations(annotations: dict[str, str]) -> Iterator[FieldError]:
     size = 0
     for key, value in annotations.items():
         size += len(key) + len(value)
@@ -172,7 +116,7 @@ def _annotations(annotations: dict[str, str]) -> Iterator[Fault]:
         yield faults.too_long("metadata.annotations", _ANNOTATIONS_BYTES)
 
 
-def _owners(owners: list[Json]) -> Iterator[Fault]:
+def _owners(owners: list[Json]) -> Iterator[FieldError]:
     controllers = []
     for owner in owners:
         for field in ("apiVersion", "kind", "name", "uid"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,7 @@ class ErrorType(StrEnum):
     NOT_FOUND = "FieldValueNotFound"
     TOO_LONG = "FieldValueTooLong"
     TOO_MANY = "FieldValueTooMany"
+    TYPE_INVALID = "FieldValueTypeInvalid"
     INTERNAL = "InternalError"
 
 
@@ -48,6 +49,7 @@ _TITLES = {
     ErrorType.NOT_FOUND: "Not found",
     ErrorType.TOO_LONG: "Too long",
     ErrorType.TOO_MANY: "Too many",
+    ErrorType.TYPE_INVALID: "Invalid value",
     ErrorType.INTERNAL: "Internal error",
 }
 _WITHOUT_VALUE = {ErrorType.REQUIRED, ErrorType.FORBIDDEN, ErrorType.TOO_LONG, ErrorType.INTERNAL}
@@ -100,8 +102,9 @@ def forbidden(field: str, detail: str) -> FieldError:
     return FieldError(ErrorType.FORBIDDEN, field, "", detail)
 
 
-def not_supported(field: str, value: str, supported: Iterable[str]) -> FieldError:
-    names = ", ".join(f'"{name}"' for name in sorted(supported))
+def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
+    """The supported values are named in the order given; a set has none and is sorted."""
+    names = ", ".join(f'"{name}"' for name in (sorted(supported) if isinstance(supported, Set) else supported))
     return FieldError(ErrorType.NOT_SUPPORTED, field, value, f"supported values: {names}")
 
 

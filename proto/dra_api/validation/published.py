@@ -63,7 +63,7 @@ def skipped_operations(operations: tuple[str, ...] | None, path: str) -> Errors:
         if operation in seen:
             yield duplicate(f"{path}[{index}]", operation)
         elif operation not in (PREPARE, UNPREPARE, ALL):
-            yield not_supported(f"{path}[{index}]", operation, (PREPARE, UNPREPARE, ALL))
+            yield not_supported(f"{path}[{index}]", operation, {PREPARE, UNPREPARE, ALL})
         seen.add(operation)
     if PREPARE in seen and not seen & {UNPREPARE, ALL}:
         yield invalid(path, list(operations or ()), f"{PREPARE} requires {UNPREPARE} or {ALL}")

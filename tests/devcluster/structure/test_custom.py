@@ -148,7 +148,7 @@ def test_violations_carry_field_and_text(schema: Schema, spec: dict[str, Any], f
     obj = widget(**spec)
     assert decode(schema, obj) == []
     set_defaults(schema, obj)
-    assert [(fault.field, fault.message) for fault in validate(schema, obj)] == [(field, message)]
+    assert [(fault.field, fault.body) for fault in validate(schema, obj)] == [(field, message)]
 
 
 def test_a_sound_resource_has_no_fault(schema: Schema) -> None:

@@ -14,17 +14,17 @@ from functools import partial
 
 import orjson
 from aiohttp import web
+from dra_api.validation.formats import FieldError, not_supported, too_long
 
 from dra_devcluster.apiserver.admission import Policies
 from dra_devcluster.apiserver.authorization import User
 from dra_devcluster.apiserver.errors import Json, StatusError, invalid_options, not_allowed
-from dra_devcluster.apiserver.faults import too_long, unsupported
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.metadata import data_of, is_stored_shape, prefix_of, to_served
 from dra_devcluster.apiserver.registry import Registry, deprecations
 from dra_devcluster.apiserver.store import Stored
-from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.tables import partial_metadata, render_table, shows_labels, shows_spec
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.verbs.write import check_fields
@@ -177,16 +177,16 @@ class Call:
             manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_CHARACTERS] or "unknown"
         )
 
-    def _option_faults(self, dry_run: Sequence[str]) -> Iterator[Fault]:
+    def _option_faults(self, dry_run: Sequence[str]) -> Iterator[FieldError]:
         if len(self.query.get("fieldManager", "")) > _MANAGER_CHARACTERS:
             yield too_long("fieldManager", _MANAGER_CHARACTERS)
         if not set(dry_run) <= {"All"}:
-            yield unsupported("dryRun", dry_run, ["All"])
+            yield not_supported("dryRun", dry_run, ["All"])
         validation = self.query.get("fieldValidation", "")
         if validation not in _VALIDATIONS:
-            yield unsupported("fieldValidation", validation, _VALIDATIONS)
+            yield not_supported("fieldValidation", validation, _VALIDATIONS)
 
-    def invalid_options(self, *faults: Fault) -> StatusError:
+    def invalid_options(self, *faults: FieldError) -> StatusError:
         """The refusal of parameters of a write; a deletion has options of its own (`verbs.delete`)."""
         return invalid_options(_VERBS[self.request.method], *faults)
 

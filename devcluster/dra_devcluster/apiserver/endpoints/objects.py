@@ -6,6 +6,7 @@ import asyncio
 
 import orjson
 from aiohttp import web
+from dra_api.validation.formats import forbidden, required
 
 from dra_devcluster.apiserver.endpoints.call import event_encoder, render_list
 from dra_devcluster.apiserver.errors import (
@@ -17,7 +18,6 @@ from dra_devcluster.apiserver.errors import (
     success,
     unsupported_media_type,
 )
-from dra_devcluster.apiserver.faults import forbidden, required
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import find_duplicates, refusal

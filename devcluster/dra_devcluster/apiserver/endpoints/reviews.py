@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import orjson
 from aiohttp import web
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
 
-from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.endpoints.subresources import bind
 from dra_devcluster.apiserver.errors import Json, bad_request, invalid, not_allowed
 from dra_devcluster.apiserver.identity import ISSUER, InvalidToken
 from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.write import check_version
 from dra_devcluster.apiserver.wire import respond
 
@@ -81,7 +81,7 @@ async def own_rules(call: Call) -> web.StreamResponse:
     return answer(call, body, {"resourceRules": resources, "nonResourceRules": urls, "incomplete": False})
 
 
-def _judged(call: Call, body: Json, wrong: list[Fault], user: User) -> web.Response:
+def _judged(call: Call, body: Json, wrong: list[FieldError], user: User) -> web.Response:
     if wrong:
         raise invalid(_REVIEWS, "", "", wrong)  # the real server names no kind here
     decision = call.registry.authorization.judge(_question(body["spec"], user))
@@ -121,13 +121,13 @@ def _subject(spec: Json) -> User:
     return User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
 
 
-def _subject_faults(spec: Json) -> Iterator[Fault]:
+def _subject_faults(spec: Json) -> Iterator[FieldError]:
     yield from _spec_faults(spec)
     if not spec.get("user") and not spec.get("groups"):
         yield faults.invalid("spec.user", "", "at least one of user or group must be specified")
 
 
-def _spec_faults(spec: Json) -> Iterator[Fault]:
+def _spec_faults(spec: Json) -> Iterator[FieldError]:
     resource, url = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and url is not None:
         why = "cannot be specified in combination with resourceAttributes"

@@ -21,6 +21,8 @@ from dra_api.codec import convert
 from dra_api.meta import LabelSelector
 from dra_api.releases.release import Release
 from dra_api.selectors import Selector
+from dra_api.validation.formats import FieldError, not_supported, required
+from dra_api.validation.formats import invalid as invalid_field
 from dra_api.values import format_time
 
 from dra_devcluster.apiserver.endpoints.call import Call
@@ -36,15 +38,13 @@ from dra_devcluster.apiserver.errors import (
     too_many_requests,
     unsupported_media_type,
 )
-from dra_devcluster.apiserver.faults import invalid as invalid_field
-from dra_devcluster.apiserver.faults import required, unsupported
 from dra_devcluster.apiserver.identity import ISSUER, reference
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.metadata import dig, to_served
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import has_ended, is_ready
 from dra_devcluster.apiserver.store import Stored
-from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch, merge_patch
 from dra_devcluster.apiserver.verbs.read import get
@@ -65,7 +65,7 @@ async def bind(call: Call) -> web.StreamResponse:
         raise bad_request("name in URL does not match name in Binding object")
     faults = []
     if target.get("kind", "") not in ("", "Node"):
-        faults.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
+        faults.append(not_supported("target.kind", target["kind"], ["Node", "<empty>"]))
     if not target.get("name"):
         faults.append(required("target.name"))
     if faults:
@@ -293,7 +293,7 @@ def _check_account(call: Call, body: Json, account: Json) -> None:
         raise _token_refusal(invalid_field("spec.expirationSeconds", seconds, text))
 
 
-def _token_refusal(fault: Fault, name: str = "") -> StatusError:
+def _token_refusal(fault: FieldError, name: str = "") -> StatusError:
     return invalid(_AUTHENTICATION, "TokenRequest", name, [fault])
 
 

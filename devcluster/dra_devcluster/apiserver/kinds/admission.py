@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 
-from dra_devcluster.apiserver import faults
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+
 from dra_devcluster.apiserver.admission import Policy
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.core import Generational
-from dra_devcluster.apiserver.structure import Fault
 
 from .base import Write
 
@@ -23,7 +24,7 @@ class PolicyKind(Generational):
         super().default(obj, write)
         _default_match(obj["spec"].get("matchConstraints"))
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterator[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterator[FieldError]:
         spec = obj["spec"]
         if not spec.get("matchConstraints"):
             yield faults.required("spec.matchConstraints")
@@ -48,7 +49,7 @@ class PolicyBindingKind(Generational):
     def default(self, obj: Json, write: Write) -> None:
         _default_match(obj["spec"].get("matchResources"))
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec = obj["spec"]
         if not spec.get("policyName"):
             yield faults.required("spec.policyName")

@@ -10,18 +10,22 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from dra_api.codec import DecodeError, convert
 from dra_api.releases.release import Release
+from dra_api.validation.formats import FieldError
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
 from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
-from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.structure import Resource
 
 from .quota import check_quotas
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -80,6 +84,14 @@ def selectable_by(*paths: str) -> Mapping[str, str]:
     return MappingProxyType({path: path for path in paths})
 
 
+def decoded(struct: type[T], obj: Json) -> T:
+    """The object as ``dra_api`` has it. Raises a 400 if it cannot be read."""
+    try:
+        return convert(struct, obj)
+    except DecodeError as error:
+        raise bad_request(f"{struct.__name__} cannot be handled: {error}") from error
+
+
 class Kind:
     """Rules that hold for most kinds."""
 
@@ -132,7 +144,7 @@ class Kind:
             else:
                 obj.pop(key, None)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         """Faults of an object, new or changed, beyond those of its metadata."""
         return ()
 

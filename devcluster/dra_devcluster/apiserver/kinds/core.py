@@ -17,14 +17,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dra_api.releases.release import Release
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
 from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
 from dra_devcluster.apiserver.registry import NodeServerAddress
 from dra_devcluster.apiserver.selectors import selects
-from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
 FINALIZER = "kubernetes"
@@ -84,7 +85,7 @@ class StorageClasses(Kind):
     fixed = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
     defaults = MappingProxyType({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         for part in self.fixed if old is not None else ():
             if obj.get(part) != (old or {}).get(part):
                 yield faults.forbidden(part, f"updates to {part} are forbidden.")
@@ -101,7 +102,7 @@ class Keyed(Kind):
 
     parts: tuple[str, ...] = ("data", "binaryData")
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         for part in self.parts:
             for key in obj.get(part) or {}:
                 if why := metadata.data_key(key):
@@ -130,7 +131,7 @@ class Leases(Kind):
     unconditional_update = False
     created_by_update = True
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
         if seconds <= 0:
             yield faults.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
@@ -142,7 +143,7 @@ class Leases(Kind):
 class Budgets(Generational):
     unconditional_update = False
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec = obj.get("spec") or {}
         if "minAvailable" in spec and "maxUnavailable" in spec:
             yield faults.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
@@ -196,7 +197,7 @@ class Nodes(Kind):
     def prepare_create(self, obj: Json, write: Write) -> None:
         """A kubelet registers its node with the status."""
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         yield from _taints(spec.get("taints") or ())
         for field in ("capacity", "allocatable"):
@@ -232,7 +233,7 @@ def _keep_server(meta: Json, write: Write) -> None:
         write.registry.node_servers[meta["name"]] = NodeServerAddress(address, key)
 
 
-def _taints(taints: Sequence[Json]) -> Iterator[Fault]:
+def _taints(taints: Sequence[Json]) -> Iterator[FieldError]:
     """The real server names these fields as if they were metadata."""
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(taints):
@@ -245,7 +246,7 @@ def _taints(taints: Sequence[Json]) -> Iterator[Fault]:
         if not effect:
             yield faults.required(f"{path}.effect")
         elif effect not in _EFFECTS:
-            yield faults.unsupported(f"{path}.effect", effect, _EFFECTS)
+            yield faults.not_supported(f"{path}.effect", effect, _EFFECTS)
         if (key, effect) in seen:
             yield faults.duplicate(path, taint)
         seen.add((key, effect))
@@ -323,7 +324,7 @@ class CoreEvents(Kind):
         found["source"] = found["source"] or found["reportingComponent"]
         return found
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         about = (obj.get("involvedObject") or {}).get("namespace", "")
         namespace = obj["metadata"].get("namespace", "")
         if "eventTime" in obj:
@@ -347,7 +348,7 @@ class NewEvents(CoreEvents):
         }
     )
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         yield from super().validate(obj, old, write)
         yield from _series(obj)
         if old is not None:
@@ -361,7 +362,7 @@ class NewEvents(CoreEvents):
         yield from (faults.invalid(field, "", "needs to be unset") for field in _OLD_FORM if obj.get(field))
 
 
-def _words(obj: Json, controller: str) -> Iterator[Fault]:
+def _words(obj: Json, controller: str) -> Iterator[FieldError]:
     """Faults of who reports what; ``controller`` is what the API calls ``reportingComponent``."""
     reporter = obj.get("reportingComponent", "")
     if not reporter:
@@ -377,7 +378,7 @@ def _words(obj: Json, controller: str) -> Iterator[Fault]:
         yield faults.invalid("message", "", f"can have at most {_MESSAGE_CHARACTERS} characters")
 
 
-def _series(obj: Json) -> Iterator[Fault]:
+def _series(obj: Json) -> Iterator[FieldError]:
     series = obj.get("series")
     if series is None:
         return

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dra_devcluster.apiserver import faults
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.base import Kind, Write
-from dra_devcluster.apiserver.structure import Fault, Resource, Structure, set_defaults, validate
+from dra_devcluster.apiserver.structure import Resource, Structure, set_defaults, validate
 from dra_devcluster.clock import now
 
 
@@ -31,7 +33,7 @@ class CustomKind(Kind):
     def default(self, obj: Json, write: Write) -> None:
         set_defaults(write.resource.schema, obj)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         return validate(write.resource.schema, obj)
 
     def generation_of(self, obj: Json) -> Any:
@@ -72,7 +74,7 @@ class DefinitionKind(Kind):
         if "deletionTimestamp" not in obj["metadata"]:
             obj["metadata"].setdefault("finalizers", []).append(CLEANUP)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec = obj["spec"]
         found = [*_names(obj["metadata"].get("name", ""), spec), *_versions(spec)]
         if old is not None and spec.get("scope") != old["spec"].get("scope"):
@@ -101,7 +103,7 @@ def _accept(obj: Json, old: Json) -> None:
     }
 
 
-def _names(name: str, spec: Json) -> Iterator[Fault]:
+def _names(name: str, spec: Json) -> Iterator[FieldError]:
     names, group = spec["names"], spec.get("group", "")
     if not group:
         yield faults.required("spec.group")
@@ -112,10 +114,10 @@ def _names(name: str, spec: Json) -> Iterator[Fault]:
         detail = 'must be spec.names.plural+"."+spec.group'
         yield faults.invalid("metadata.name", name, detail)
     if spec.get("scope") not in _SCOPES:
-        yield faults.unsupported("spec.scope", spec.get("scope"), _SCOPES)
+        yield faults.not_supported("spec.scope", spec.get("scope"), _SCOPES)
 
 
-def _versions(spec: Json) -> Iterator[Fault]:
+def _versions(spec: Json) -> Iterator[FieldError]:
     versions = spec.get("versions") or []
     if sum(bool(version.get("storage")) for version in versions) != 1:
         yield faults.invalid("spec.versions", [], "must have exactly one version marked as storage version")

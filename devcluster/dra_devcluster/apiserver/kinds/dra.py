@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from dra_api import conversion, strategy, validation
-from dra_api.codec import DecodeError, convert
 from dra_api.core import Namespace
 from dra_api.meta import Object
 from dra_api.releases.release import Release
@@ -32,17 +31,15 @@ from dra_api.resource import (
 from dra_api.scheduling import GangWorkload, PodGroup
 from dra_api.selectors import refuse_admin_access, refuse_admin_access_in_status
 from dra_api.validation import FieldError
+from dra_api.validation import formats as faults
 
-from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.authorization import Attributes, User, account_of
-from dra_devcluster.apiserver.errors import Json, bad_request
-from dra_devcluster.apiserver.kinds.base import Kind, Write
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds.base import Kind, Write, decoded
 from dra_devcluster.apiserver.kinds.core import check_declared_features
 from dra_devcluster.apiserver.kinds.pod import admit_priority
-from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
-T = TypeVar("T")
 Validate = Callable[..., list[FieldError]]
 
 
@@ -138,10 +135,10 @@ class DraKind(Kind):
         else:
             strategy.prepare_for_update(obj, old, gates=write.registry.gates, now=now())
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         rules = self._rules
-        new = _decoded(rules.struct, obj)
-        before = None if old is None else _decoded(rules.struct, old)
+        new = decoded(rules.struct, obj)
+        before = None if old is None else decoded(rules.struct, old)
         if write.subresource == "status" and rules.validate_status is not None:
             found = rules.validate_status(new, before)
         else:
@@ -158,13 +155,13 @@ class DraKind(Kind):
         granular = write.subresource == "status" and write.registry.gates.granular_status_authorization
         if granular and isinstance(new, ResourceClaim) and isinstance(before, ResourceClaim):
             refused += status_refusals(new.status, before.status, write)
-        return [*refused, *(Fault(str(error.type), error.field, error.body) for error in found)]
+        return [*refused, *found]
 
 
-def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[Fault]:
+def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[FieldError]:
     """Admin access needs the permission of the namespace (claim-controller.md 11.2: 422, not 403)."""
     stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
-    namespace = None if stored is None else _decoded(Namespace, stored.decode())
+    namespace = None if stored is None else decoded(Namespace, stored.decode())
     why, path, asking = None, "", [False]
     if old is None and isinstance(new, ResourceClaim | ResourceClaimTemplate):
         why = refuse_admin_access(new, namespace)
@@ -180,17 +177,10 @@ def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[Fau
         yield faults.forbidden(f"{path}[{asking.index(True)}].adminAccess", why)
 
 
-def _decoded(struct: type[T], obj: Json) -> T:
-    try:
-        return convert(struct, obj)
-    except DecodeError as error:
-        raise bad_request(f"{struct.__name__} cannot be handled: {error}") from error
-
-
 _NODE = "authentication.kubernetes.io/node-name"
 
 
-def status_refusals(new: ResourceClaimStatus, old: ResourceClaimStatus, write: Write) -> Iterator[Fault]:
+def status_refusals(new: ResourceClaimStatus, old: ResourceClaimStatus, write: Write) -> Iterator[FieldError]:
     """What the user of the request may not change."""
     verb = "update" if write.verb == "update" else "patch"
     if (new.allocation, new.reserved_for) != (old.allocation, old.reserved_for):

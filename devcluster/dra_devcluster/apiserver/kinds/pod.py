@@ -18,13 +18,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from dra_api import core
-from dra_api.codec import DecodeError, convert
 from dra_api.releases.release import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
+from dra_api.validation import formats as faults
 
-from dra_devcluster.apiserver import faults
-from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
-from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
+from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.kinds.base import Kind, Write, decoded, selectable_by
 from dra_devcluster.apiserver.kinds.pod_resources import (
     POD_LEVEL_SINCE,
     containers_of,
@@ -33,7 +32,6 @@ from dra_devcluster.apiserver.kinds.pod_resources import (
 )
 from dra_devcluster.apiserver.kinds.pod_rules import status_faults, validate_new, validate_spec, validate_update
 from dra_devcluster.apiserver.selectors import has_ended
-from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.clock import now
 
 _SPEC = {
@@ -187,7 +185,7 @@ _NO_CLAIM = (
 )
 
 
-def health_faults(pod: Json, release: Release) -> Iterator[Fault]:
+def health_faults(pod: Json, release: Release) -> Iterator[FieldError]:
     """Names that mean nothing, names given twice, and unknown words for health."""
     status = pod.get("status") or {}
     for field, of_spec in _LISTS.items():
@@ -205,7 +203,9 @@ def health_faults(pod: Json, release: Release) -> Iterator[Fault]:
                 seen.add(name)
                 for place, device in enumerate(resource.get("resources") or ()):
                     if device.get("health", "") not in _WORDS:
-                        yield faults.unsupported(f"{path}.resources[{place}].health", device.get("health", ""), _WORDS)
+                        yield faults.not_supported(
+                            f"{path}.resources[{place}].health", device.get("health", ""), _WORDS
+                        )
 
 
 def _names(container: Json, status: Json, release: Release) -> set[str]:
@@ -284,10 +284,10 @@ class PodKind(Kind):
             for container in old["spec"]["containers"]
         ]
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         if write.subresource == "status":
             found = [
-                *map(_fault, validate_pod_claim_status(_decoded(obj))),
+                *validate_pod_claim_status(decoded(core.Pod, obj)),
                 *health_faults(obj, write.registry.release),
                 *status_faults(obj.get("status") or {}),
             ]
@@ -299,8 +299,8 @@ class PodKind(Kind):
             found += validate_new(obj["spec"])
         if old is not None and not write.subresource:
             found += validate_update(obj["spec"], old["spec"])
-        before = _decoded(old) if old is not None else None
-        return [*found, *map(_fault, validate_pod_claims(_decoded(obj), before))]
+        before = decoded(core.Pod, old) if old is not None else None
+        return [*found, *validate_pod_claims(decoded(core.Pod, obj), before)]
 
     def grace(self, obj: Json, wanted: int | None) -> int:
         spec = obj.get("spec") or {}
@@ -322,14 +322,3 @@ def _keep_status(obj: Json, old: Json, release: Release) -> None:
 
 def _quality(pod: Json) -> Any:
     return (pod.get("status") or {}).get("qosClass")
-
-
-def _decoded(pod: Json) -> core.Pod:
-    try:
-        return convert(core.Pod, pod)
-    except DecodeError as error:
-        raise bad_request(f"Pod cannot be handled: {error}") from error
-
-
-def _fault(error: FieldError) -> Fault:
-    return Fault(str(error.type), error.field, error.body)

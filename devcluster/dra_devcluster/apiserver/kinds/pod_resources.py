@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from dra_api.quantity import Quantity, QuantityError, parse_quantity
 from dra_api.releases.release import Release
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.structure import Fault
 
 _FOR_CONTAINERS = {"cpu", "memory", "ephemeral-storage"}
 _PER_CONTAINER_AND_QUOTA = {f"{kind}.{name}" for kind in ("requests", "limits") for name in _FOR_CONTAINERS}
@@ -38,7 +39,7 @@ def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
                 yield f"spec.{key}[{index}]", container
 
 
-def validate_resources(resources: Json, path: str) -> Iterator[Fault]:
+def validate_resources(resources: Json, path: str) -> Iterator[FieldError]:
     """Faults of the resources of one container."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
@@ -69,7 +70,7 @@ def quantity(value: Any) -> Quantity | None:
         return None
 
 
-def _name(name: str, field: str) -> Iterator[Fault]:
+def _name(name: str, field: str) -> Iterator[FieldError]:
     why = metadata.qualified_name(name)
     if why is not None:
         yield faults.invalid(field, name, why)
@@ -83,7 +84,7 @@ def _name(name: str, field: str) -> Iterator[Fault]:
         yield faults.invalid(field, name, "doesn't follow extended resource name standard")
 
 
-def validate_amount(name: str, text: Any, field: str) -> Iterator[Fault]:
+def validate_amount(name: str, text: Any, field: str) -> Iterator[FieldError]:
     """Faults of an amount of a resource, of a container or a node."""
     amount = quantity(text)
     if amount is None:

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from copy import deepcopy
 from ipaddress import ip_address
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+
+from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.pod_resources import containers_of, validate_resources
-from dra_devcluster.apiserver.structure import Fault
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _ONE_SUCCESS = ("livenessProbe", "startupProbe")
@@ -24,7 +26,7 @@ _NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successTh
 _SCHEMES = ("HTTP", "HTTPS")
 
 
-def validate_handlers(container: Json, path: str) -> Iterator[Fault]:
+def validate_handlers(container: Json, path: str) -> Iterator[FieldError]:
     """Faults of the probes and hooks of a container."""
     for name, hook in (container.get("lifecycle") or {}).items():
         if name in ("postStart", "preStop"):
@@ -35,7 +37,7 @@ def validate_handlers(container: Json, path: str) -> Iterator[Fault]:
             yield from _numbers(name, probe, f"{path}.{name}")
 
 
-def _handler(holder: Json, path: str, known: tuple[str, ...]) -> Iterator[Fault]:
+def _handler(holder: Json, path: str, known: tuple[str, ...]) -> Iterator[FieldError]:
     given = [name for name in known if holder.get(name) is not None]
     if not given:
         yield faults.required(path, "must specify a handler type")
@@ -48,10 +50,10 @@ def _handler(holder: Json, path: str, known: tuple[str, ...]) -> Iterator[Fault]
         if isinstance(port, int) and not 0 < port < 65536:
             yield faults.invalid(f"{path}.httpGet.port", port, "must be between 1 and 65535, inclusive")
         if scheme not in _SCHEMES:
-            yield faults.unsupported(f"{path}.httpGet.scheme", scheme, _SCHEMES)
+            yield faults.not_supported(f"{path}.httpGet.scheme", scheme, _SCHEMES)
 
 
-def _numbers(name: str, probe: Json, path: str) -> Iterator[Fault]:
+def _numbers(name: str, probe: Json, path: str) -> Iterator[FieldError]:
     for number in _NUMBERS:
         if probe.get(number, 0) < 0:
             yield faults.invalid(f"{path}.{number}", probe[number], "must be greater than or equal to 0")
@@ -64,7 +66,6 @@ _CHOICES = {
     "dnsPolicy": ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
 }
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _SYSTEMS = ("linux", "windows")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -75,7 +76,7 @@ _UPDATE_REFUSAL = (
 )
 
 
-def validate_spec(spec: Json) -> Iterator[Fault]:
+def validate_spec(spec: Json) -> Iterator[FieldError]:
     """Faults of a pod's spec."""
     if not spec.get("containers"):
         yield faults.required("spec.containers")
@@ -95,7 +96,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
         yield from _container(container, path, names, volumes)
     for field, choices in _CHOICES.items():
         if spec.get(field) not in choices:
-            yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
+            yield faults.not_supported(f"spec.{field}", spec.get(field), choices)
     for index, toleration in enumerate(spec.get("tolerations") or ()):
         yield from _toleration(toleration, f"spec.tolerations[{index}]")
     yield from validate_gates(spec)
@@ -105,7 +106,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     yield from affinity_and_spread(spec)
 
 
-def _names(spec: Json) -> Iterator[Fault]:
+def _names(spec: Json) -> Iterator[FieldError]:
     for field in ("nodeName", "serviceAccountName"):
         if spec.get(field) and (why := metadata.subdomain(spec[field])):
             yield faults.invalid(f"spec.{field}", spec[field], why)
@@ -114,17 +115,17 @@ def _names(spec: Json) -> Iterator[Fault]:
             yield faults.invalid(f"spec.{field}", spec[field], why)
 
 
-def _system(spec: Json) -> Iterator[Fault]:
+def _system(spec: Json) -> Iterator[FieldError]:
     if spec.get("os") is None:
         return
     name = spec["os"].get("name", "")
     if not name:
         yield faults.required("spec.os.name")
     elif name not in _SYSTEMS:
-        yield faults.unsupported("spec.os", name, _SYSTEMS)
+        yield faults.not_supported("spec.os", name, _SYSTEMS)
 
 
-def validate_new(spec: Json) -> Iterator[Fault]:
+def validate_new(spec: Json) -> Iterator[FieldError]:
     """Faults of fields that a new pod must not have."""
     if spec.get("ephemeralContainers"):
         yield faults.forbidden("spec.ephemeralContainers", "cannot be set on create")
@@ -132,7 +133,7 @@ def validate_new(spec: Json) -> Iterator[Fault]:
         yield faults.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def _toleration(toleration: Json, path: str) -> Iterator[Fault]:
+def _toleration(toleration: Json, path: str) -> Iterator[FieldError]:
     key, operator = toleration.get("key", ""), toleration.get("operator", "Equal")
     effect = toleration.get("effect", "")
     if key and (why := metadata.qualified_name(key)):
@@ -143,14 +144,14 @@ def _toleration(toleration: Json, path: str) -> Iterator[Fault]:
     if "tolerationSeconds" in toleration and effect != "NoExecute":
         yield faults.invalid(f"{path}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
     if operator not in ("Equal", "Exists"):
-        yield faults.unsupported(f"{path}.operator", operator, ("Equal", "Exists"))
+        yield faults.not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
     elif operator == "Exists" and toleration.get("value"):
         yield faults.invalid(f"{path}.operator", toleration, "value must be empty when `operator` is 'Exists'")
     if effect and effect not in _EFFECTS:
-        yield faults.unsupported(f"{path}.effect", effect, _EFFECTS)
+        yield faults.not_supported(f"{path}.effect", effect, _EFFECTS)
 
 
-def _node_terms(terms: list[Json]) -> Iterator[Fault]:
+def _node_terms(terms: list[Json]) -> Iterator[FieldError]:
     path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
     if not terms:
         yield faults.required(path, "must have at least one node selector term")
@@ -162,20 +163,29 @@ def _node_terms(terms: list[Json]) -> Iterator[Fault]:
                 wish.get("operator", ""),
                 wish.get("values"),
             )
-            if operator not in _NODE_OPERATORS:
-                yield faults.invalid(f"{here}.operator", operator, "not a valid selector operator")
-            elif operator in ("In", "NotIn") and not values:
-                yield faults.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
-            elif operator in ("Gt", "Lt") and len(values or ()) != 1:
+            if operator not in ("Gt", "Lt"):
+                yield from _expression(wish, here)
+            elif len(values or ()) != 1:
                 yield faults.required(
                     f"{here}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"
                 )
-            elif operator in ("Exists", "DoesNotExist") and values:
-                text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                yield faults.forbidden(f"{here}.values", text)
 
 
-def _match_fields(term: Json, path: str) -> Iterator[Fault]:
+def _expression(wish: Json, path: str) -> Iterator[FieldError]:
+    """Faults of operator and values of a requirement that labels or nodes may have."""
+    operator, values = wish.get("operator", ""), wish.get("values")
+    if operator in ("In", "NotIn"):
+        if not values:
+            yield faults.required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield faults.forbidden(f"{path}.values", text)
+    else:
+        yield faults.invalid(f"{path}.operator", operator, "not a valid selector operator")
+
+
+def _match_fields(term: Json, path: str) -> Iterator[FieldError]:
     for index, wish in enumerate(term.get("matchFields") or ()):
         here = f"{path}.matchFields[{index}]"
         if wish.get("operator") not in ("In", "NotIn"):
@@ -187,7 +197,7 @@ def _match_fields(term: Json, path: str) -> Iterator[Fault]:
             yield faults.invalid(f"{here}.key", wish.get("key", ""), "not a valid field selector key")
 
 
-def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
+def _name(item: Json, path: str, taken: set[str]) -> Iterator[FieldError]:
     name = item.get("name", "")
     if not name:
         yield faults.required(f"{path}.name")
@@ -198,7 +208,7 @@ def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
     taken.add(name)
 
 
-def _environment(container: Json, path: str) -> Iterator[Fault]:
+def _environment(container: Json, path: str) -> Iterator[FieldError]:
     for index, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
             yield faults.required(f"{path}.env[{index}].name")
@@ -207,14 +217,14 @@ def _environment(container: Json, path: str) -> Iterator[Fault]:
             yield faults.invalid(f"{path}.env[{index}].valueFrom", "", why)
 
 
-def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[Fault]:
+def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[FieldError]:
     yield from _name(container, path, names)
     if not container.get("image"):
         yield faults.required(f"{path}.image")
     elif container["image"] != container["image"].strip():
         yield faults.invalid(f"{path}.image", container["image"], "must not have leading or trailing whitespace")
     if container.get("imagePullPolicy", "Always") not in _PULL_POLICIES:
-        yield faults.unsupported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
+        yield faults.not_supported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
     yield from _environment(container, path)
     for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
@@ -225,11 +235,11 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
                 f"{path}.ports[{index}].containerPort", number, "must be between 1 and 65535, inclusive"
             )
         if port.get("protocol", "TCP") not in _PROTOCOLS:
-            yield faults.unsupported(f"{path}.ports[{index}].protocol", port["protocol"], _PROTOCOLS)
+            yield faults.not_supported(f"{path}.ports[{index}].protocol", port["protocol"], _PROTOCOLS)
     places: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
-            yield faults.unknown(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
+            yield faults.not_found(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
         if not mount.get("mountPath"):
             yield faults.required(f"{path}.volumeMounts[{index}].mountPath")
         elif mount["mountPath"] in places:
@@ -239,7 +249,7 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
     yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
 
 
-def status_faults(status: Json) -> Iterator[Fault]:
+def status_faults(status: Json) -> Iterator[FieldError]:
     """Faults of conditions and addresses in a pod's status."""
     for index, condition in enumerate(status.get("conditions") or ()):
         if why := metadata.qualified_name(condition.get("type", "")):
@@ -258,7 +268,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
+def validate_update(spec: Json, old: Json) -> Iterator[FieldError]:
     """Only a few fields of a pod's spec may change."""
     if not _only_additions(spec.get("tolerations") or [], old.get("tolerations") or []):
         yield faults.forbidden(
@@ -300,7 +310,7 @@ _EMPTY = "can not be empty"
 _POSITIVE = "must be greater than zero"
 
 
-def affinity_and_spread(spec: Json) -> Iterator[Fault]:
+def affinity_and_spread(spec: Json) -> Iterator[FieldError]:
     """Faults of a pod's spec."""
     for kind in ("podAffinity", "podAntiAffinity"):
         affinity = metadata.dig(spec, f"affinity.{kind}") or {}
@@ -317,7 +327,7 @@ def affinity_and_spread(spec: Json) -> Iterator[Fault]:
         yield from _constraint(constraint, f"spec.topologySpreadConstraints[{number}]", seen)
 
 
-def _term(term: Json, path: str) -> Iterator[Fault]:
+def _term(term: Json, path: str) -> Iterator[FieldError]:
     yield from _selector(term.get("labelSelector"), f"{path}.labelSelector")
     yield from _selector(term.get("namespaceSelector"), f"{path}.namespaceSelector")
     if not term.get("topologyKey"):
@@ -326,14 +336,14 @@ def _term(term: Json, path: str) -> Iterator[Fault]:
         yield faults.invalid(f"{path}.topologyKey", term["topologyKey"], why)
 
 
-def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iterator[Fault]:
+def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iterator[FieldError]:
     key, action = constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")
     if constraint.get("maxSkew", 0) < 1:
         yield faults.invalid(f"{path}.maxSkew", constraint.get("maxSkew", 0), _POSITIVE)
     if not key:
         yield faults.required(f"{path}.topologyKey", _EMPTY)
     if action not in _ACTIONS:
-        yield faults.unsupported(f"{path}.whenUnsatisfiable", action, _ACTIONS)
+        yield faults.not_supported(f"{path}.whenUnsatisfiable", action, _ACTIONS)
     if (key, action) in seen:
         yield faults.duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
     seen.add((key, action))
@@ -345,22 +355,14 @@ def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iter
             yield faults.invalid(f"{path}.minDomains", domains, why)
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         if constraint.get(field) not in (None, *_POLICIES):
-            yield faults.unsupported(f"{path}.{field}", constraint[field], _POLICIES)
+            yield faults.not_supported(f"{path}.{field}", constraint[field], _POLICIES)
     yield from _selector(constraint.get("labelSelector"), f"{path}.labelSelector")
 
 
-def _selector(selector: Json | None, path: str) -> Iterator[Fault]:
+def _selector(selector: Json | None, path: str) -> Iterator[FieldError]:
     for number, wish in enumerate((selector or {}).get("matchExpressions") or ()):
-        here, operator, values = f"{path}.matchExpressions[{number}]", wish.get("operator", ""), wish.get("values")
-        if operator in ("In", "NotIn"):
-            if not values:
-                yield faults.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
-        elif operator in ("Exists", "DoesNotExist"):
-            if values:
-                text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                yield faults.forbidden(f"{here}.values", text)
-        else:
-            yield faults.invalid(f"{here}.operator", operator, "not a valid selector operator")
+        here = f"{path}.matchExpressions[{number}]"
+        yield from _expression(wish, here)
         if why := metadata.qualified_name(wish.get("key", "")):
             yield faults.invalid(f"{here}.key", wish.get("key", ""), why)
 
@@ -368,7 +370,7 @@ def _selector(selector: Json | None, path: str) -> Iterator[Fault]:
 _TERMS = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
 
 
-def validate_gates(spec: Json) -> Iterator[Fault]:
+def validate_gates(spec: Json) -> Iterator[FieldError]:
     """Faults of the names of a pod's gates."""
     seen: set[str] = set()
     for index, gate in enumerate(spec.get("schedulingGates") or ()):
@@ -380,7 +382,7 @@ def validate_gates(spec: Json) -> Iterator[Fault]:
         seen.add(name)
 
 
-def validate_gates_update(spec: Json, old: Json) -> Iterator[Fault]:
+def validate_gates_update(spec: Json, old: Json) -> Iterator[FieldError]:
     """Faults of what an update does to gates, and to the choice of nodes of a pod that has some."""
     gates = {gate.get("name") for gate in old.get("schedulingGates") or ()}
     for index, gate in enumerate(spec.get("schedulingGates") or ()):
@@ -404,13 +406,13 @@ def _terms(spec: Json) -> list[Json]:
     return required.get("nodeSelectorTerms") or []
 
 
-def _node_selector(new: Json, old: Json) -> Iterator[Fault]:
+def _node_selector(new: Json, old: Json) -> Iterator[FieldError]:
     if any(new.get(label) != value for label, value in old.items()):
         why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         yield faults.invalid("spec.nodeSelector", new, why)
 
 
-def _node_affinity(new: list[Json], old: list[Json]) -> Iterator[Fault]:
+def _node_affinity(new: list[Json], old: list[Json]) -> Iterator[FieldError]:
     if old and len(new) != len(old):
         yield faults.invalid(_TERMS, new, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
         return

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dra_devcluster.apiserver import faults, metadata
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+
+from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.authorization import Attributes, Rule
 from dra_devcluster.apiserver.errors import Json, forbidden, not_found
-from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
 
@@ -32,7 +34,7 @@ class RoleKind(Kind):
         if _is_changed(obj, old):
             self._check_escalation(obj, old, write)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         for index, rule in enumerate(obj.get("rules") or ()):
             yield from _rule_faults(rule, f"rules[{index}]", namespaced=write.resource.namespaced)
         aggregation = obj.get("aggregationRule")
@@ -74,13 +76,13 @@ class BindingKind(Kind):
         if _is_changed(obj, old):
             self._check_escalation(obj, write)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         role = obj.get("roleRef") or {}
         kinds = ["Role", "ClusterRole"] if write.resource.namespaced else ["ClusterRole"]
         if role.get("apiGroup") != _GROUP:
-            yield faults.unsupported("roleRef.apiGroup", role.get("apiGroup", ""), [_GROUP])
+            yield faults.not_supported("roleRef.apiGroup", role.get("apiGroup", ""), [_GROUP])
         if role.get("kind") not in kinds:
-            yield faults.unsupported("roleRef.kind", role.get("kind", ""), kinds)
+            yield faults.not_supported("roleRef.kind", role.get("kind", ""), kinds)
         if not role.get("name"):
             yield faults.required("roleRef.name")
         elif why := metadata.path_segment(role["name"]):
@@ -131,7 +133,7 @@ def _check_held(write: Write, obj: Json, rules: Iterable[Rule], said: str = "") 
         raise forbidden(_GROUP, write.resource.plural, name, why)
 
 
-def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Iterator[Fault]:
+def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Iterator[FieldError]:
     if not rule.get("verbs"):
         yield faults.required(f"{path}.verbs", "verbs must contain at least one value")
     if urls := rule.get("nonResourceURLs"):
@@ -146,7 +148,7 @@ def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Iterator[Fault]:
             yield faults.required(f"{path}.{part}", f"resource rules must supply at least one {what}")
 
 
-def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Iterator[Fault]:
+def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Iterator[FieldError]:
     kind, group = subject.get("kind", ""), subject.get("apiGroup", "")
     if not subject.get("name"):
         yield faults.required(f"{path}.name")
@@ -154,10 +156,10 @@ def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Iterator[F
         if subject.get("name") and (why := metadata.subdomain(subject["name"])):
             yield faults.invalid(f"{path}.name", subject["name"], why)
         if group:
-            yield faults.unsupported(f"{path}.apiGroup", group, [""])
+            yield faults.not_supported(f"{path}.apiGroup", group, [""])
         if not namespaced and not subject.get("namespace"):
             yield faults.required(f"{path}.namespace")
     elif kind not in ("User", "Group"):
-        yield faults.unsupported(f"{path}.kind", kind, ["ServiceAccount", "User", "Group"])
+        yield faults.not_supported(f"{path}.kind", kind, ["ServiceAccount", "User", "Group"])
     elif group != _GROUP:
-        yield faults.unsupported(f"{path}.apiGroup", group, [_GROUP])
+        yield faults.not_supported(f"{path}.apiGroup", group, [_GROUP])

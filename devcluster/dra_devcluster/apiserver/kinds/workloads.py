@@ -20,14 +20,14 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
 
-from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.base import Kind, Write, fill, selectable_by
 from dra_devcluster.apiserver.kinds.pod import default_spec
 from dra_devcluster.apiserver.kinds.pod_rules import validate_spec
 from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.structure import Fault
 
 
 class Workload(Kind):
@@ -39,7 +39,7 @@ class Workload(Kind):
         super().default(obj, write)
         default_template(obj.setdefault("spec", {}))
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         if write.subresource:
             return
         spec = obj["spec"]
@@ -55,7 +55,7 @@ class Workload(Kind):
         yield from negative(spec, "spec", "replicas")
         policy = spec["template"]["spec"]["restartPolicy"]
         if policy in ("OnFailure", "Never"):
-            yield faults.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+            yield faults.not_supported("spec.template.spec.restartPolicy", policy, ["Always"])
         yield from template_faults(spec, "spec")
 
 
@@ -64,13 +64,13 @@ def default_template(spec: Json) -> None:
     default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
 
 
-def template_faults(spec: Json, path: str) -> Iterator[Fault]:
+def template_faults(spec: Json, path: str) -> Iterator[FieldError]:
     """Faults of the template of pods in a spec at ``path``."""
     for fault in validate_spec(spec["template"]["spec"]):
-        yield Fault(fault.reason, f"{path}.template.{fault.field}", fault.message)
+        yield fault._replace(field=f"{path}.template.{fault.field}")
 
 
-def negative(spec: Json, path: str, *fields: str) -> Iterator[Fault]:
+def negative(spec: Json, path: str, *fields: str) -> Iterator[FieldError]:
     """A fault for each of the fields that is less than 0."""
     for field in fields:
         if spec.get(field, 0) < 0:
@@ -152,7 +152,7 @@ class Jobs(Kind):
         if not obj["spec"].get("manualSelector"):
             _identify(obj)
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         if write.subresource:
             return
         spec = obj["spec"]
@@ -188,7 +188,7 @@ class CronJobs(Kind):
         super().default(obj, write)
         default_template(obj["spec"].setdefault("jobTemplate", {}).setdefault("spec", {}))
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         if write.subresource:
             return
         spec, name = obj["spec"], obj["metadata"].get("name", "")
@@ -205,7 +205,7 @@ class CronJobs(Kind):
         if zone is not None and not _is_zone(zone):
             yield faults.invalid("spec.timeZone", zone, "unknown time zone")
         if spec["concurrencyPolicy"] not in _CONCURRENCY:
-            yield faults.unsupported("spec.concurrencyPolicy", spec["concurrencyPolicy"], _CONCURRENCY)
+            yield faults.not_supported("spec.concurrencyPolicy", spec["concurrencyPolicy"], _CONCURRENCY)
         limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
         yield from negative(spec, "spec", *limits)
         job = deepcopy(spec["jobTemplate"]["spec"])
@@ -240,16 +240,16 @@ def _identify(job: Json) -> None:
     spec["selector"] = {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), CONTROLLER_UID: meta["uid"]}}
 
 
-def job_faults(spec: Json, path: str) -> Iterator[Fault]:
+def job_faults(spec: Json, path: str) -> Iterator[FieldError]:
     """The faults of a Job's spec with its defaults."""
     yield from negative(spec, path, *_AT_LEAST_ZERO)
     if spec["completionMode"] not in ("Indexed", "NonIndexed"):
-        yield faults.unsupported(f"{path}.completionMode", spec["completionMode"], ("Indexed", "NonIndexed"))
+        yield faults.not_supported(f"{path}.completionMode", spec["completionMode"], ("Indexed", "NonIndexed"))
     if spec["completionMode"] == "Indexed" and spec.get("completions") is None:
         yield faults.required(f"{path}.completions", "when completion mode is Indexed")
     if spec["podReplacementPolicy"] not in ("Failed", "TerminatingOrFailed"):
         supported = ("Failed", "TerminatingOrFailed")
-        yield faults.unsupported(f"{path}.podReplacementPolicy", spec["podReplacementPolicy"], supported)
+        yield faults.not_supported(f"{path}.podReplacementPolicy", spec["podReplacementPolicy"], supported)
     pod = spec["template"]["spec"]
     if pod["restartPolicy"] == "Always":
         yield faults.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
@@ -257,23 +257,23 @@ def job_faults(spec: Json, path: str) -> Iterator[Fault]:
     yield from template_faults(spec, path)
 
 
-def _policy_faults(spec: Json, path: str) -> Iterator[Fault]:
+def _policy_faults(spec: Json, path: str) -> Iterator[FieldError]:
     policy = spec.get("podFailurePolicy")
     if policy is None:
         return
     if spec["template"]["spec"]["restartPolicy"] != "Never":
         yield faults.invalid(path, policy, "only template.spec.restartPolicy=Never is supported with it")
     if spec["podReplacementPolicy"] != "Failed":
-        yield faults.unsupported("spec.podReplacementPolicy", spec["podReplacementPolicy"], ("Failed",))
+        yield faults.not_supported("spec.podReplacementPolicy", spec["podReplacementPolicy"], ("Failed",))
     for number, rule in enumerate(policy.get("rules") or ()):
         if rule.get("action") not in _ACTIONS:
-            yield faults.unsupported(f"{path}.rules[{number}].action", rule.get("action", ""), _ACTIONS)
+            yield faults.not_supported(f"{path}.rules[{number}].action", rule.get("action", ""), _ACTIONS)
         codes = rule.get("onExitCodes")
         if bool(codes) == bool(rule.get("onPodConditions")):
             why = "specifying one of OnExitCodes and OnPodConditions is required"
             yield faults.invalid(f"{path}.rules[{number}]", rule, why)
         if codes and codes.get("operator") not in ("In", "NotIn"):
-            yield faults.unsupported(
+            yield faults.not_supported(
                 f"{path}.rules[{number}].onExitCodes.operator", codes.get("operator", ""), ("In", "NotIn")
             )
 

@@ -6,10 +6,10 @@ problems = decode(resource.schema, body)              drops unknown fields and n
 find_duplicates(raw_body)                             for fieldValidation=Strict
 refusal(version, kind, problems) -> str               the text of the 400 answer
 set_defaults(schema, obj)                             defaults of a custom resource (after decode), in place
-validate(schema, obj) -> list[Fault]                  its 422 causes
+validate(schema, obj) -> list[FieldError]                  its 422 causes
 """
 
-from dra_devcluster.apiserver.structure.resources import Fault, set_defaults, validate
+from dra_devcluster.apiserver.structure.resources import set_defaults, validate
 
 from .decode import Problem, decode, find_duplicates, refusal
 from .resources import Resource, Structure, Subresource, load_data
@@ -18,7 +18,6 @@ from .schema import ANY, Components, Schema
 __all__ = [
     "ANY",
     "Components",
-    "Fault",
     "Problem",
     "Resource",
     "Schema",

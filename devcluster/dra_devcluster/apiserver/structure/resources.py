@@ -19,8 +19,9 @@ from typing import Any
 import orjson
 import re2  # type: ignore[import-untyped]  # ships no types; the real server's pattern language, linear in time
 from dra_api.releases.release import NEWEST, Release
+from dra_api.validation.formats import ErrorType, FieldError, duplicate, invalid, required, too_long
 
-from dra_devcluster.apiserver.structure.schema import ANY, Components, Json, Schema, compile_structural, component_of
+from dra_devcluster.apiserver.structure.schema import Components, Json, Schema, compile_structural, component_of
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
@@ -207,18 +208,6 @@ def _custom(crd: Json, version: Json, metadata: Schema) -> Resource:
     )
 
 
-__all__ = ["ANY", "Resource", "Structure", "Subresource", "load_data"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One cause of a 422: `reason` as in StatusCause (FieldValueRequired, ...), the field path, the text."""
-
-    reason: str
-    field: str
-    message: str
-
-
 def set_defaults(schema: Schema, obj: Any) -> None:
     """Fill in the schema's defaults, in place; a null counts as absent, and goes, unless the field is `nullable`."""
     if isinstance(obj, dict):
@@ -241,25 +230,24 @@ def _is_never_null(schema: Schema, key: str) -> bool:
     return child is not None and not child.nullable and child.kind != "any"
 
 
-def validate(schema: Schema, obj: Json) -> list[Fault]:
+def validate(schema: Schema, obj: Json) -> list[FieldError]:
     """Everything wrong with a custom resource under its schema, without metadata, which the server checks itself."""
     return [fault for fault in _check(schema, obj, "") if not fault.field.startswith("metadata.")]
 
 
-def _invalid(path: str, value: Any, text: str) -> Fault:
+def _invalid(path: str, value: Any, text: str) -> FieldError:
     shown = value if not isinstance(value, (dict, list)) else None
-    literal = orjson.dumps(shown if shown is not None else value).decode()
-    return Fault("FieldValueInvalid", path, f"Invalid value: {literal}: {path or '<root>'} in body {text}")
+    return invalid(path, shown if shown is not None else value, f"{path or '<root>'} in body {text}")
 
 
-def _check(schema: Schema, value: Any, path: str) -> Iterator[Fault]:
+def _check(schema: Schema, value: Any, path: str) -> Iterator[FieldError]:
     if value is None and schema.nullable:
         return
     if not _TYPES.get(schema.kind, _anything)(value):
         wanted = {"map": "object", "int-or-string": "integer,string"}.get(schema.kind, schema.kind)
         met = _JSON_TYPES.get(type(value), "null")
-        text = f'Invalid value: "{met}": {path or "<root>"} in body must be of type {wanted}: "{met}"'
-        yield Fault("FieldValueTypeInvalid", path, text)
+        text = f'{path or "<root>"} in body must be of type {wanted}: "{met}"'
+        yield FieldError(ErrorType.TYPE_INVALID, path, met, text)
         return
     yield from _rules(schema.rules, value, path)
     yield from _logic(schema.rules, value, path)
@@ -267,7 +255,7 @@ def _check(schema: Schema, value: Any, path: str) -> Iterator[Fault]:
         prefix = path + "." if path else ""
         for name in schema.required:
             if name not in value:
-                yield Fault("FieldValueRequired", prefix + name, "Required value")
+                yield required(prefix + name)
         for key, item in value.items():
             child = schema.properties.get(key) or (schema.items if schema.kind == "map" else None)
             if child is not None and (path or key != "metadata"):
@@ -279,7 +267,7 @@ def _check(schema: Schema, value: Any, path: str) -> Iterator[Fault]:
                 yield from _check(schema.items, item, f"{path}[{index}]")
 
 
-def _keys(schema: Schema, items: list[Any], path: str) -> Iterator[Fault]:
+def _keys(schema: Schema, items: list[Any], path: str) -> Iterator[FieldError]:
     """Items of sets and maps are unique."""
     if schema.atomic or schema.list_type == "atomic":
         return
@@ -289,8 +277,7 @@ def _keys(schema: Schema, items: list[Any], path: str) -> Iterator[Fault]:
         if schema.list_type == "map":
             identity = {key: item.get(key) for key in schema.map_keys} if isinstance(item, dict) else item
         if identity in seen:
-            literal = orjson.dumps(identity).decode()
-            yield Fault("FieldValueDuplicate", f"{path}[{index}]", f"Duplicate value: {literal}")
+            yield duplicate(f"{path}[{index}]", identity)
         seen.append(identity)
 
 
@@ -314,13 +301,12 @@ _TYPES = {
 }
 
 
-def _rules(rules: Json, value: Any, path: str) -> Iterator[Fault]:
+def _rules(rules: Json, value: Any, path: str) -> Iterator[FieldError]:
     if not rules:
         return
     if "enum" in rules and value not in rules["enum"]:
         options = ", ".join(orjson.dumps(option).decode() for option in rules["enum"])
-        literal = orjson.dumps(value).decode()
-        yield Fault("FieldValueNotSupported", path, f"Unsupported value: {literal}: supported values: {options}")
+        yield FieldError(ErrorType.NOT_SUPPORTED, path, value, f"supported values: {options}")
     if isinstance(value, str):
         yield from _text_rules(rules, value, path)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -329,7 +315,7 @@ def _rules(rules: Json, value: Any, path: str) -> Iterator[Fault]:
         yield from _size_rules(rules, value, path)
 
 
-def _logic(rules: Json, value: Any, path: str) -> Iterator[Fault]:
+def _logic(rules: Json, value: Any, path: str) -> Iterator[FieldError]:
     """Combined schemas: the value is judged by how many of them it meets."""
     for key, (enough, text) in _COMBINED.items():
         if key in rules:
@@ -346,17 +332,16 @@ _COMBINED: dict[str, tuple[Callable[[int, int], bool], str]] = {
 }
 
 
-def _text_rules(rules: Json, value: str, path: str) -> Iterator[Fault]:
+def _text_rules(rules: Json, value: str, path: str) -> Iterator[FieldError]:
     if "pattern" in rules and not re2.search(rules["pattern"], value):
         yield _invalid(path, value, f"should match '{rules['pattern']}'")
     if len(value) < rules.get("minLength", 0):
         yield _invalid(path, value, f"should be at least {rules['minLength']} chars long")
     if len(value) > rules.get("maxLength", math.inf):
-        most = rules["maxLength"]
-        yield Fault("FieldValueTooLong", path, f"Too long: may not be more than {most} bytes")
+        yield too_long(path, rules["maxLength"])
 
 
-def _number_rules(rules: Json, value: float, path: str) -> Iterator[Fault]:
+def _number_rules(rules: Json, value: float, path: str) -> Iterator[FieldError]:
     low, high = rules.get("minimum", -math.inf), rules.get("maximum", math.inf)
     if value < low:
         yield _invalid(path, value, f"should be greater than or equal to {low}")
@@ -370,7 +355,7 @@ def _number_rules(rules: Json, value: float, path: str) -> Iterator[Fault]:
         yield _invalid(path, value, f"should be a multiple of {rules['multipleOf']}")
 
 
-def _size_rules(rules: Json, value: list[Any] | Json, path: str) -> Iterator[Fault]:
+def _size_rules(rules: Json, value: list[Any] | Json, path: str) -> Iterator[FieldError]:
     least, most, what = (
         ("minItems", "maxItems", "items")
         if isinstance(value, list)
@@ -379,4 +364,4 @@ def _size_rules(rules: Json, value: list[Any] | Json, path: str) -> Iterator[Fau
     if len(value) < rules.get(least, 0):
         yield _invalid(path, value, f"should have at least {rules[least]} {what}")
     if len(value) > rules.get(most, math.inf):
-        yield Fault("FieldValueTooMany", path, f"Too many: {len(value)}: must have at most {rules[most]} {what}")
+        yield FieldError(ErrorType.TOO_MANY, path, len(value), f"must have at most {rules[most]} {what}")

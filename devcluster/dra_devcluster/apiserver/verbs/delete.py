@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from dra_api.validation.formats import FieldError, invalid, not_supported
 from dra_api.values import format_time
 
 from dra_devcluster.apiserver.apply import Writer, track_update
 from dra_devcluster.apiserver.errors import Json, conflict, invalid_options
-from dra_devcluster.apiserver.faults import invalid, unsupported
 from dra_devcluster.apiserver.kinds import Write, kind_of
 from dra_devcluster.apiserver.metadata import to_served
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Collection, Stored
-from dra_devcluster.apiserver.structure import Fault
 from dra_devcluster.apiserver.verbs.read import number
 from dra_devcluster.apiserver.wire import flag
 from dra_devcluster.clock import now
@@ -93,17 +92,17 @@ def delete_options_of(query: Json) -> Json:
     return asked
 
 
-def _option_faults(asked: Json) -> Iterator[Fault]:
+def _option_faults(asked: Json) -> Iterator[FieldError]:
     propagation = asked.get("propagationPolicy")
     if propagation is not None:
         if asked.get("orphanDependents") is not None:
             text = "orphanDependents and deletionPropagation cannot be both set"
             yield invalid("propagationPolicy", propagation, text)
         if propagation not in ("Orphan", "Foreground", "Background"):
-            yield unsupported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
+            yield not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
     dry_run = asked.get("dryRun") or []
     if not set(dry_run) <= {"All"}:
-        yield unsupported("dryRun", dry_run, ["All"])
+        yield not_supported("dryRun", dry_run, ["All"])
 
 
 class Progress(NamedTuple):

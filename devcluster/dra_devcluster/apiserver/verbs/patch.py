@@ -18,8 +18,8 @@ from typing import Any, Literal
 import jsonpatch
 import jsonpointer
 import orjson
+from dra_api.validation import formats as faults
 
-from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch
 from dra_devcluster.apiserver.errors import (
     Json,

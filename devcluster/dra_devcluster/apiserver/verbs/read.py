@@ -22,14 +22,14 @@ from itertools import dropwhile
 
 import orjson
 from dra_api.releases.release import Release
+from dra_api.validation.formats import FieldError, forbidden, not_supported
 
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found
-from dra_devcluster.apiserver.faults import forbidden, unsupported
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import field_test, label_test
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored, Watcher
-from dra_devcluster.apiserver.structure import Fault, Resource
+from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.wire import flag
 
 _MATCH = "resourceVersionMatch"
@@ -68,33 +68,33 @@ def check_watch(query: Json) -> None:
         raise invalid_options("List", *faults)
 
 
-def _list_faults(query: Json) -> Iterator[Fault]:
+def _list_faults(query: Json) -> Iterator[FieldError]:
     if match := query.get(_MATCH, ""):
         if not query.get("resourceVersion"):
             yield forbidden(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided")
         if query.get("continue"):
             yield _with_continue()
         if match not in ("Exact", "NotOlderThan"):
-            yield unsupported(_MATCH, match, ["Exact", "NotOlderThan", ""])
+            yield not_supported(_MATCH, match, ["Exact", "NotOlderThan", ""])
         if match == "Exact" and query.get("resourceVersion") == "0":
             yield forbidden(_MATCH, f'{_MATCH} "exact" is forbidden for resourceVersion "0"')
     if _INITIAL in query:
         yield forbidden(_INITIAL, f"{_INITIAL} is forbidden for list")
 
 
-def _watch_faults(query: Json) -> Iterator[Fault]:
+def _watch_faults(query: Json) -> Iterator[FieldError]:
     match = query.get(_MATCH, "")
     if _INITIAL in query and match != "NotOlderThan":
         yield forbidden(_MATCH, f"{_INITIAL} requires setting {_MATCH} to NotOlderThan")
     if match and _INITIAL not in query:
         yield forbidden(_MATCH, f"{_MATCH} is forbidden for watch unless {_INITIAL} is provided")
     if match not in ("", "NotOlderThan"):
-        yield unsupported(_MATCH, match, ["NotOlderThan"])
+        yield not_supported(_MATCH, match, ["NotOlderThan"])
     if query.get("continue"):
         yield _with_continue()
 
 
-def _with_continue() -> Fault:
+def _with_continue() -> FieldError:
     return forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
 
 

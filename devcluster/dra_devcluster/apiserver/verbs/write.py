@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_devcluster.apiserver import faults
+from dra_api.validation import formats as faults
+from dra_api.validation.formats import FieldError
+
 from dra_devcluster.apiserver.errors import (
     Json,
     StatusError,
@@ -23,7 +25,7 @@ from dra_devcluster.apiserver.errors import (
 from dra_devcluster.apiserver.kinds import Kind, Write, kind_of
 from dra_devcluster.apiserver.metadata import generated_name, new_uid, stored_name, to_stored, validate_metadata
 from dra_devcluster.apiserver.store import Collection, Stored
-from dra_devcluster.apiserver.structure import Fault, Resource, Schema, decode, refusal
+from dra_devcluster.apiserver.structure import Resource, Schema, decode, refusal
 from dra_devcluster.apiserver.verbs.delete import track, track_created
 from dra_devcluster.clock import now
 
@@ -242,13 +244,13 @@ def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Jso
     return collection.put(obj, kind.fields(obj))
 
 
-def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> list[Fault]:
+def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> list[FieldError]:
     if kind.checks_metadata:
         return []
     return list(validate_metadata(meta, kind.name_rule, is_custom=resource.definition is not None))
 
 
-def _new_finalizers(meta: Json, old: Json) -> list[Fault]:
+def _new_finalizers(meta: Json, old: Json) -> list[FieldError]:
     if "deletionTimestamp" not in old:
         return []
     added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
