@@ -60,7 +60,7 @@ _POLLED: Final = frozenset({"is_quiet", "is_idle"})
 """Functions that the tests' worlds ask again and again while they wait."""
 _LIBRARIES: Final = (
     *("dra_kubeletplugin", "dra_operator.app.run", "dra_operator.controllers"),
-    *("dra_operator.kubectl.live", "dra_operator.kubectl.top"),
+    *("dra_operator.kubectl.live", "dra_operator.kubectl.devices"),
 )
 _QUESTIONS: Final = {
     "why a pod waits": "why pod/constraint --from causes.yaml",

@@ -16,7 +16,7 @@ from dra_api.resource import Device, DeviceAttribute
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import ANY, BOOL, DYN, INT, QUANTITY, SEMVER, STRING, Type, list_of, map_of, struct
 from dra_cel.environment import CHECKED_TYPES, STANDARD_TYPES, STRUCTS, Environment, Shape, kubernetes
-from dra_cel.libraries import lists, quantity, semver
+from dra_cel.libraries import lists, scalars
 from dra_cel.libraries.containers import DefaultMap
 
 VALUE_CHARACTERS: Final = 64
@@ -75,7 +75,7 @@ def prepare(driver: str, device: Device, *, list_attributes: bool = False) -> Pr
             continue
         _put(prepared, prepared.attributes, qualified, value)
     for qualified, capacity in (device.capacity or {}).items():
-        _put(prepared, prepared.capacity, qualified, quantity.parse(capacity.value.text))
+        _put(prepared, prepared.capacity, qualified, scalars.parse_quantity(capacity.value.text))
     return prepared
 
 
@@ -114,9 +114,9 @@ def _attribute(attribute: DeviceAttribute, list_attributes: bool) -> Any:
     raise EvaluationError("unsupported-attribute", "unsupported attribute value")
 
 
-def _version(text: str) -> semver.SemverValue:
+def _version(text: str) -> scalars.SemverValue:
     try:
-        return semver.parse(text)
+        return scalars.parse_version(text)
     except EvaluationError as error:
         raise EvaluationError("bad-attribute", error.message) from None
 

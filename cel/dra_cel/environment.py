@@ -56,8 +56,7 @@ from dra_cel.libraries import (
     formatting,
     lists,
     operators,
-    quantity,
-    semver,
+    scalars,
     strings,
 )
 from dra_cel.libraries.authorization import AUTHORIZER, RESOURCE_CHECK
@@ -231,7 +230,7 @@ CHECKED_TYPES: Final[Mapping[str, Type]] = {"duration": DURATION, "timestamp": T
 
 KUBERNETES: Final[tuple[Library, ...]] = (
     operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, lists.LIBRARY, strings.LIBRARY, formatting.LIBRARY,
-    containers.LIBRARY, quantity.LIBRARY, semver.LIBRARY, addresses.URLS, addresses.NETWORKS, formats.LIBRARY,
+    containers.LIBRARY, scalars.QUANTITIES, scalars.VERSIONS, addresses.URLS, addresses.NETWORKS, formats.LIBRARY,
     authorization.LIBRARY,
 )  # fmt: skip
 """What Kubernetes 1.36 offers in every environment. The order matters for calls that several overloads fit: lists come

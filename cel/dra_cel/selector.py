@@ -36,7 +36,7 @@ from dra_cel.environment import Environment
 from dra_cel.evaluation.assembler import MachineProgram, assemble
 from dra_cel.evaluation.compiler import compile_selector
 from dra_cel.evaluation.machine import Machine, run, run_in_parts
-from dra_cel.libraries.semver import SemverValue
+from dra_cel.libraries.scalars import SemverValue
 from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.macros import Macros
 from dra_cel.syntax.parser import parse

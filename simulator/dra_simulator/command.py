@@ -56,16 +56,25 @@ from dra_operator.allocator import (
     Usage,
 )
 from dra_operator.commands import add_files_argument
-from dra_operator.commands.case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
-from dra_operator.commands.object_files import BadInput, is_snapshot, read_objects, read_text
+from dra_operator.commands.object_files import (
+    BadInput,
+    Case,
+    Fields,
+    add_cases_argument,
+    answer_all,
+    is_snapshot,
+    read_cases,
+    read_objects,
+    read_text,
+)
 from dra_operator.commands.simulated.cluster import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 
-from dra_simulator.arguments import add_trace_arguments, given_without_trace
 from dra_simulator.comparison import compared, table
 from dra_simulator.report import SimulatedAttempt, attempts, document, report
+from dra_simulator.runs import add_trace_arguments, given_without_trace
 
 SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
 EXTRA: Final = frozenset({"numpy", "scipy"})
@@ -240,7 +249,7 @@ def _answer_file(path: str, repeat: int, release: Release, semantics: Semantics 
     cases, _ = read_cases(path)
     gave_up = False
 
-    def answered(where: str, case: JSON) -> JSON:
+    def answered(where: str, case: Case) -> Case:
         nonlocal gave_up
         found = answer(read_case(where, case, release, semantics), repeat)
         gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
@@ -292,7 +301,7 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
         return DeviceId(self.driver, self.pool, self.device)
 
 
-def read_case(where: str, case: JSON, release: Release, semantics: Semantics | None = None) -> FileCase:
+def read_case(where: str, case: Case, release: Release, semantics: Semantics | None = None) -> FileCase:
     """One case. Raises BadInput, which names ``where`` and the field. Without ``semantics`` the case decides."""
     fields = Fields(where, case)
     gates = fields.optional("features", list[str])
@@ -320,7 +329,7 @@ def read_case(where: str, case: JSON, release: Release, semantics: Semantics | N
     )
 
 
-def _semantics(case: JSON) -> Semantics:
+def _semantics(case: Case) -> Semantics:
     recorded = "implementation" in case or "implementations" in case
     return Semantics.reference() if recorded and "intendedOutcome" not in case else Semantics()
 

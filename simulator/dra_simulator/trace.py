@@ -24,9 +24,10 @@ from dra_operator.quality.study import Mean, RunResult, StudiedCluster, result
 from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_trace
 from dra_operator.quality.workload import read_seeds, workload
 
-from dra_simulator.arguments import DEFAULT_POLICIES, NAMES
 from dra_simulator.runs import (
+    DEFAULT_POLICIES,
     LOCAL,
+    NAMES,
     PERCENT_TICKS,
     Chart,
     Line,

@@ -13,8 +13,7 @@ import pytest
 from corpus import kit
 from jsonschema import Draft202012Validator
 from kit_cases import FOLDER, expected, problem
-from kit_cel import cel_difference
-from kit_compare import Unreadable, difference, number
+from kit_compare import Unreadable, cel_difference, difference, number
 from rounds import LONG, a_third
 
 Json = dict[str, Any]

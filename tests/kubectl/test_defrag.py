@@ -25,13 +25,14 @@ from dra_operator.kubectl.defrag import Surprise, moved
 from dra_operator.kubectl.observed import Observed, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load
-from dra_operator.kubectl.whatif.defragmentation import (
+from dra_operator.kubectl.whatif.moves import (
     Defragmentation,
     MixOfPods,
+    Move,
     defragmented_for_gang,
     defragmented_for_mix,
+    movable_pods,
 )
-from dra_operator.kubectl.whatif.moves import Move, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 from msgspec.structs import replace
 from objects import Make, user

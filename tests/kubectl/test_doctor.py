@@ -27,7 +27,7 @@ from dra_operator.app.rights import MANIFEST, MANIFEST_OF_ADMISSION, RULES, Righ
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.doctor.answer import diagnose, repaired
 from dra_operator.kubectl.doctor.claims import claim_troubles
-from dra_operator.kubectl.doctor.rights import missing_rights, needed_rights, operator_lacks
+from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from fake_api import FakeApi

@@ -15,7 +15,7 @@ from dra_api.values import format_time
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.doctor.trouble import Diagnosis
-from dra_operator.kubectl.taint import answer as taint_answer
+from dra_operator.kubectl.taint import taint_answer
 from scheduling_causes import DRIVER, asks, claim, device, device_class, node, pod, slice_
 from told import Json, seen_of
 

@@ -13,8 +13,7 @@ from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, fitted, overlay_of
-from dra_operator.kubectl.whatif.wanted import Wanted
+from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, Wanted, fitted, overlay_of
 from fix_campaign import NOW
 from rounds import fewer
 

@@ -13,8 +13,8 @@ from dra_api.releases.release import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.claims import claims_of
+from dra_operator.kubectl.doctor.answer import device_troubles
 from dra_operator.kubectl.doctor.claims import claim_troubles
-from dra_operator.kubectl.doctor.devices import device_troubles
 from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline

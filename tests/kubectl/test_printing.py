@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from dra_operator.kubectl.answer import Answer, Column, Table
+from dra_operator.kubectl.devices import bar
 from dra_operator.kubectl.printer import Style, painted, rendered
-from dra_operator.kubectl.top import bar
 
 WORDS = Table(
     [Column[str]("WORD", str, colour=lambda it: "red" if it == "bad" else ""), Column[str]("SIZE", len, wide=True)],

@@ -38,8 +38,8 @@ from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, address_of, running
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load
+from dra_operator.kubectl.whatif.fitting import Copies
 from dra_operator.kubectl.whatif.overlay import Overlay
-from dra_operator.kubectl.whatif.wanted import Copies
 from fit_replays import differences
 from rounds import fewer
 from waiting import becomes, until

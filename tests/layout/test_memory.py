@@ -32,8 +32,7 @@ BYTES = {
     + (4096 + 1024) * ANSWER
     + 1024 * 4 * 128
     + 1024 * SHORT_ENTRY,
-    "cel/dra_cel/libraries/quantity.py": 2048 * SHORT_ENTRY,
-    "cel/dra_cel/libraries/semver.py": 2048 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/scalars.py": 2 * 2048 * SHORT_ENTRY,
     "cel/dra_cel/libraries/addresses.py": (2048 + 512) * SHORT_ENTRY,
     "proto/dra_api/quantity.py": 4096 * SHORT_ENTRY,
     "operator/dra_operator/allocator/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from dra_operator.cli import main
 from dra_operator.quality.policies import POLICIES
-from dra_simulator.arguments import NAMES
+from dra_simulator.runs import NAMES
 
 PODS: Final = "name,cpu_milli,num_gpu,gpu_milli\n" + "".join(f"p{number},1000,1,600\n" for number in range(8))
 NODES: Final = "sn,cpu_milli,gpu\nn1,16000,2\nn2,16000,2\n"

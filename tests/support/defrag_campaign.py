@@ -23,8 +23,7 @@ from dra_operator.commands.simulated.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.sanitized import MOVABLE
-from dra_operator.kubectl.whatif.defragmentation import Defragmentation, defragmented, defragmented_for_gang
-from dra_operator.kubectl.whatif.moves import movable_pods
+from dra_operator.kubectl.whatif.moves import Defragmentation, defragmented, defragmented_for_gang, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 
 Json = dict[str, Any]

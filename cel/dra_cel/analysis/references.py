@@ -22,7 +22,7 @@ from dra_api.resource import Device, DeviceAttribute
 
 from dra_cel.analysis.constants import Constants
 from dra_cel.basics.errors import EvaluationError
-from dra_cel.libraries import semver
+from dra_cel.libraries import scalars
 from dra_cel.syntax.tree import Call, Fold, Ident, Node, Select, children, nodes, walk_chain
 
 Path = tuple[str, ...]
@@ -196,7 +196,7 @@ def _is_sound(attribute: DeviceAttribute) -> bool:
     if attribute.version is None:
         return False
     try:
-        semver.parse(attribute.version)
+        scalars.parse_version(attribute.version)
     except EvaluationError:
         return False
     return True

@@ -38,8 +38,7 @@ from dra_cel.basics.values import (
 )
 from dra_cel.environment import Environment
 from dra_cel.libraries.containers import index, lookup, within
-from dra_cel.libraries.quantity import QuantityValue
-from dra_cel.libraries.semver import SemverValue
+from dra_cel.libraries.scalars import QuantityValue, SemverValue
 from dra_cel.syntax.tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, children, nodes
 
 CLASSES: Final[dict[Type, type]] = {

@@ -21,8 +21,7 @@ from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Sel
 from dra_operator.commands import add_files_argument
 from dra_operator.wording import listed
 
-from .case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
-from .object_files import BadInput, of_kind, read_objects
+from .object_files import BadInput, Case, Fields, add_cases_argument, answer_all, of_kind, read_cases, read_objects
 
 _BLOCK_EVALUATIONS: Final = 50  # evaluations between two looks at the clock
 _QUICK_SECONDS: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
@@ -75,7 +74,7 @@ def _answer_file(path: str, repeat: int) -> int:
     return answer_all("cel", path, cases, lambda where, case: _answer(Fields(where, case), devices, repeat))
 
 
-def _answer(case: Fields, devices: JSON, repeat: int) -> dict[str, Any]:
+def _answer(case: Fields, devices: Case, repeat: int) -> dict[str, Any]:
     """What our CEL says about one case. Raises BadInput."""
     lists = bool(case.optional("listTypeAttributes", bool))
     environment = device_selectors(
@@ -105,7 +104,7 @@ def _answer(case: Fields, devices: JSON, repeat: int) -> dict[str, Any]:
     return answer
 
 
-def _case_device(case: Fields, devices: JSON, lists: bool) -> PreparedDevice:
+def _case_device(case: Fields, devices: Case, lists: bool) -> PreparedDevice:
     """The device of a case: the object itself, or its name in the table. Raises BadInput."""
     device = case.source.get("device")
     if isinstance(device, str):

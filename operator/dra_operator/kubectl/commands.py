@@ -183,9 +183,9 @@ def way(text: str) -> str:
 
 
 def _top(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .top import answer
+    from .devices import top_answer
 
-    return answer(seen, options)
+    return top_answer(seen, options)
 
 
 def _devices_arguments(parser: argparse.ArgumentParser) -> None:
@@ -238,9 +238,9 @@ def _pools_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pools(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .pools import answer
+    from .devices import pools_answer
 
-    return answer(seen, options)
+    return pools_answer(seen, options)
 
 
 def _free_arguments(parser: argparse.ArgumentParser) -> None:
@@ -320,9 +320,9 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _taint(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .taint import answer
+    from .taint import taint_answer
 
-    return answer(seen, options)
+    return taint_answer(seen, options)
 
 
 def _territory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -346,9 +346,9 @@ def _territory_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .territory import answer
+    from .taint import territory_answer
 
-    return answer(seen, options)
+    return territory_answer(seen, options)
 
 
 def _topology_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,18 +31,18 @@ from dra_operator.kubectl.printer import svg_document as document
 from dra_operator.kubectl.sanitized import MOVABLE
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import SVG
-from dra_operator.kubectl.whatif.defragmentation import (
+from dra_operator.kubectl.whatif.drain import BUDGETS
+from dra_operator.kubectl.whatif.fitting import Copies, Wanted, overlay_of
+from dra_operator.kubectl.whatif.moves import (
     Defragmentation,
     MixOfPods,
+    Move,
     defragmented,
     defragmented_for_gang,
     defragmented_for_mix,
+    movable_pods,
 )
-from dra_operator.kubectl.whatif.drain import BUDGETS
-from dra_operator.kubectl.whatif.fitting import overlay_of
-from dra_operator.kubectl.whatif.moves import Move, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
-from dra_operator.kubectl.whatif.wanted import Copies, Wanted
 from dra_operator.scheduling.state import Gang
 from dra_operator.wording import counted
 

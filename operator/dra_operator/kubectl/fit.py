@@ -27,9 +27,17 @@ from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
 from dra_operator.kubectl.pod_templates import PodTemplate, not_read, pod_templates
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
+from dra_operator.kubectl.whatif.fitting import (
+    MOST_PLACED_PODS,
+    Assumption,
+    Fitting,
+    Promised,
+    Wanted,
+    WantedPods,
+    fitted,
+    overlay_of,
+)
 from dra_operator.kubectl.whatif.overlay import PodFact
-from dra_operator.kubectl.whatif.wanted import Promised, Wanted, WantedPods
 from dra_operator.wording import counted, listed
 
 JSON = dict[str, Any]

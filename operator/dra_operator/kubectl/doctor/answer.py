@@ -1,5 +1,6 @@
-"""``kubectl dra doctor``: all checks, in the order of urgency, and ``--fix``.
+"""``kubectl dra doctor``: all checks in the order of urgency, those of slices and devices, and ``--fix``.
 
+Slices are those that drivers left behind or did not complete; devices are those in use that no driver publishes.
 Repairs are conditional writes: an object that has changed since the read is left alone.
 """
 
@@ -8,23 +9,248 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
+from dra_api.command_line import kubectl
 from dra_api.console import printable
 from dra_api.core import Node, Pod
-from dra_api.meta import PODS, RESOURCE_CLAIMS
+from dra_api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
+from dra_api.values import parse_time
 from dra_kube import Api, KubeError, NotFound
+from dra_ledger.pools import Status
 
+from dra_operator.allocator import DeviceId, PoolId
+from dra_operator.cache import newest_slices
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
-from dra_operator.kubectl.doctor.claims import allocation_troubles, claim_troubles
-from dra_operator.kubectl.doctor.devices import device_troubles, slice_troubles
-from dra_operator.kubectl.doctor.rights import missing_rights, needed_rights, operator_lacks
-from dra_operator.kubectl.doctor.schedulers import scheduler_troubles
+from dra_operator.kubectl.doctor.claims import (
+    allocation_troubles,
+    claim_troubles,
+    delete_pods,
+    is_gone,
+    not_made_again,
+    running_with,
+)
+from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, advised_once
+from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
 from dra_operator.kubectl.live import NO_LIMIT_SECONDS, where
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.wording import counted
+from dra_operator.kubectl.settings import Settings
+from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
+from dra_operator.kubectl.why.published import Pools
+from dra_operator.wording import counted, listed
+
+
+def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """Of each slice, then of each pool."""
+    slices = sorted(seen.every(ResourceSlice), key=lambda slice_: slice_.key)
+    newest = newest_slices(slices)
+    counting = {slice_.key for several in newest.values() for slice_ in several}
+    for slice_ in slices:
+        if "nodes" not in seen.unseen:
+            yield from _of_nodes(seen, slice_)
+        yield from _restless(seen, slice_)
+        if slice_.key not in counting:
+            pool = newest[PoolId.of(slice_)][0].spec.pool
+            message = f"is of generation {slice_.spec.pool.generation}, and pool {pool.name} has {pool.generation}"
+            remedy = "the driver deletes old slices; if it no longer runs, delete this one"
+            yield _stale(slice_, message, remedy)
+    for id_, several in sorted(newest.items()):
+        announced = several[0].spec.pool.resource_slice_count
+        if len(several) != announced:
+            since = age(max(slice_.metadata.creation_timestamp or "" for slice_ in several), seen.taken)
+            message = f"has {len(several)} of {counted(announced, 'slice')}" + (f" since {since}" if since else "")
+            remedy = (
+                "its devices are allocated only when all slices are there: look at the log of the driver, or restart it"
+            )
+            yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
+    yield from _invalid_pools(seen)
+
+
+def _invalid_pools(seen: Observed) -> Iterator[Diagnosis]:
+    """Yield pools that contradict themselves. All their slices are there, so waiting does not help."""
+    inventory = shelves(seen, Settings()).inventory
+    for id_ in sorted(inventory.pools()):
+        pool = inventory.pool(id_)
+        view = pool.own_view() if pool is not None else None
+        if view is not None and view.status is Status.INVALID:
+            message = f"is invalid, since {view.fault}: none of its {counted(len(view.devices), 'device')} is allocated"
+            remedy = "the driver has to publish it otherwise: look at its log and configuration, or update it"
+            yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
+
+
+def _of_nodes(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
+    name = slice_.spec.node_name
+    node = seen.one(Node, name) if name else None
+    if name and node is None:
+        yield _stale(slice_, f"is about node {name}, which does not exist", "delete it")
+        return
+    for owner in slice_.metadata.owner_references or ():
+        if owner.kind != "Node":
+            continue
+        if name and owner.name != name:
+            message = f"is about node {name}, but its owner is node {owner.name}"
+            remedy = "two drivers publish in each other's name: look at their node names; the right one publishes again"
+            yield _stale(slice_, message, remedy)
+        elif (known := node or seen.one(Node, owner.name)) is not None and owner.uid != known.metadata.uid:
+            message = f"belongs to an earlier node of the name {owner.name} (UID {owner.uid})"
+            yield _stale(slice_, message, "delete it; the driver publishes again")
+
+
+MANY_CHANGES_COUNT: Final = 10
+RESTLESS_SECONDS: Final = 120.0
+"""A slice that changes more often, on average since its creation, has a writer that undoes another's changes."""
+
+
+def _restless(seen: Observed, slice_: ResourceSlice) -> Iterator[Diagnosis]:
+    """Changes without end: a plugin restores after 30 s what another client changed, such as a second driver."""
+    changes = (slice_.metadata.generation or 1) - 1
+    created = parse_time(slice_.metadata.creation_timestamp)
+    if created is None or changes < MANY_CHANGES_COUNT:
+        return
+    if (seen.taken - created).total_seconds() < RESTLESS_SECONDS * changes:
+        since = age(slice_.metadata.creation_timestamp or "", seen.taken)
+        message = f"was changed {changes} times in {since}"
+        remedy = (
+            "two drivers of one name on a node undo each other's devices; a device that comes and goes looks the same: "
+            "look for a second driver, and in the plugin's log for contested slices"
+        )
+        what = f"slice {slice_.metadata.name} ({slice_.spec.driver}/{slice_.spec.pool.name})"
+        yield Diagnosis.of("driver", what, message, remedy=remedy)
+
+
+def _stale(slice_: ResourceSlice, message: str, remedy: str) -> Diagnosis:
+    name = slice_.metadata.name
+    what = f"slice {name} ({slice_.spec.driver}/{slice_.spec.pool.name})"
+    command = kubectl("delete", "resourceslice", names=[name])
+    return Diagnosis.of("slice", what, message, remedy=remedy, command=command)
+
+
+def device_troubles(seen: Observed) -> Iterator[Diagnosis]:
+    """Yield unpublished devices of claims, then drivers that do not run on nodes that use or offer their devices.
+
+    A driver that publishes nothing for a node with pods of its own is one trouble. The unpublished devices of these
+    pods follow from it and are not listed again.
+    """
+    pools = Pools(seen)
+    are_known = str(RESOURCE_SLICES) not in seen.unseen
+    without = _nodes_without_driver(seen, pools) if are_known else {}
+    for claim in sorted(seen.every(ResourceClaim) if are_known else (), key=lambda claim: claim.key):
+        yield from _vanished(seen, pools, claim, without)
+    for (node, driver), pods in sorted(without.items()):
+        users_text = f"{counted(len(pods), 'pod')} there {'uses' if len(pods) == 1 else 'use'} its devices"
+        message = f"driver {driver} publishes nothing for it, and {users_text}: {listed(sorted(pods))}"
+        command = kubectl("get", "pods", "-A", "-o", "wide", f"--field-selector=spec.nodeName={node}", of_names=[node])
+        remedy = "check that the pod of the driver runs there: without it these pods neither start nor terminate"
+        yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
+    yield from _plugins_that_are_down(seen)
+    yield from _unreachable_nodes(seen)
+
+
+def _vanished(
+    seen: Observed, pools: Pools, claim: ResourceClaim, without: Mapping[tuple[str, str], Collection[str]]
+) -> Iterator[Diagnosis]:
+    """Devices of a claim that are not published. ``without``: the pods on nodes whose driver publishes nothing."""
+    meta = claim.metadata
+    may_exist = "pods" in seen.unseen
+    consumers = [user.name for user in pods_of(seen, claim) if may_exist or not is_gone(seen, claim, user)]
+    consumers += [name for pod in running_with(seen, claim) if (name := pod.metadata.name) not in consumers]
+    told = {
+        driver for (_, driver), pods in without.items() if any(f"{meta.namespace}/{it}" in pods for it in consumers)
+    }
+    held = list(dict.fromkeys(DeviceId.of(result) for result in claim.results))
+    gone = {device: why for device in held if device.driver not in told and (why := pools.absent(device))}
+    if not gone or (claim.status.reserved_for and not consumers and not may_exist):
+        return  # reserved for pods that are gone: with these reservations the devices go as well
+    message = f"holds {listed(map(str, gone))}, but {'; '.join(dict.fromkeys(gone.values()))}"
+    remedy, command = "start the driver again if it should be there", ""
+    if consumers:
+        command = delete_pods(consumers, meta.namespace)
+        remedy += "; otherwise delete the pods, so that they get other devices"
+        remedy += not_made_again(seen, consumers, meta.namespace)
+    elif waiting := seen.pods_by_claim.get(claim.key):
+        remedy += (
+            f"; otherwise delete the claim and create it again: {listed(pod.key for pod in waiting)} waits with it"
+        )
+    elif not claim.status.reserved_for:
+        command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
+        remedy += "; otherwise delete the claim, which no pod uses"
+    yield Diagnosis.of("vanished", f"claim {claim.key}", message, remedy=remedy, command=command)
+
+
+def _nodes_without_driver(seen: Observed, pools: Pools) -> dict[tuple[str, str], set[str]]:
+    """Return the pods, by node and driver, that use devices of a driver that publishes nothing for their node.
+
+    Only drivers count that publish node by node, or nothing at all.
+    """
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    nodes = {node.metadata.name for node in seen.every(Node)}
+    for claim in seen.every(ResourceClaim):
+        for user in pods_of(seen, claim):
+            pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
+            if pod is None or pod_is_done(pod) or pod.spec.node_name not in nodes:
+                continue
+            for driver in {result.driver for result in claim.results}:
+                where = pools.nodes_of_driver.get(driver, set())
+                if "" not in where and pod.spec.node_name not in where:
+                    found[(pod.spec.node_name, driver)].add(pod.key)
+    return found
+
+
+def _plugins_that_are_down(seen: Observed) -> Iterator[Diagnosis]:
+    """Nodes whose slices are there although the pod of their driver is not ready, or missing.
+
+    New pods get such devices and do not start. A pod is known to be missing only where other pods carry the name of
+    the driver: nothing in the API says which DaemonSet runs a driver.
+    """
+    places: dict[str, set[str]] = defaultdict(set)
+    for slice_ in seen.every(ResourceSlice):
+        if slice_.spec.node_name and slice_.spec.devices and seen.one(Node, slice_.spec.node_name) is not None:
+            places[slice_.spec.driver].add(slice_.spec.node_name)
+    for driver, nodes in sorted(places.items()):
+        pods = driver_pods(driver, seen.every(Pod))
+        named = [pod for pod in pods if driver in (pod.metadata.labels or {}).values()]
+        for node in sorted(nodes):
+            there = [pod for pod in pods if pod.spec.node_name == node and pod.metadata.deletion_timestamp is None]
+            if any(map(is_ready, there)) or not (there or named):
+                continue
+            names = listed(f"{pod.key} ({pod.status.phase or 'Pending'})" for pod in there)
+            lacks = f"whose pod there is not ready: {names}" if there else "which has no pod there"
+            message = f"has slices of driver {driver}, {lacks}"
+            remedy = "pods that get its devices do not start: look at the pod of the driver"
+            shown = there or named[:1]
+            space = shown[0].metadata.namespace
+            command = kubectl("describe", "pod", names=[it.metadata.name for it in there], namespace=space)
+            if not there:
+                owner = shown[0].metadata.controller
+                command = kubectl("describe", "daemonset", names=[owner.name if owner else ""], namespace=space)
+            yield Diagnosis.of("driver", f"node {node}", message, remedy=remedy, command=command)
+
+
+def _unreachable_nodes(seen: Observed) -> Iterator[Diagnosis]:
+    """Yield unreachable nodes with pods that hold devices. The devices are not free before the node is back."""
+    for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
+        if not is_unreachable(node):
+            continue
+        name, pods = node.metadata.name, set[str]()
+        for claim in seen.every(ResourceClaim):
+            for user in pods_of(seen, claim) if claim.results else ():
+                pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
+                if pod is not None and pod.spec.node_name == name and not pod_is_done(pod):
+                    pods.add(pod.key)
+        if not pods or any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints or ()):
+            continue
+        have = f"{counted(len(pods), 'pod')} there {'holds' if len(pods) == 1 else 'hold'} devices"
+        message = f"is unreachable{unreachable_since(node, seen.taken)}, and {have}: {listed(sorted(pods))}"
+        remedy = (
+            "bring it back; if its machine is off, say so by the taint, which deletes its pods and frees the devices"
+        )
+        command = kubectl("taint", "nodes", names=[name], then=[f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute"])
+        yield Diagnosis.of("node", f"node {name}", message, remedy=remedy, command=command)
 
 
 def diagnose(seen: Observed) -> list[Diagnosis]:

@@ -23,9 +23,8 @@ from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Abandoned, TookTooLong, pipeline
 from dra_operator.kubectl.serving import NewestView
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, fitted, overlay_of
+from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, Wanted, fitted, overlay_of
 from dra_operator.kubectl.whatif.overlay import Overlay
-from dra_operator.kubectl.whatif.wanted import Wanted
 
 MOST_ASKED_PODS: Final = 1_000
 """Pods of one question."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from dra_api import meta as resources
 from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
+from dra_api.meta import LEASES as LEASE_KIND
 from dra_api.references import is_reserved_for, pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_api.values import format_time, parse_time
@@ -249,7 +249,7 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
     leases = {lease.metadata.name: lease for lease in made.seen.every(Lease)}
     name = made.cluster.scheduler_name if is_at_gate(pod) else pod.spec.scheduler_name or DEFAULT
     is_operators = name == made.cluster.scheduler_name or f"dra-operator-{name}" in leases
-    if not leases and not (is_operators and made.seen.is_whole and str(resources.LEASES) not in made.seen.unseen):
+    if not leases and not (is_operators and made.seen.is_whole and str(LEASE_KIND) not in made.seen.unseen):
         return
     title = LEASES.get(name, f"dra-operator-{name}" if is_operators else name)
     lease = leases.get(title)

@@ -1,4 +1,4 @@
-"""Quantities: ``quantity("1.5Gi")``, their order and sums.
+"""Quantities and semantic versions: ``quantity("1.5Gi")``, ``semver("1.2.3")``, their order, and sums.
 
 The reference keeps a quantity as a 64-bit integer with a decimal exponent while it can, and as a decimal otherwise.
 Expressions can tell: only the former can be whole (``isInteger``), and only the latter is capped. ``value`` and
@@ -18,10 +18,11 @@ from dra_api.quantity import (
     Quantity,
     QuantityError,
 )
+from dra_api.values import Version, VersionError
 
 from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds, traversal
 from dra_cel.basics.errors import EvaluationError
-from dra_cel.basics.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
+from dra_cel.basics.types import BOOL, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type
 from dra_cel.basics.values import INT_MAX, INT_MIN, Opaque
 
 _QUANTITY_DIGITS: Final = 18
@@ -71,7 +72,7 @@ def _compact(text: str) -> tuple[int, int] | None:
 
 
 @remember_short(2048)
-def parse(text: str) -> QuantityValue:
+def parse_quantity(text: str) -> QuantityValue:
     """The value of a text. Raises EvaluationError."""
     try:
         amount = Quantity(text).nanos
@@ -146,23 +147,108 @@ def _compare(left: QuantityValue, right: QuantityValue) -> int:
     return (left.amount > right.amount) - (left.amount < right.amount)
 
 
-_PAIR: Final[tuple[Type, Type]] = (QUANTITY, QUANTITY)
+_AMOUNTS: Final[tuple[Type, Type]] = (QUANTITY, QUANTITY)
 _PARSING: Final = traversal()
-LIBRARY: Final = (
-    Function("quantity", (glob((STRING,), QUANTITY, parse, _PARSING),)),
-    Function("isQuantity", (glob((STRING,), BOOL, succeeds(parse), _PARSING),)),
+QUANTITIES: Final = (
+    Function("quantity", (glob((STRING,), QUANTITY, parse_quantity, _PARSING),)),
+    Function("isQuantity", (glob((STRING,), BOOL, succeeds(parse_quantity), _PARSING),)),
     Function("sign", (glob((QUANTITY,), INT, lambda q: (q.amount > 0) - (q.amount < 0)),)),
     Function(
         "isGreaterThan",
-        (method(_PAIR, BOOL, lambda a, b: a.amount > b.amount, inline="({0}.amount > {1}.amount)"),),
+        (method(_AMOUNTS, BOOL, lambda a, b: a.amount > b.amount, inline="({0}.amount > {1}.amount)"),),
     ),
     Function(
-        "isLessThan", (method(_PAIR, BOOL, lambda a, b: a.amount < b.amount, inline="({0}.amount < {1}.amount)"),)
+        "isLessThan",
+        (method(_AMOUNTS, BOOL, lambda a, b: a.amount < b.amount, inline="({0}.amount < {1}.amount)"),),
     ),
-    Function("compareTo", (method(_PAIR, INT, _compare, against_zero="({0}.amount {2} {1}.amount)"),)),
+    Function("compareTo", (method(_AMOUNTS, INT, _compare, against_zero="({0}.amount {2} {1}.amount)"),)),
     Function("asApproximateFloat", (method((QUANTITY,), DOUBLE, _as_float),)),
     Function("asInteger", (method((QUANTITY,), INT, _as_integer),)),
     Function("isInteger", (method((QUANTITY,), BOOL, lambda q: _integer(q) is not None),)),
     Function("add", tuple(method((QUANTITY, other), QUANTITY, _sum(1)) for other in (QUANTITY, INT))),
     Function("sub", tuple(method((QUANTITY, other), QUANTITY, _sum(-1)) for other in (QUANTITY, INT))),
+)
+
+
+class SemverValue(Opaque):
+    """A version; ``precedence`` orders it (build metadata does not count)."""
+
+    __slots__ = ("precedence", "version")
+    cel_type = SEMVER
+    no_key = True
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.precedence = version.precedence
+
+    def identity(self) -> Any:
+        return self.precedence
+
+
+@remember_short(2048)
+def parse_version(text: str, normalize: bool = False) -> SemverValue:
+    """The version of a text; with ``normalize``, a leading v, leading zeros and missing parts are allowed.
+
+    Raises EvaluationError.
+    """
+    try:
+        return SemverValue(Version(_normalized(text) if normalize else text))
+    except VersionError as error:
+        raise EvaluationError("semver", str(error)) from None
+
+
+def _normalized(text: str) -> str:
+    parts = text.removeprefix("v").split(".", 2)
+    for at, part in enumerate(parts):
+        if len(part) > 1:
+            stripped = part.lstrip("0")
+            parts[at] = stripped if stripped[:1].isdigit() else "0" + stripped
+    if len(parts) < 3:
+        if any(sign in parts[-1] for sign in "+-"):
+            raise VersionError(f"{text!r}: a short version cannot have pre-release or build parts")
+        parts += ["0"] * (3 - len(parts))
+    return ".".join(parts)
+
+
+def _compare_precedence(left: SemverValue, right: SemverValue) -> int:
+    return (left.precedence > right.precedence) - (left.precedence < right.precedence)
+
+
+_PAIR: Final = (SEMVER, SEMVER)
+_FORMS: Final = ((STRING,), (STRING, BOOL))
+VERSIONS: Final = (
+    Function("semver", tuple(glob(params, SEMVER, parse_version, _PARSING) for params in _FORMS)),
+    Function(
+        "isSemver",
+        tuple(glob(params, BOOL, succeeds(parse_version), _PARSING) for params in _FORMS),
+    ),
+    Function(
+        "isGreaterThan",
+        (
+            method(
+                _PAIR,
+                BOOL,
+                lambda a, b: a.precedence > b.precedence,
+                inline="({0}.precedence > {1}.precedence)",
+            ),
+        ),
+    ),
+    Function(
+        "isLessThan",
+        (
+            method(
+                _PAIR,
+                BOOL,
+                lambda a, b: a.precedence < b.precedence,
+                inline="({0}.precedence < {1}.precedence)",
+            ),
+        ),
+    ),
+    Function(
+        "compareTo",
+        (method(_PAIR, INT, _compare_precedence, against_zero="({0}.precedence {2} {1}.precedence)"),),
+    ),
+    Function("major", (method((SEMVER,), INT, lambda v: v.version.major),)),
+    Function("minor", (method((SEMVER,), INT, lambda v: v.version.minor),)),
+    Function("patch", (method((SEMVER,), INT, lambda v: v.version.patch),)),
 )
