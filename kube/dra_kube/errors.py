@@ -139,6 +139,11 @@ class TooManyRequests(ApiError):
 class ServerError(ApiError):
     """5xx"""
 
+    @property
+    def is_ahead_of_cache(self) -> bool:
+        """Whether the request names a resourceVersion that the watch cache of the API server has not reached."""
+        return any(cause.get("reason") == "ResourceVersionTooLarge" for cause in self.causes)
+
 
 _BY_CODE: dict[int, type[ApiError]] = {
     400: BadRequest,

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
 from dra_kube import NODES, PODS, Api, Connection
+from dra_kube.http import pages
 from dra_kube.http.pages import (
     ALL_OBJECTS,
     FIRST_OBJECTS,
@@ -22,6 +23,7 @@ from dra_kube.http.pages import (
     LATE_SECONDS,
     MOST_OBJECTS,
     MOST_PAGES,
+    MOST_REFUSED_PAGES,
     PageSizes,
 )
 from hypothesis import given, settings
@@ -36,12 +38,14 @@ class Shelf:
     """Objects of these sizes in bytes, served in pages as an API server does.
 
     ``pages``: how many objects each page had; ``seconds``: how long one takes for each object; ``expires``: after how
-    many pages the version of a list is forgotten.
+    many pages the version of a list is forgotten; ``behind``: so many pages that follow are refused, since the watch
+    cache has not come so far.
     """
 
     sizes: list[int]
     seconds: float = 0.0
     expires: int | None = None
+    behind: int = 0
     pages: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     at_once: int = 0
@@ -58,6 +62,12 @@ class Shelf:
             meta = {"continue": f"now-{first}"} if self.can_go_on else {}
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "metadata": meta}
             return web.json_response(status, status=410)
+        if first and self.behind:
+            self.behind -= 1
+            details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+            return web.json_response(
+                {"kind": "Status", "code": 504, "reason": "Timeout", "details": details}, status=504
+            )
         last = min(first + limit, len(self.sizes))
         await asyncio.sleep(self.seconds * (last - first))
         self.at_once += 1
@@ -211,6 +221,22 @@ async def test_a_list_whose_version_expires_goes_on_and_is_watched_from_its_firs
     async with serving(shelf) as api:
         with pytest.raises(dra_kube.Gone):
             await api.list_as(PODS, Pod)
+
+
+@pytest.mark.parametrize("read", [*READS.values(), lambda api: _rows(api)])
+async def test_a_list_that_is_ahead_of_the_watch_cache_waits_for_it_and_does_not_begin_anew(
+    read: Callable[[Api], Awaitable[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that begins anew is ahead again, for as long as others write more than the server takes in."""
+    monkeypatch.setattr(pages, "REFUSAL_PAUSE_SECONDS", 0.001)
+    shelf = Shelf([12_000] * 1_500, behind=3)
+    async with serving(shelf) as api:
+        assert await read(api) == _names(1_500)
+        assert sum(shelf.pages) in (1_500, 3_000), "rows are asked for without a limit first"
+        shelf.behind = 100
+        with pytest.raises(dra_kube.ServerError):
+            await read(api)
+        assert shelf.behind == 100 - MOST_REFUSED_PAGES
 
 
 async def test_rows_come_in_pages_only_if_all_are_too_many_for_one_answer() -> None:

@@ -19,6 +19,10 @@ not wait for the pages of a long list of objects.
 A list that takes longer than the API server keeps its version (five minutes) goes on with what the server offers
 instead: the rest as of now (https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks).
 The resourceVersion remains that of the first page, so that a watch from there brings all that the pages have missed.
+
+An API server whose watch cache is behind reads the first page from etcd, and refuses those that follow until the cache
+has come so far (504, ``ResourceVersionTooLarge``). A list that began anew would be ahead of the cache again, for as
+long as others write much. So the same page is asked for again.
 """
 
 from __future__ import annotations
@@ -28,12 +32,13 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from dra_api.codec import DecodeError, RawList, decode, raw_list
 
-from dra_kube.errors import AnswerTooLarge, Gone, NoAnswerInTime, Unreachable
+from dra_kube.errors import AnswerTooLarge, Gone, KubeError, NoAnswerInTime, ServerError, Unreachable
 
 from .connections import LARGEST_OBJECT_BYTES
 from .transport import Transport
@@ -49,6 +54,9 @@ MOST_PAGES: Final = 3
 LATE_SECONDS: Final = 10.0
 """A page of several objects may take this long, or a third of the client's limit for a request if that is less."""
 _GROWTH_FACTOR: Final = 4
+MOST_REFUSED_PAGES: Final = 15
+"""A page is asked for so often, each time after the server has waited three seconds for its watch cache."""
+REFUSAL_PAUSE_SECONDS: Final = 1.0
 
 
 _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -145,6 +153,31 @@ class _Form(NamedTuple, Generic[_Listed]):
     slots: asyncio.Semaphore
 
 
+@dataclass
+class _Progress:
+    """How far a list has come: ``token`` of its next page, and how often that was refused."""
+
+    listed: str
+    sizes: PageSizes
+    token: str = ""
+    refusals: int = 0
+    came_well: bool = True
+
+    def goes_on_after(self, error: KubeError) -> bool:
+        """Return whether a page that failed is asked for again, in fewer objects, later, or by another token."""
+        if isinstance(error, AnswerTooLarge | NoAnswerInTime):
+            self.came_well = False
+            shrink = self.sizes.too_large if isinstance(error, AnswerTooLarge) else self.sizes.late
+            return shrink(self.listed)
+        if not self.token:
+            return False
+        if isinstance(error, Gone):
+            self.token = error.continue_token
+            return bool(self.token)
+        self.refusals += 1
+        return isinstance(error, ServerError) and error.is_ahead_of_cache and self.refusals < MOST_REFUSED_PAGES
+
+
 class Pages:
     """The lists of one client."""
 
@@ -172,36 +205,26 @@ class Pages:
                 yield found
 
     async def _each(self, form: _Form[_Listed], path: str, selectors: Mapping[str, str]) -> AsyncGenerator[_Listed]:
-        listed, sizes = f"{path} {form.accept}", form.sizes
-        token, came_well = "", True
+        progress = _Progress(f"{path} {form.accept}", form.sizes)
         while True:
+            if progress.refusals:  # not while a page of another list waits for the slot
+                await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
             async with form.slots:
                 try:
-                    found = await self._page(form, listed, path, {**selectors, **continuing(token)})
-                except AnswerTooLarge:
-                    came_well = False
-                    if sizes.too_large(listed):
-                        continue
-                    raise
-                except NoAnswerInTime:
-                    came_well = False
-                    if sizes.late(listed):
-                        continue
-                    raise
-                except Gone as error:
-                    if not token or not error.continue_token:
+                    found = await self._page(form, progress.listed, path, {**selectors, **continuing(progress.token)})
+                except KubeError as error:
+                    if not progress.goes_on_after(error):
                         raise
-                    token = error.continue_token
                     continue
                 yield found
             follows = found.metadata.get("continue") or ""
             if not follows:
                 break
-            if follows == token:
+            if follows == progress.token:
                 raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
-            token = follows
-        if came_well:
-            sizes.came_well(listed)
+            progress.token, progress.refusals = follows, 0
+        if progress.came_well:
+            form.sizes.came_well(progress.listed)
 
     async def _page(self, form: _Form[_Listed], listed: str, path: str, query: Mapping[str, str]) -> _Listed:
         asked = form.sizes.asked(listed)
