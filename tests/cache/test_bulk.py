@@ -11,20 +11,27 @@ from dra_api.core import Namespace, Pod
 from dra_api.kueue import Workload, pod_count
 from dra_api.meta import Condition, Object
 from dra_api.references import classes_of
-from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
+from dra_api.resource import DeviceClass, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
-from dra_operator.cache import BulkLimits, ClaimTemplate, Cluster
+from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
 from dra_operator.scheduling.claims.usable import not_at_hand
-from dra_operator.scheduling.state import has_lost_selector, is_set_aside, is_workload_set_aside, pod_requests
+from dra_operator.scheduling.state import (
+    has_lost_selector,
+    has_more_claims,
+    is_set_aside,
+    is_workload_set_aside,
+    pod_requests,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 LIMITS = BulkLimits(short=1_000, whole=60_000, lent=10_000)
 GATE = "dra.kopf.dev/allocate"
+PLAIN = {"cel": {"expression": 'device.driver == "gpu.example.com"'}}
 
 
 def cluster(limits: BulkLimits | None = LIMITS) -> Cluster:
@@ -201,6 +208,68 @@ def test_a_pod_on_a_node_keeps_what_keeps_others_away_and_a_waiting_one_its_clai
     assert aside.spec.resource_claims == waiting.spec.resource_claims
     assert {it.name for it in aside.spec.scheduling_gates or ()} == {GATE, "gate-0"}
     assert pod_requests(aside) == pod_requests(waiting)
+
+
+def many_claims(name: str, count: int = 200, **spec: Any) -> Pod:
+    claims = [{"name": f"c{it}", "resourceClaimName": f"{name}-{it}-".ljust(253, "x")} for it in range(count)]
+    return pod(name, 0, resourceClaims=claims, **spec)
+
+
+def test_little_is_held_of_a_waiting_pod_of_very_many_claims_and_any_claim_may_be_its_own() -> None:
+    """Names need not be of claims that exist: thousands of such pods took hundreds of megabytes."""
+    made = cluster(BulkLimits(short=1_000, whole=0, lent=10_000))
+    waiting = many_claims("waiting")
+    made.apply(waiting)
+    (aside,) = made.pods
+    assert is_set_aside(aside)
+    assert has_more_claims(aside)
+    assert len(encode(aside)) < 1_500
+    assert pod_needs_work(made, aside), "it is read to see whether claims have to be made for it"
+    # A claim that the cache does not know to be its own wakes it.
+    last = (waiting.spec.resource_claims or ())[-1].resource_claim_name or ""
+    assert last not in {it.resource_claim_name for it in aside.spec.resource_claims or ()}
+    made.set_wake_conditions(aside.key, NONE)
+    assert Key("placement", aside.key) in made.apply(claim(last, 0))
+    assert Key("placement", aside.key) not in made.apply(claim(last, 0, namespace="other"))
+    # Its turn: read, held whole.
+    made.lend(waiting)
+    assert made.pods.get("ns/waiting") == waiting
+    assert made.pods_by_claim.keys(f"ns/{last}") == ("ns/waiting",)
+    # Its short form comes again, with all that is filed by it.
+    made.lend(pod("other", 12_000))
+    made.lend(pod("another", 12_000))
+    (again,) = (it for it in made.pods if it.key == "ns/waiting")
+    assert has_more_claims(again)
+    assert made.pods_by_claim.keys(f"ns/{last}") == ()
+
+
+def test_a_pod_with_a_node_keeps_its_claims_by_which_it_is_evicted() -> None:
+    made = cluster(BulkLimits(short=1_000, whole=0))
+    made.apply(many_claims("placed", nodeName="n"))
+    (kept,) = made.pods
+    assert len(kept.spec.resource_claims or ()) == 200
+    assert not has_more_claims(kept)
+
+
+def test_another_schedulers_pod_of_very_many_claims_may_want_and_have_any_device() -> None:
+    made = cluster(BulkLimits(short=1_000, whole=0))
+    made.apply(convert(DeviceClass, {"metadata": meta("gpu", "", 1), "spec": {"selectors": [PLAIN]}}))
+    assert not made.shared_drivers.is_shared("gpu.example.com")
+    theirs = many_claims("theirs", schedulerName="default-scheduler")
+    made.apply(theirs)
+    assert made.shared_drivers.is_shared("gpu.example.com")
+    result = {"driver": "nic.example.com", "pool": "p", "device": "d", "request": "req"}
+    last = (theirs.spec.resource_claims or ())[-1].resource_claim_name or ""
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": "theirs", "uid": "uid-theirs"}],
+    }
+    made.apply(claim(last, 0, status=status))
+    assert made.shared_drivers.is_shared("nic.example.com")
+    made.delete(Pod, "ns/theirs")
+    assert not made.shared_drivers.is_shared("gpu.example.com")
+    made.apply(claim(last, 0, version=2))
+    assert not made.shared_drivers.is_shared("nic.example.com")
 
 
 def test_workloads_that_wait_for_quota_leave_room_to_one_that_has_it() -> None:

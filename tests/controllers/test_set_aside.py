@@ -64,6 +64,54 @@ async def test_a_claim_is_made_from_the_whole_template(crowded: World, make: typ
     assert crowded.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
 
 
+async def test_pods_of_very_many_claims_get_all_of_them_though_few_are_kept(crowded: World, make: type[Make]) -> None:
+    """Half are made from a template, and the others come one by one while the pods wait."""
+    crowded.limits = BulkLimits(whole=0, lent=1)  # one pod at a time is held whole
+    crowded.furnish(devices=60)
+    crowded.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    names = {pod: [f"{pod}-{number:02d}-".ljust(200, "x") for number in range(10)] for pod in ("a", "b", "c")}
+    made = [{"name": f"made-{number}", "resourceClaimTemplateName": "tmpl"} for number in range(10)]
+    for pod, named in names.items():
+        crowded.api.add(
+            PODS, make.pod(pod, claims=[*made, *[{"name": it[:4], "resourceClaimName": it} for it in named]])
+        )
+    crowded.start()
+    async with crowded.running():
+        await crowded.quiet()
+        for number in reversed(range(10)):
+            for named in names.values():
+                crowded.api.add(RESOURCE_CLAIMS, make.claim(named[number]))
+                await crowded.quiet()
+    for pod in names:
+        found = crowded.api[PODS, f"ns/{pod}"]
+        assert len(found["status"]["resourceClaimStatuses"]) == 10
+        assert found["spec"].get("nodeName") == "node-0", found["status"]["conditions"]
+    assert len(crowded.api.of(RESOURCE_CLAIMS)) == 60
+    assert all(claim["status"]["reservedFor"] for claim in crowded.api.of(RESOURCE_CLAIMS))
+
+
+async def test_claims_are_made_for_another_schedulers_pod_though_few_are_kept(crowded: World, make: type[Make]) -> None:
+    """It is never held whole, as nothing places it here."""
+    crowded.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    entries = [{"name": f"{'made' * 10}-{number}", "resourceClaimTemplateName": "tmpl"} for number in range(150)]
+    crowded.api.add(PODS, make.pod("theirs", claims=entries, schedulerName="default-scheduler"))
+    await crowded.settle()
+    assert len(crowded.api[PODS, "ns/theirs"]["status"]["resourceClaimStatuses"]) == 150
+    assert len(crowded.api.of(RESOURCE_CLAIMS)) == 150
+    (kept,) = crowded.cluster.pods
+    assert len(kept.spec.resource_claims or ()) < 5
+
+
+async def test_a_pod_of_many_large_claims_gets_devices_for_all(crowded: World, make: type[Make]) -> None:
+    crowded.furnish(devices=20)
+    names = [f"claim-{number}-".ljust(200, "x") for number in range(20)]
+    for name in names:
+        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, name))
+    crowded.api.add(PODS, make.pod("pod", claims=[{"name": it[:8], "resourceClaimName": it} for it in names]))
+    await crowded.settle()
+    assert crowded.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+
+
 async def test_a_pod_runs_where_its_own_rules_want_it(crowded: World, make: type[Make]) -> None:
     crowded.furnish(nodes=3)
     values = ["node-2", *(f"absent-{it:06d}" for it in range(400))]

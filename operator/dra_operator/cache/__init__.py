@@ -5,7 +5,7 @@ from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
 from .cluster import SCHEDULER_NAME, Cluster
-from .index import by_entry, counting_claim, duplicates, is_in_use
+from .index import any_claim, by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
 from .key import (
     ANOTHER_WRITE,
@@ -28,7 +28,7 @@ from .key import (
     Wide,
 )
 from .loads import StorageView
-from .needs import is_unprotected
+from .needs import is_unprotected, pod_needs_work
 from .pools import incomplete_pools, pool_answer
 from .store import (
     BulkLimits,
@@ -70,6 +70,7 @@ __all__ = [
     "WakeConditions",
     "Weak",
     "Wide",
+    "any_claim",
     "by_entry",
     "check",
     "counting_claim",
@@ -79,6 +80,7 @@ __all__ = [
     "is_in_use",
     "is_unprotected",
     "newest_slices",
+    "pod_needs_work",
     "pool_answer",
     "revision",
     "violations",

@@ -98,6 +98,7 @@ class Cluster(ClusterState):
         inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)
         self.bulk = Bulk(limits, lambda pod: bool(self.node_of(pod))) if limits is not None else None
+        self.pods_aside = self.bulk.pods_aside if self.bulk is not None else frozenset()
         self.kept: Callable[[Object], Object] = without_bulk if self.bulk is None else self.bulk.kept
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[ObjectChange[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),

@@ -110,7 +110,8 @@ class SharedDrivers:
     def _is_among(self, wanted: Index[str], drivers: Set[str]) -> bool:
         """Goes through the classes that there are: pods may name others by the thousand."""
         # Over the classes that exist, not over those that are wanted: a tenant chooses how many of these there are.
-        known = (driver for name, driver in self._class_drivers.items() if wanted.has(name))
+        every = wanted.has(EVERY_CLASS)
+        known = (driver for name, driver in self._class_drivers.items() if every or wanted.has(name))
         return any(ANY_DRIVER in (driver, *drivers) or driver in drivers for driver in known)
 
     def namespaces(self) -> set[str]:
@@ -145,6 +146,8 @@ def driver_of(class_: DeviceClass) -> str:
 logger = logging.getLogger(__name__)
 
 SETTLED_SECONDS: Final = 10.0
+EVERY_CLASS: Final = "*"
+"""Stands for all classes, where it is not known which ones a pod wants. No class has this name."""
 """Seconds after which a scheduler that honours the taint has seen it, and its earlier decisions are written."""
 
 

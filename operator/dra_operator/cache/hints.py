@@ -39,6 +39,7 @@ from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.usage import AssumedAllocation
 
 from dra_operator.cache.devices import drivers_in
+from dra_operator.cache.index import any_claim
 from dra_operator.cache.key import NOTHING, WITH_GANG, Hint, Key, Keys, Weak, place, place_users, place_widely
 from dra_operator.cache.needs import claim_needs_work, group_needs_work, has_duplicates, may_need_work, pod_needs_work
 from dra_operator.cache.state import ClusterState
@@ -161,6 +162,8 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
         keys.append(Key("templates", owner.key))
     # A claim may have thousands of users, and anyone may change its annotations: only some changes concern them.
     users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
+    if cluster.pods_aside:  # there are none in nearly all clusters
+        users += _existing(cluster, cluster.pods_by_claim.keys(any_claim(key.partition("/")[0])))
     keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and may_need_work(cluster, pod))
     if new is None or _matters_to_users(old, new):
         keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)

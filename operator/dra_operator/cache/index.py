@@ -30,7 +30,7 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.store import ObjectChange, Store
-from dra_operator.scheduling.state import is_parked
+from dra_operator.scheduling.state import has_more_claims, is_parked
 
 V = TypeVar("V", bound=Hashable)
 _NONE: Final[frozenset[Any]] = frozenset()
@@ -137,8 +137,16 @@ def owner_id(namespace: str, uid: str) -> str:
 
 
 def claims_used(pod: Pod) -> Iterable[str]:
-    """The keys of the claims that the pod uses."""
-    return [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    """The keys of the claims that the pod uses; with ``any_claim`` if it uses more than are kept."""
+    keys = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    if pod.spec.node_selector and has_more_claims(pod):
+        keys.append(any_claim(pod.metadata.namespace))
+    return keys
+
+
+def any_claim(namespace: str) -> str:
+    """Return the key by which pods are filed of whose claims not all are kept: any of the namespace may be theirs."""
+    return f"{namespace}/"
 
 
 def templates_named(pod: Pod) -> Iterable[str]:
@@ -237,7 +245,7 @@ class PodGroupView:
             return self.has_active(key)
         # The group is gone, and its pods may still run with the devices.
         users = self._users_of(claim.key)
-        return any(pod.key in users for pod in self.active(key))
+        return any(pod.key in users or has_more_claims(pod) for pod in self.active(key))
 
 
 class Duplicates(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from dra_api.codec import DecodeError
@@ -18,11 +18,11 @@ from dra_api.references import (
 )
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
-from dra_operator.cache.devices import drivers_in
+from dra_operator.cache.devices import EVERY_CLASS, drivers_in
 from dra_operator.cache.index import claims_used
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
-from dra_operator.scheduling.state import GATED
+from dra_operator.scheduling.state import GATED, has_more_claims
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
@@ -44,6 +44,8 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         ahead = list(_templates_ahead(cluster, pod)) if is_waiting else []
         named = [class_ for template in ahead for class_ in classes_of(template)]
+        if is_waiting and has_more_claims(pod):
+            named.append(EVERY_CLASS)
         classes = (*cluster.classes_serving(pod).values(), *named) if is_waiting else ()
         # Filed beside claims of the same namespace and name: the prefix has a blank, which no claim's key has.
         key, own, is_queued = f"pod {pod.key}", cluster.own_devices, _is_queued(pod)
@@ -94,7 +96,7 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     key, visitors = claim.key, cluster.own_devices.visitors
     # Up to the first of theirs that is queued: a claim may have thousands of users.
     allocation, is_theirs, is_queued = claim.status.allocation, False, False
-    for user in cluster.pods_by_claim.keys(key):
+    for user in _users(cluster, claim):
         pod = cluster.pods.get(user)
         if pod is None or not _has_other_scheduler(cluster, pod) or pod_is_done(pod):
             continue
@@ -116,6 +118,18 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True
+
+
+def _users(cluster: ClusterState, claim: ResourceClaim) -> Iterable[str]:
+    """Return the keys of the pods that use the claim, as far as the cache says which these are."""
+    users = cluster.pods_by_claim.keys(claim.key)
+    if not cluster.pods_aside or not claim.status.reserved_for:
+        return users
+    # Of a pod that is set aside not all claims are kept, but whose they are is written in the claims.
+    namespace = claim.metadata.namespace
+    reserved = ((f"{namespace}/{it.name}", it.uid) for it in claim.status.reserved_for)
+    known = ((key, cluster.pods.get(key, uid)) for key, uid in reserved)
+    return (*users, *[key for key, pod in known if pod is not None and has_more_claims(pod)])
 
 
 def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:

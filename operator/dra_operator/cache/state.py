@@ -6,7 +6,7 @@ which keys a change concerns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Final
 
@@ -110,6 +110,8 @@ class ClusterState:
         self._own_devices = OwnDevices(inventory.territory, clock)
         self._late_sharing: list[tuple[_Note, Sequence[ObjectChange[Any]]]] = []
         self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
+        self.pods_aside: Set[str] = frozenset()
+        """Keys of pods that are set aside; not all claims of one of them may be known, see ``any_claim``."""
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
         self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""

@@ -8,6 +8,7 @@ term without requirements selects no node and stays as it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 
 
 RECORDED_CLAIMS = 10_000  # claims remembered whose record in a pod got no answer
+LARGE_PODS_AT_ONCE = 2  # pods that are read whole, of which each may have 1.4 MB
 UNANSWERED_PODS = 10_000  # pods remembered whose last write for placement got no answer
 
 
@@ -104,6 +106,7 @@ class PodWriter:
         self._unanswered: OrderedDict[str, Unanswered] = OrderedDict()
         self._fresh = Fresh()  # pods that just came, until their claims are recorded
         self._recorded: OrderedDict[tuple[str, str], None] = OrderedDict()  # UIDs of pods, and names of claims
+        self._large = asyncio.Semaphore(LARGE_PODS_AT_ONCE)
 
     def came(self, pod: Pod, raw: Object) -> None:
         """Keep what the watch sent of a pod that gets claims from templates, until they are recorded."""
@@ -146,6 +149,19 @@ class PodWriter:
             raw = await self._client.get(PODS, pod.metadata.name, pod.metadata.namespace)
         lend(pod_without_bulk(convert(Pod, raw)))
         self._took(raw)  # a newer version than the one that was set aside
+
+    async def whole(self, pod: Pod) -> Pod:
+        """Return the pod with all its claims, of which the cache has the first ones only. Raises PodVanished.
+
+        The answer is not put into the cache, where there is no room for it.
+        """
+        async with self._large:
+            with self._gone_if_not_found(pod):
+                raw = await self._client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+            found = convert(Pod, raw)
+        if found.metadata.uid != pod.metadata.uid:
+            raise PodChanged(f"pod {pod.key} was replaced by another one of the same name")
+        return found
 
     async def record_claims(self, pod: Pod, claims: Mapping[str, str]) -> Pod:
         """Write the names of generated claims, each under its entry of the pod (claim-controller.md 5.6).

@@ -43,7 +43,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound, Resource
 
-from dra_operator.cache import Source, Store, revision, without_bulk
+from dra_operator.cache import Source, Store, any_claim, revision, without_bulk
 from dra_operator.controllers import Control
 
 from .kind_table import Kinds
@@ -282,7 +282,8 @@ class LastLook:
         known = cluster.claims.get(key)
         if known is None or known.status.allocation is None:
             return key not in self._malformed_objects.partially_decoded
-        users = (cluster.pods.get(user) for user in cluster.pods_by_claim.keys(key))
+        keys = (key, any_claim(key.partition("/")[0])) if cluster.pods_aside else (key,)
+        users = (cluster.pods.get(user) for it in keys for user in cluster.pods_by_claim.keys(it))
         return any(
             pod is not None
             and pod.spec.scheduler_name != cluster.scheduler_name

@@ -103,7 +103,7 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
 
 SIZES = {"60 KB": 58_000, "6 KB": 6_000}
 """Too short to be cut down by themselves; it is their number that counts."""
-SORTS = ("claims", "pods", "templates", "used claims")
+SORTS = ("claims", "pods", "greedy pods", "templates", "used claims")
 CROWDS = tuple(f"{sort} of {size}" for size in SIZES for sort in SORTS)
 
 
@@ -128,6 +128,8 @@ async def crowd(tenant: Tenant, kind: str, number: int) -> None:
     name = f"{sort.replace(' ', '-')}-{number}"
     if sort == "pods":
         await tenant.pod(name, affinity=never_near(SIZES[size]))
+    elif sort == "greedy pods":
+        await tenant.pod(name, [f"{name}-{it:03d}-".ljust(253, "x") for it in range(SIZES[size] // 330)])
     elif sort == "templates":
         await tenant.template(name, tolerated(SIZES[size]))
     else:

@@ -69,13 +69,13 @@ from dra_api.scheduling import PodGroup
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 from msgspec import structs
 
-from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim, duplicates
+from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim, duplicates, pod_needs_work
 from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
 from dra_operator.controllers.metrics import ClaimMetrics
 from dra_operator.controllers.workers import tell
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, PodChanged, PodWriter, with_remedy
-from dra_operator.scheduling.state import bytes_of_large, has_gate, size_refusal
+from dra_operator.scheduling.state import bytes_of_large, has_gate, has_more_claims, size_refusal
 
 NAME_ATTEMPTS = 5
 """So many names are tried for a claim: objects of other owners may have the first ones."""
@@ -439,6 +439,10 @@ class ClaimGenerator:
         try:
             # Beside a kube-controller-manager only placement knows which of two claims counts: the one that it
             # allocated.
+            if has_more_claims(pod):
+                pod = await self._pods.whole(pod)
+                if not pod_needs_work(self._cluster, pod):
+                    return
             if ours or self._ours.templates:
                 pod = await self.repair.handle(pod)
             if self._ours.templates:

@@ -504,12 +504,16 @@ class SchedulingCycle:
 
     async def _read_whole(self, pod: Pod, obstacle: Obstacle) -> None:
         """Read what is set aside of the pod and its claims, and have the pod looked at again."""
-        for obj in self._cluster.set_aside(pod):
+        aside = self._cluster.set_aside(pod)
+        if aside and isinstance(aside[0], Pod):
+            await self._context.pods.read_whole(aside[0], self._cluster.lend)
+            # It may use claims that are not known before it is whole.
+            aside = self._cluster.set_aside(pod)
+        for obj in aside:
             # The next decision comes soon, so that these are still there then.
             if isinstance(obj, Pod):
-                await self._context.pods.read_whole(obj, self._cluster.lend)
-            else:
-                await self._context.claims.read_whole(obj, self._cluster.lend)
+                break  # its room was taken meanwhile
+            await self._context.claims.read_whole(obj, self._cluster.lend)
         if self._cluster.set_aside(pod):
             # Others were read meanwhile, or the claims of the pod are more than fit: without a pause they would be
             # read again and again.

@@ -6,6 +6,10 @@ hundred of them, which one user makes in a minute, would be more than the operat
 node are kept: name and UID, the room on its node, its labels and claims unless there are very many. Its rules keep no
 other pod away, and its host ports and volumes do not count.
 
+A pod that waits for a node may name thousands of claims that do not exist, and each name takes a kilobyte with all that
+is filed by it. Of such a pod that is set aside the first claims are kept, and a mark. It is read when claims may have
+to be made for it.
+
 A claim first loses the labels, annotations and owners that the operator does not look at, and the device status of
 drivers; labels and annotations go from ``BULKY_BYTES`` on, since a namespace may hold a hundred thousand claims. If the
 spec alone has more than ``LARGEST_OBJECT_BYTES``, its requests are kept by their names and classes: other schedulers
@@ -68,6 +72,11 @@ _NO_NODE: Final = "dra.kopf.dev/too-large"
 _SET_ASIDE: Final = "dra.kopf.dev/set-aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _ASIDE: Final = {_SET_ASIDE: "true"}
+_MORE_CLAIMS: Final = "dra.kopf.dev/more-claims"
+"""As ``_SET_ASIDE``: the pod uses more claims than are kept."""
+_FEW_CLAIMS: Final = 2
+_FEW_CLAIMS_BYTES: Final = SMALL_BYTES // 2
+"""Of the claims' names: of a pod that uses more of them ``_FEW_CLAIMS`` are kept."""
 _LONGEST_WORDS: Final = 500
 """Length to which a message is cut."""
 NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
@@ -114,9 +123,34 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
         if len(encode(placed)) <= 2 * SMALL_BYTES:
             return placed
     kept = _kept(short)
+    if not is_placed or pod.is_terminal:
+        kept = _with_few_claims(kept)
     if is_too_large(pod):
         return kept
-    return structs.replace(kept, spec=structs.replace(kept.spec, node_selector=_ASIDE))
+    selector = _ASIDE | ({_MORE_CLAIMS: "true"} if has_more_claims(kept) else {})
+    return structs.replace(kept, spec=structs.replace(kept.spec, node_selector=selector))
+
+
+def has_more_claims(pod: Pod) -> bool:
+    """Return whether the pod uses more claims than are kept."""
+    return _MORE_CLAIMS in (pod.spec.node_selector or {})
+
+
+def _with_few_claims(pod: Pod) -> Pod:
+    claims, statuses = pod.spec.resource_claims or (), pod.status.resource_claim_statuses or ()
+    if len(claims) <= _FEW_CLAIMS or len(encode((claims, statuses))) <= _FEW_CLAIMS_BYTES:
+        return pod
+    kept = claims[:_FEW_CLAIMS]
+    names = {it.name for it in kept}
+    return structs.replace(
+        pod,
+        spec=structs.replace(
+            pod.spec, resource_claims=kept, node_selector={**(pod.spec.node_selector or {}), _MORE_CLAIMS: "true"}
+        ),
+        status=structs.replace(
+            pod.status, resource_claim_statuses=tuple([it for it in statuses if it.name in names]) or None
+        ),
+    )
 
 
 def is_set_aside(obj: Pod | ResourceClaim) -> bool:
@@ -249,7 +283,7 @@ def _kept(pod: Pod) -> Pod:
             overhead=None,
             resource_claims=spec.resource_claims if has_few_claims else None,
             # Should any path try to place it all the same, no node matches.
-            node_selector={_NO_NODE: "true"},
+            node_selector={_NO_NODE: "true"} | ({_MORE_CLAIMS: "true"} if has_more_claims(pod) else {}),
             affinity=None,
             tolerations=None,
             topology_spread_constraints=None,
