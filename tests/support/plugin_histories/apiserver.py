@@ -9,7 +9,7 @@ of two states.
 from __future__ import annotations
 
 import asyncio
-import copy
+import marshal
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import copy_context
@@ -83,6 +83,12 @@ class Reader:
         return len(set(bare)) == len(bare) and known >= set(names) and set(bare) >= always - moves
 
 
+def copied(content: dict[str, Any]) -> dict[str, Any]:
+    """A copy of JSON, in a tenth of the time of ``copy.deepcopy``."""
+    copy: dict[str, Any] = marshal.loads(marshal.dumps(content))
+    return copy
+
+
 def shown_in(item: dict[str, Any]) -> tuple[str, ...]:
     """The devices of a slice."""
     return tuple(device["name"] + "!" * bool(device.get("taints")) for device in item["spec"].get("devices") or ())
@@ -141,7 +147,7 @@ class ApiServer:
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
         """Delete an object, if it is there."""
         if obj := self.objects.pop((resource.plural, namespace, name), None):
-            self._changed("DELETED", (resource.plural, namespace, name), copy.deepcopy(obj))
+            self._changed("DELETED", (resource.plural, namespace, name), copied(obj))
 
     def forget(self) -> None:
         """Watches have to list again."""
@@ -166,7 +172,7 @@ class ApiServer:
         if key[0] == RESOURCE_SLICES.plural:
             self._tell(f"    {event} {key[2]} {obj['spec']['pool']['generation']}: {' '.join(shown_in(obj))}")
             self.reader.looks(self.of(key[0]))
-        change = _Change(self._version, event, copy.deepcopy(obj))
+        change = _Change(self._version, event, copied(obj))
         self._history.append(change)
         for queue in self._watches:
             queue.put_nowait(change)
@@ -212,7 +218,7 @@ class ApiServer:
 
     def listed(self, plural: str, selectors: dict[str, str]) -> tuple[list[Json], str]:
         """Those that match, and as of which version."""
-        found = [copy.deepcopy(obj) for obj in self.of(plural) if _selected(obj, selectors)]
+        found = [copied(obj) for obj in self.of(plural) if _selected(obj, selectors)]
         return found, str(self._version)
 
     def created(self, resource: Resource, body: Json) -> Json:
@@ -225,7 +231,7 @@ class ApiServer:
         meta["uid"] = f"uid-{self._numbers}"
         self.reader.wrote(meta["name"])
         self._changed("ADDED", _key(resource, meta), body)
-        return copy.deepcopy(body)
+        return copied(body)
 
     def updated(self, resource: Resource, body: Json) -> Json:
         """The object, replaced. Raises NotFound, Conflict."""
@@ -234,7 +240,7 @@ class ApiServer:
             raise Conflict(409, "Conflict", "the object has been modified")
         self.reader.wrote(key[2])
         self._changed("MODIFIED", key, body)
-        return copy.deepcopy(body)
+        return copied(body)
 
     def deleted(self, resource: Resource, name: str, uid: str | None, version: str | None) -> None:
         """The object goes. Raises NotFound, Conflict."""
@@ -275,7 +281,7 @@ class Client:
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Any:
         key = (resource.plural, namespace or "", name)
-        return await self._ask(f"get {resource.plural} {name}", lambda: copy.deepcopy(self._server.found(key)))
+        return await self._ask(f"get {resource.plural} {name}", lambda: copied(self._server.found(key)))
 
     async def list(self, resource: Resource, **selectors: str) -> Any:
         return await self._ask(f"list {resource.plural}", lambda: self._server.listed(resource.plural, selectors))
@@ -287,11 +293,11 @@ class Client:
         yield [Change.of("LISTED", obj, resource) for obj in objects], version
 
     async def create(self, resource: Resource, body: Json) -> Any:
-        body = copy.deepcopy(body)
+        body = copied(body)
         return await self._write(f"create {resource.plural}", lambda: self._server.created(resource, body))
 
     async def update(self, resource: Resource, body: Json) -> Any:
-        body = copy.deepcopy(body)
+        body = copied(body)
         return await self._write(f"update {resource.plural}", lambda: self._server.updated(resource, body))
 
     async def delete(
@@ -317,7 +323,7 @@ class Client:
                 if isinstance(item, Exception):
                     raise item
                 if item.obj["kind"] == resource.kind and _selected(item.obj, selectors):
-                    yield [Change.of(item.event, copy.deepcopy(item.obj), resource)]
+                    yield [Change.of(item.event, copied(item.obj), resource)]
         finally:
             self._server.end_watch(queue)
 

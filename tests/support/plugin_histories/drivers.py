@@ -32,10 +32,11 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
-from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
+from dra_kubeletplugin.drivers.hostdev.config import Found, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.facts import Number
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
+from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from fake_host import FakeHost
 from history_kit.game import Weather
@@ -50,7 +51,7 @@ T = TypeVar("T")
 class RememberingHost(FakeHost):
     """Reads each file once until something has changed: a thorough look reads a hundred of them."""
 
-    known: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False)
+    known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False)
 
     def glob(self, pattern: str) -> list[str]:
         return list(self._once("glob", pattern, super().glob))
@@ -75,6 +76,18 @@ class RememberingHost(FakeHost):
             self.known[what, path] = read(path)
         found: T = self.known[what, path]
         return found
+
+
+def scanned(config: HostdevConfig, host: RememberingHost, before: Found) -> Found:
+    """What ``scan`` finds; on a host in which nothing has changed since, that of the last time, as a new look."""
+    key = "scan", str(id(config)), str(id(before.devices))
+    if key not in host.known:
+        found = scan(config, host, before)
+        if found.devices == before.devices:
+            found = replace(found, devices=before.devices)
+        host.known[key] = found, config, before.devices  # which keeps their ids
+    known: Found = host.known[key][0]
+    return replace(known)
 
 
 class Hardware:

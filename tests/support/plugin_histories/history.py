@@ -23,6 +23,7 @@ from history_kit.clock import VirtualLoop, in_no_time
 from history_kit.game import Game, Outcome, Weather
 
 from .apiserver import Client
+from .drivers import scanned
 from .judge import faults_of
 from .process import Killed, Process
 from .script import Script, script_of
@@ -128,6 +129,7 @@ def _in_place(stage: Stage) -> Iterator[None]:
             (plugin, "is_newest", stage.sockets.is_newest),
             (checkpoint, "BOOT_ID", stage.boot_id),
             (calls, "os", _Descriptors()),
+            (hotplug, "scan", scanned),
         ):
             stack.enter_context(mock.patch.object(owner, name, instead))
         stack.enter_context(stage.disk.watched())

@@ -65,6 +65,9 @@ class Judge:
         self._others: dict[str, tuple[int, int, int]] = {}
         self._stale: dict[str, float] = {}
         self._gone: dict[str, float] = {}
+        self._paths: dict[str, Path] = {}
+        self._contents: dict[str, tuple[tuple[int, int, int], list[tuple[str, Given]]]] = {}
+        """By name of a CDI file, what it gave when it was read last; most looks find it unchanged."""
         self.plugin_is_well: Callable[[], bool] = lambda: False
         """Whether nothing keeps the plugin from following the hardware."""
         self.server_is_well: Callable[[], bool] = lambda: False
@@ -204,7 +207,7 @@ class Judge:
                 continue
             if uid in self._anew:
                 continue
-            for given in dict(_read(path)).values():
+            for given in dict(self._content(path)).values():
                 if given.devices - set(claim.devices):
                     self.find(f"the CDI files of {uid} give {sorted(given.devices)}, it has {claim.devices}")
                 had = {node for device in given.devices for node in self._hardware.had.get(device, ())}
@@ -272,7 +275,7 @@ class Judge:
     def files(self) -> list[Path]:
         """The CDI files of the driver."""
         names = (name for name in os.listdir(self._cdi) if name.startswith(f"{NAME}-") and name not in OTHERS)
-        return [self._cdi / name for name in sorted(names)]
+        return [self._paths.setdefault(name, self._cdi / name) for name in sorted(names)]
 
     def uid_of(self, path: Path) -> str:
         """The claim that a file is about: uids are between the driver's name and the request."""
@@ -281,7 +284,14 @@ class Judge:
     def _given(self, uid: str) -> Iterator[tuple[str, Given]]:
         for path in self.files():
             if self.uid_of(path) == uid:
-                yield from _read(path)
+                yield from self._content(path)
+
+    def _content(self, path: Path) -> list[tuple[str, Given]]:
+        """What a file gives, which is read again if it has changed."""
+        identity = _identity(path)
+        if path.name not in self._contents or self._contents[path.name][0] != identity:
+            self._contents[path.name] = identity, list(_read(path))
+        return self._contents[path.name][1]
 
 
 def _claim_in(path: Path) -> Claim:
