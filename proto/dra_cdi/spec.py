@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -91,57 +91,38 @@ class CdiSpec(Part, frozen=True):
         if VERSIONS.index(version) < VERSIONS.index(least):
             raise CdiError(f"cdiVersion {self.cdi_version} lacks what the file uses: declare {least} or newer")
 
-    def all_edits(self) -> list[ContainerEdits]:
-        """Those of the file, then those of each device."""
-        edits = [self.container_edits] if self.container_edits else []
-        return edits + [device.container_edits for device in self.devices]
-
 
 def minimum_version(spec: CdiSpec) -> str:
     """The oldest version that has all that the file uses."""
-    return next((version for version, needed in _NEEDED if needed(spec)), VERSIONS[0])
+    # 0.8.0 and 1.0.0 brought nothing that a file can use. Versions of one digit each compare as texts do.
+    least = VERSIONS[0]
+    if spec.annotations or "." in spec.kind.partition("/")[2]:
+        least = "0.6.0"
+    if spec.container_edits:
+        least = max(least, _needed_by(spec.container_edits))
+    for device in spec.devices:
+        if device.annotations:
+            least = max(least, "0.6.0")
+        elif device.name[0].isdigit():
+            least = max(least, "0.5.0")
+        least = max(least, _needed_by(device.container_edits))
+    return least
 
 
-def _needs_1_1_0(spec: CdiSpec) -> bool:
-    """Network devices; schemata and monitoring of Intel RDT."""
-    return any(
-        edits.net_devices
-        or (edits.intel_rdt and (edits.intel_rdt.schemata is not None or edits.intel_rdt.enable_monitoring))
-        for edits in spec.all_edits()
-    )
-
-
-def _needs_0_7_0(spec: CdiSpec) -> bool:
-    """Intel RDT, groups."""
-    return any(edits.intel_rdt or edits.additional_gids for edits in spec.all_edits())
-
-
-def _needs_0_6_0(spec: CdiSpec) -> bool:
-    """Annotations; a dot in the class."""
-    annotated = spec.annotations or any(device.annotations for device in spec.devices)
-    return bool(annotated) or "." in spec.kind.partition("/")[2]
-
-
-def _needs_0_5_0(spec: CdiSpec) -> bool:
-    """A device name that starts with a digit; a device node elsewhere on the host."""
-    return any(device.name[0].isdigit() for device in spec.devices) or any(
-        node.host_path for edits in spec.all_edits() for node in edits.device_nodes
-    )
-
-
-def _needs_0_4_0(spec: CdiSpec) -> bool:
-    """The type of a mount."""
-    return any(mount.type for edits in spec.all_edits() for mount in edits.mounts)
-
-
-_NEEDED: Final[tuple[tuple[str, Callable[[CdiSpec], bool]], ...]] = (
-    ("1.1.0", _needs_1_1_0),
-    ("0.7.0", _needs_0_7_0),
-    ("0.6.0", _needs_0_6_0),
-    ("0.5.0", _needs_0_5_0),
-    ("0.4.0", _needs_0_4_0),
-)
-"""Newest first. 0.8.0 and 1.0.0 brought nothing that a file can use."""
+def _needed_by(edits: ContainerEdits) -> str:
+    """The oldest version that has these edits."""
+    rdt = edits.intel_rdt
+    if edits.net_devices or (rdt and (rdt.schemata is not None or rdt.enable_monitoring)):
+        return "1.1.0"
+    if rdt or edits.additional_gids:
+        return "0.7.0"
+    for node in edits.device_nodes:
+        if node.host_path:
+            return "0.5.0"
+    for mount in edits.mounts:
+        if mount.type:
+            return "0.4.0"
+    return VERSIONS[0]
 
 
 _PLACE = re.compile(r"(?P<message>.*) - at `\$\.?(?P<path>.*)`", re.DOTALL)
