@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,21 @@ def test_a_failed_write_leaves_nothing_behind(cdi: CdiFolder) -> None:
     assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-uid-1-a.json"]
     with pytest.raises(CdiError, match="cannot remove the CDI file"):
         cdi.remove("uid-1")
+
+
+@pytest.mark.parametrize("ask", [lambda cdi: cdi.remove("uid-1"), lambda cdi: cdi.sweep(keep=()), CdiFolder.create])
+def test_a_process_without_descriptors_gets_an_error_that_names_the_folder(
+    ask: Callable[[CdiFolder], object], cdi: CdiFolder
+) -> None:
+    cdi.write("uid-1", "a", EDITS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(CdiError, match=rf"cannot read the CDI folder {cdi.folder}: .*Too many open files"):
+            ask(cdi)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-uid-1-a.json"]
 
 
 REFUSED: dict[str, tuple[ContainerEdits, str]] = {

@@ -9,12 +9,11 @@ files of ``gpu-nic`` are not taken for those of ``gpu``.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +48,7 @@ class CdiFolder:
         """Make the folder if it is missing, and remove what a process that was killed left half written."""
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            for path in self._hidden():
+            for path in self._paths((f".{self._driver}=", ".tmp")):
                 if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     path.unlink()
         except FileNotFoundError:
@@ -80,13 +79,9 @@ class CdiFolder:
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
         return f"{self._kind}={name}"
 
-    def files(self, claim_uid: str) -> list[Path]:
-        """Return the whole files of a claim."""
-        return sorted(self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json"))
-
     def remove(self, claim_uid: str) -> bool:
         """Remove all files of a claim, half written ones as well; False if there were none."""
-        found = [*self.files(claim_uid), *self._hidden(f"{claim_uid}-")]
+        found = self._paths((self._prefix(claim_uid), ".json"), (f".{self._driver}={claim_uid}-", ".tmp"))
         for path in found:
             self._unlink(path)
         return bool(found)
@@ -97,15 +92,22 @@ class CdiFolder:
         No other instance of the driver may be writing meanwhile.
         """
         kept = tuple(self._prefix(uid) for uid in keep)
-        for path in self.folder.glob(f"{glob.escape(self._driver)}-*.json"):
-            if not path.name.startswith(kept) and self._is_ours(path):
+        hidden = f".{self._driver}="
+        for path in self._paths((f"{self._driver}-", ".json"), (hidden, ".tmp")):
+            if path.name.startswith(hidden) or (not path.name.startswith(kept) and self._is_ours(path)):
                 self._unlink(path)
-        for path in self._hidden():
-            self._unlink(path)
 
-    def _hidden(self, claim: str = "") -> Iterator[Path]:
-        """The files of this driver that are not whole yet: all, or those of a claim."""
-        return self.folder.glob(f".{glob.escape(self._driver)}={claim}*.tmp")
+    def _paths(self, *forms: tuple[str, str]) -> list[Path]:
+        """Return the files whose names begin and end in one of these forms; none if the folder is missing."""
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CdiError(f"cannot read the CDI folder {self.folder}: {error}") from error
+        # The folder may have the files of 1,000 claims: it is read once, and most names fail the first comparison.
+        found = {name for begin, end in forms for name in names if name.startswith(begin) and name.endswith(end)}
+        return [self.folder / name for name in sorted(found)]
 
     def _is_ours(self, path: Path) -> bool:
         """Whether the kind is this driver's; the name may be that of a driver whose name begins like this one's."""
