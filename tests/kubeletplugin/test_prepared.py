@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -796,7 +797,12 @@ def _into_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("damage", [_linked_to_itself, _into_a_pipe])
+def _into_a_socket(path: Path) -> None:
+    path.unlink()
+    os.mknod(path, stat.S_IFSOCK)  # one that is bound has a short path
+
+
+@pytest.mark.parametrize("damage", [_linked_to_itself, _into_a_pipe, _into_a_folder, _into_a_socket])
 async def test_what_stands_in_place_of_a_record_frees_no_device_and_goes_with_its_claim(
     node: NodeWorld, damage: Callable[[Path], None]
 ) -> None:
@@ -810,6 +816,36 @@ async def test_what_stands_in_place_of_a_record_frees_no_device_and_goes_with_it
     assert await node.prepared.unprepare(ref("a")) is None
     assert path.name not in [each.name for each in path.parent.iterdir()]
     await prepared(node, allocated("b", "p/gpu-0"))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".held"])
+@pytest.mark.parametrize("damage", [_linked_to_itself, _into_a_pipe, _into_a_folder, _into_a_socket])
+async def test_what_stands_in_place_of_a_record_takes_no_descriptors(
+    node: NodeWorld, damage: Callable[[Path], None], suffix: str
+) -> None:
+    """A folder took one at each look: after a thousand the plugin could not read anything any more."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    await prepared(node, allocated("b", "p/gpu-1"))
+    damage(node.root / f"claims/uid-of-a{suffix}")
+    node.start()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        await node.prepared.tidy(sweep=True)
+        node.prepared.claims()
+        await node.prepared.prepare_again(["uid-of-a", "uid-of-b"])
+    assert os.listdir("/proc/self/fd") == before
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert [path.name for path in (node.root / "claims").glob("uid-of-a*")] == []
+
+
+async def test_a_folder_in_place_of_a_record_that_is_not_empty_is_named(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims/uid-of-a.json"
+    _into_a_folder(path)
+    (path / "of somebody").write_text("")
+    error = await node.prepared.unprepare(ref("a"))
+    assert f"cannot remove the checkpoint {path}: [Errno 39] Directory not empty" in str(error)
+    assert (path / "of somebody").exists()
 
 
 async def test_a_file_in_place_of_the_metadata_keeps_no_claim_from_being_unprepared(node: NodeWorld) -> None:

@@ -205,15 +205,11 @@ class ClaimRecords:
         """Return the record of a claim, or None if there is none, or a damaged one of an earlier boot."""
         path = self.path(uid)
         try:
-            # Neither a link, which may lead anywhere, nor a pipe, which would block the plugin.
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
-                    raise CheckpointCorrupted(path, "it is no regular file")
-                unwritten = self._unwritten.get(uid)
-                if unwritten and unwritten.version == _version(found):
-                    return unwritten.record
-                return _decoded(path, file.read(_LARGEST_RECORD_BYTES + 1))
+            version, content = _read(path)
+            unwritten = self._unwritten.get(uid)
+            if unwritten and unwritten.version == version:
+                return unwritten.record
+            return _decoded(path, content)
         except FileNotFoundError:
             return self.read(uid) if self._made_again() else None
         except CheckpointNewer:
@@ -315,7 +311,7 @@ class ClaimRecords:
             with self._changing(uid):
                 for file in (path, self._held_path(uid)):  # the second alone says nothing
                     if os.path.lexists(file):  # a disk that is read-only refuses to remove what is not there
-                        file.unlink(missing_ok=True)
+                        _remove(file)
                 self._unwritten.pop(uid, None)
                 self._known.pop(path.name, None)
                 self._sync_folder()
@@ -503,13 +499,37 @@ def boot_time() -> float | None:
     return float(found[1]) if found else None
 
 
+def _read(path: Path) -> tuple[tuple[int, int, int], bytes]:
+    """Return the version and the content of a file, cut off beyond the largest size.
+
+    Raises OSError, and CheckpointCorrupted for what is no file.
+    """
+    # Neither a link, which may lead anywhere, nor a pipe, which would block the plugin.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointCorrupted(path, "it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:  # ``open`` leaves that of a folder open
+            return _version(found), file.read(_LARGEST_RECORD_BYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
 def _content(path: Path) -> bytes | None:
     """Return the content of a small file, or None if it cannot be read."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(_LARGEST_RECORD_BYTES)
-    except OSError:
+        return _read(path)[1]
+    except (OSError, CheckpointCorrupted):
         return None
+
+
+def _remove(path: Path) -> None:
+    """Remove what has the name of a file, also an empty folder. Raises OSError."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        path.rmdir()
 
 
 def _is_record(name: str) -> bool:

@@ -250,7 +250,7 @@ class Judge:
         return {node for given in dict(self._given(uid)).values() for node in given.nodes}
 
     def tear(self, path: Path, how: str) -> None:
-        """A record loses its end, or a link to itself or a pipe is in its place."""
+        """A record loses its end, or a link to itself, a pipe or a folder is in its place."""
         if not path.is_file():
             return  # it was torn before
         with suppress(ValueError):
@@ -261,6 +261,8 @@ class Judge:
         path.unlink()
         if how == "link":
             path.symlink_to(path)
+        elif how == "folder":
+            path.mkdir()
         else:
             os.mkfifo(path)
 

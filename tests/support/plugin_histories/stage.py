@@ -334,7 +334,7 @@ class Stage:
         """One record is torn, or replaced by what is no file."""
         records = sorted((self._root / "data" / "claims").glob("[!.]*.json"))
         if records:
-            how = ("end", "end", "link", "pipe")[int(step.number * 1e6) % 4]
+            how = ("end", "end", "link", "pipe", "folder")[int(step.number * 1e6) % 5]
             self.judge.tear(records[int(step.number * len(records))], how)
 
     def disturb(self, step: Step, folders: set[str]) -> None:
