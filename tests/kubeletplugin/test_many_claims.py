@@ -16,8 +16,9 @@ from dra_kubeletplugin import ClaimError, DeviceInUse, HostPartInUse, PreparedDe
 from dra_kubeletplugin.claims.calls import Turns
 from dra_kubeletplugin.claims.conflicts import Conflicts
 from dra_kubeletplugin.errors import CountersInUse
-from dra_kubeletplugin.files import checkpoint
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, Remainder, boot_id
+from dra_kubeletplugin.files import checkpoint, claim_record
+from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
+from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice, Remainder
 from dra_kubeletplugin.slices import PoolCounters
 from msgspec.structs import replace as with_fields
 from node_world import NodeWorld, allocated, ref
@@ -53,7 +54,7 @@ async def test_a_call_looks_at_each_claim_a_few_times(tmp_path: Path, has_locks:
     node.driver.answer = lambda given: [replace(each, owns=(f"/dev/{each.device}",)) for each in given]
     with (
         mock.patch.object(checkpoint, "_version", side_effect=checkpoint._version) as looked_at,
-        mock.patch.object(checkpoint, "_decoded", side_effect=checkpoint._decoded) as decoded,
+        mock.patch.object(checkpoint, "decoded", side_effect=claim_record.decoded) as decoded,
         mock.patch.object(Remainder, "of", side_effect=Remainder.of) as listed,
     ):
         results = await in_turn(turns, node, *new)

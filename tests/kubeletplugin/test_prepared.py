@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -38,7 +39,8 @@ from dra_kubeletplugin import (
     device,
 )
 from dra_kubeletplugin.claims.conflicts import fingerprint
-from dra_kubeletplugin.files.checkpoint import FORMAT_VERSION, ClaimRecord, ClaimRecords
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.claim_record import FORMAT_VERSION, ClaimRecord
 from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.slices.desired_pool import DesiredPool
 from hypothesis import given, settings
@@ -454,6 +456,45 @@ async def test_no_changed_byte_of_a_record_frees_its_device(node: NodeWorld) -> 
     await prepared(node, allocated("b", "p/gpu-3"))
 
 
+async def test_no_changed_byte_of_a_record_keeps_its_claim_from_being_unprepared(node: NodeWorld) -> None:
+    """One made of it a record of a newer version, which is kept for that."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    for at, bit in itertools.product(range(path.read_bytes().index(b"checksum")), range(8)):
+        await prepared(node, allocated("a", "p/gpu-0"))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        node.start()
+        assert await node.prepared.unprepare(ref("a")) is None, (at, bit)
+
+
+async def test_no_changed_byte_of_a_newer_versions_record_frees_its_device(node: NodeWorld) -> None:
+    """Its checksum was not looked at: another device, or another boot, was believed."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    _edit(lambda content: content.update(format=9, readableFrom=9))(path)
+    whole = path.read_bytes()
+    for at in range(whole.index(b"checksum"), len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        node.start()
+        assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse), at
+
+
+async def test_a_second_file_of_a_version_to_come_may_have_more_fields(node: NodeWorld) -> None:
+    """It counted as damaged: nothing told which device is in use, and all others were refused."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.held"
+    content = json.loads(path.read_text())
+    content["rest"]["mood"] = "good"
+    del content["checksum"]
+    content["checksum"] = zlib.crc32(_text(content).encode())
+    path.write_text(_text(content))
+    path.with_suffix(".json").write_bytes(b"{")
+    node.start()
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
+    await prepared(node, allocated("b", "p/gpu-3"))
+
+
 @pytest.mark.parametrize("damage", [b"", b"\0" * 512, b'{"uid":"uid-of-a","bootId":"x","holds":[],"checksum":1}'])
 async def test_a_device_is_in_doubt_when_nothing_tells_what_a_damaged_record_holds(
     node: NodeWorld, damage: bytes
@@ -506,8 +547,8 @@ async def test_a_damaged_record_keeps_its_device_by_a_second_file_of_a_former_ve
     content = json.loads(path.read_bytes())
     del content["checksum"]
     content["rest"]["owned"] = list(content["rest"]["owned"])
-    content["checksum"] = zlib.crc32(json.dumps(content, separators=(",", ":")).encode())
-    path.write_text(json.dumps(content))
+    content["checksum"] = zlib.crc32(_text(content).encode())
+    path.write_text(_text(content))
     node.start()
     node.driver.answer = owning
     assert isinstance(await refused(node, allocated("b", "p/gpu-0")), DeviceInUse)
@@ -705,9 +746,13 @@ def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object
     def edit(path: Path) -> None:
         content = json.loads(path.read_text())
         change(content)
-        path.write_text(json.dumps(content))
+        path.write_text(_text(content))
 
     return edit
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"))
 
 
 DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
@@ -901,6 +946,7 @@ async def test_a_record_that_cannot_be_read_for_a_while_refuses_all_claims(
 NEWER: list[tuple[str, dict[str, Any], list[str]]] = [
     ("that says what it holds", {}, ["gpu-0"]),
     ("of which nothing is understood", {"record": "v9"}, ["gpu-0", "gpu-3"]),
+    ("that does not say of which boot", {"record": {}, "checksum": zlib.crc32(b"{}")}, ["gpu-0", "gpu-3"]),
 ]
 
 
@@ -929,7 +975,7 @@ async def test_what_a_newer_version_prepared_is_kept_for_it(
 
 async def test_a_version_to_come_may_add_fields(node: NodeWorld) -> None:
     def later(content: dict[str, Any]) -> None:
-        text = json.dumps({**content["record"], "mood": "good"}, separators=(",", ":"))
+        text = _text({**content["record"], "mood": "good"})
         content |= {
             "format": FORMAT_VERSION + 1,
             "checksum": zlib.crc32(text.encode()),
@@ -941,7 +987,7 @@ async def test_a_version_to_come_may_add_fields(node: NodeWorld) -> None:
     path = node.root / "claims" / "uid-of-a.json"
     content = json.loads(path.read_text())
     later(content)
-    path.write_text(json.dumps(content, separators=(",", ":")))
+    path.write_text(_text(content))
     node.start()
     assert await prepared(node, allocated("a", "p/gpu-0")) == first
     assert node.driver.calls == []

@@ -14,8 +14,9 @@ from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, boot_id
+from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice
 from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.testing import allocated_claim
 from dra_kubeletplugin.testing.api import Json

@@ -43,7 +43,8 @@ from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice, results_for
 from dra_kubeletplugin.errors import CountersInUse, DeviceInUse, HostPartInUse
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, ClaimRecords, HeldDevice, Remainder
+from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice, Remainder
 from dra_kubeletplugin.slices import PoolCounters
 
 from .holders import Holders

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from dra_kubeletplugin.files.checkpoint import ClaimRecord, HeldDevice, Remainder
+from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice, Remainder
 from dra_kubeletplugin.slices import PoolCounters
 
 _List = dict[tuple[str, ...], dict[Hashable, dict[str, HeldDevice | None]]]

@@ -1,21 +1,19 @@
 """What is prepared on this node, in one file per claim: ``<data directory>/claims/<claim uid>.json``.
 
 A record says which allocation was prepared, how it was answered, and how far the work is (``phase``). It is the only
-memory of prepared claims: a restarted plugin, and the other instance of a rolling update, read the same files.
+memory of prepared claims: a restarted plugin, and the other instance of a rolling update, read the same files, whose
+text is that of ``claim_record.py``.
 
 - A file is replaced in one step, and carries a checksum. A torn or edited file, one on a bad sector, or a folder in its
   place is an error of its own claim only. A file whose name is no uid is about no claim.
 - ``boot_id`` says when: after a reboot devices have lost what was done to them, and a record of an earlier boot is
   no longer an answer.
-- ``format`` counts the versions of the file, and ``readableFrom`` is the oldest version that understands it. New
-  fields leave ``readableFrom`` alone, so that a driver can be rolled back; older readers ignore them.
 - A record that finds no room on the disk can be kept in memory instead, as long as its file does not change. Only this
   process knows it then.
-- Every format has ``record`` with ``bootId`` and ``holds`` as they are here: who cannot read the rest knows at least
-  which devices are not to be given to others.
-- The same two stand a second time, in ``<claim uid>.held``, with the parts of the host that the devices own or owned:
-  a damaged record frees no device. That file is written before the record that needs it, and only read when the record
-  cannot be. Where neither can be read, the claim may hold any device.
+- A record of a newer version is left to that, and frees no device.
+- Nor does a damaged record: what it holds stands a second time, in ``<claim uid>.held``. That file is written before
+  the record that needs it, and only read when the record cannot be. Where neither can be read, the claim may hold any
+  device.
 - A damaged record of an earlier boot counts as absent, since nothing of it is prepared any more: a power failure
   empties files that were not flushed. Its second file tells the boot; without that, the time of the file does. The
   clock may have been set since the boot, so that a time shortly before it decides for empty files only.
@@ -30,23 +28,28 @@ import re
 import shutil
 import stat
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from dra_kubeletplugin.driver import ClaimRef, PreparedDevice
 from dra_kubeletplugin.errors import CheckpointCorrupted, CheckpointNewer, ClaimError
+
+from .claim_record import (
+    LARGEST_RECORD_BYTES,
+    ClaimRecord,
+    Remainder,
+    decoded,
+    decoded_rest,
+    encoded,
+    encoded_rest,
+    rest_of_newer,
+)
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-
-_LARGEST_RECORD_BYTES = 16 * 2**20
-"""Bytes of a file. A device takes about 500, a claim has at most 32."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PROC_STAT = Path("/proc/stat")
 _CLOCK_ADJUSTMENT_SECONDS = 60.0
@@ -57,126 +60,6 @@ _LASTING = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
 """Errors of reading one file that stay: a bad sector; a folder, a link or a socket in its place. Others, such as too
 many open files, may concern all files and pass; to go on without records then would give devices away that are in
 use."""
-
-Phase = Literal["preparing", "prepared", "unpreparing"]
-
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    pass
-
-
-class HeldDevice(_Part, frozen=True):
-    """A device of an allocation: a share of it with ``share_id``, only watched with ``admin_access``.
-
-    ``draws`` are the counters that it draws from its pool, by set and name, as it was published when the claim was
-    prepared: they stay drawn while the claim is prepared, however the device is published since.
-    """
-
-    pool: str
-    device: str
-    share_id: str | None = None
-    admin_access: bool = False
-    draws: dict[str, dict[str, str]] = {}  # msgspec copies defaults
-
-
-class ClaimRecord(_Part, frozen=True):
-    """One claim. ``devices`` is what the driver answered, known in the phase ``prepared``.
-
-    In the phase ``preparing`` it has devices if their files were withdrawn, or are not written yet. ``allocated`` is
-    the driver's own part of the claim, as JSON. ``pod_claim_name`` is the pod's name for a claim made from a template.
-    ``generations`` counts, by request, how often the metadata of its devices were changed since. ``had`` is what its
-    devices owned since this boot and own no more: containers that run may still use it. ``given`` tells whether the
-    claim was prepared since this boot, so that there may be such containers. ``unanswered`` is true until the answer of
-    its first call is on its way: the call may be given up, or this process killed, before a kubelet has it. ``node`` is
-    the name of the node then.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    boot_id: str
-    fingerprint: str
-    phase: Phase
-    holds: tuple[HeldDevice, ...] = ()
-    devices: tuple[PreparedDevice, ...] = ()
-    pod_claim_name: str = ""
-    generations: dict[str, int] = {}  # msgspec copies defaults
-    allocated: str = ""
-    had: tuple[str, ...] = ()
-    given: bool = False
-    unanswered: bool = False
-    node: str = ""
-
-    @property
-    def was_given(self) -> bool:
-        """Whether a kubelet has what was prepared; versions without the field only say so as long as it is."""
-        return not self.unanswered and (self.given or self.phase == "prepared")
-
-    def exclusive(self) -> Iterator[PreparedDevice]:
-        """Yield the devices, without those that an administrator only watches."""
-        watched = {(held.pool, held.device, held.share_id) for held in self.holds if held.admin_access}
-        return (device for device in self.devices if (device.pool, device.device, device.share_id) not in watched)
-
-    def owned(self) -> set[str]:
-        """Return the parts of the host that belong to the claim's devices alone."""
-        return {part for device in self.exclusive() for part in device.owns}
-
-    @property
-    def ref(self) -> ClaimRef:
-        """The claim, with what was prepared for it."""
-        return ClaimRef(self.namespace, self.name, self.uid, self.devices)
-
-
-class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The known part of a damaged or ``newer`` record. It may hold any device if ``holds`` is None.
-
-    ``owned`` are the parts of the host that its devices own, with the pool and the name of the device: another share of
-    that device owns them as well. ``had`` is what they owned before. Files of former versions have both in ``owned``,
-    without the devices.
-    """
-
-    boot_id: str = ""
-    holds: tuple[HeldDevice, ...] | None = None
-    owned: dict[str, tuple[str, str]] | tuple[str, ...] = {}  # msgspec copies defaults
-    had: tuple[str, ...] = ()
-    newer: bool = False
-    node: str = ""
-
-    @classmethod
-    def of(cls, record: ClaimRecord) -> Remainder:
-        """Return what others have to know of a claim."""
-        owned = {part: (device.pool, device.device) for device in record.exclusive() for part in device.owns}
-        return cls(record.boot_id, record.holds, owned, tuple(sorted(record.had)), node=record.node)
-
-
-class _NewerFile(msgspec.Struct, frozen=True):
-    record: Remainder
-
-
-class _HeldFile(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """``<claim uid>.held``; the ``checksum`` is that of the other fields."""
-
-    uid: str
-    rest: Remainder
-    checksum: int = 0
-
-    @classmethod
-    def of(cls, record: ClaimRecord) -> _HeldFile:
-        """Return the file that belongs to a record."""
-        held = cls(record.uid, Remainder.of(record))
-        return msgspec.structs.replace(held, checksum=zlib.crc32(msgspec.json.encode(held)))
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether the checksum is right."""
-        return self.checksum == zlib.crc32(msgspec.json.encode(msgspec.structs.replace(self, checksum=0)))
-
-
-class _File(_Part, frozen=True):
-    format: int
-    readable_from: int
-    checksum: int
-    record: msgspec.Raw
 
 
 class _Known(NamedTuple):
@@ -209,7 +92,7 @@ class ClaimRecords:
             unwritten = self._unwritten.get(uid)
             if unwritten and unwritten.version == version:
                 return unwritten.record
-            return _decoded(path, content)
+            return decoded(path, content)
         except FileNotFoundError:
             return self.read(uid) if self._made_again() else None
         except CheckpointNewer:
@@ -233,7 +116,7 @@ class ClaimRecords:
             self._made_again()
             with self._changing(record.uid):
                 self._write_held(record)
-                self._known[path.name] = _Known(self._replace(path, _encoded(record), durable=durable), record)
+                self._known[path.name] = _Known(self._replace(path, encoded(record), durable=durable), record)
                 self._unwritten.pop(record.uid, None)
                 if durable:
                     self._sync_folder()
@@ -273,7 +156,7 @@ class ClaimRecords:
             raise ClaimError(f"cannot write {self._held_path(record.uid)}: {error}") from error
 
     def _write_held(self, record: ClaimRecord) -> None:
-        held = msgspec.json.encode(_HeldFile.of(record))
+        held = encoded_rest(record)
         if _content(self._held_path(record.uid)) != held:
             # Not flushed: after a power failure the boot is another one, and this says nothing of that.
             self._replace(self._held_path(record.uid), held, durable=False)
@@ -382,7 +265,8 @@ class ClaimRecords:
             return _Known(version, self.read(name.removesuffix(".json")))
         except CheckpointNewer as error:
             on_corrupted(error)
-            return _Known(version, None, _glimpse(error.path))
+            newer = rest_of_newer(_content(error.path)) or Remainder(boot_id())
+            return _Known(version, None, replace(newer, newer=True))
         except CheckpointCorrupted as error:
             on_corrupted(error)
             return _Known(version, None, self._remainder(error.path.stem, before))
@@ -414,24 +298,19 @@ class ClaimRecords:
 
     def _remainder(self, uid: str, before: _Known | None) -> Remainder:
         """Return what is known of a damaged record: by its second file, or by what this process read of it before."""
-        if held := self._held(uid):
-            return held.rest
+        if rest := self._rest(uid):
+            return rest
         if before and before.record:
             return Remainder.of(before.record)
         return before.remainder if before and before.remainder else Remainder(boot_id())
 
-    def _held(self, uid: str) -> _HeldFile | None:
-        """Return the second file of a claim, or None if it is missing or damaged."""
-        content = _content(self._held_path(uid))
-        try:
-            held = msgspec.json.decode(content, type=_HeldFile) if content else None
-        except (ValueError, TypeError, RecursionError):
-            return None
-        return held if held and held.is_whole and held.uid == uid else None
+    def _rest(self, uid: str) -> Remainder | None:
+        """Return what the second file of a claim says, or None if that is missing or damaged."""
+        return decoded_rest(uid, _content(self._held_path(uid)))
 
     def _is_of_earlier_boot(self, path: Path) -> bool:
-        if held := self._held(path.stem):
-            return held.rest.boot_id != boot_id()
+        if rest := self._rest(path.stem):
+            return rest.boot_id != boot_id()
         booted_at = boot_time()
         doubt = _CLOCK_ADJUSTMENT_SECONDS if (_content(path) or b"").strip(b"\0") else 0.0
         try:
@@ -511,7 +390,7 @@ def _read(path: Path) -> tuple[tuple[int, int, int], bytes]:
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointCorrupted(path, "it is no regular file")
         with open(descriptor, "rb", closefd=False) as file:  # ``open`` leaves that of a folder open
-            return _version(found), file.read(_LARGEST_RECORD_BYTES + 1)
+            return _version(found), file.read(LARGEST_RECORD_BYTES + 1)
     finally:
         os.close(descriptor)
 
@@ -539,35 +418,3 @@ def _is_record(name: str) -> bool:
 
 def _version(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _encoded(record: ClaimRecord) -> bytes:
-    text = msgspec.json.encode(record)
-    return msgspec.json.encode(
-        _File(format=FORMAT_VERSION, readable_from=1, checksum=zlib.crc32(text), record=msgspec.Raw(text))
-    )
-
-
-def _glimpse(path: Path) -> Remainder:
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_NewerFile).record
-    except (OSError, ValueError, RecursionError):
-        found = Remainder(boot_id=boot_id())
-    return msgspec.structs.replace(found, newer=True)
-
-
-def _decoded(path: Path, content: bytes) -> ClaimRecord:
-    if len(content) > _LARGEST_RECORD_BYTES:
-        raise CheckpointCorrupted(path, f"it is larger than {_LARGEST_RECORD_BYTES >> 20} MiB")
-    try:
-        file = msgspec.json.decode(content, type=_File)
-        if file.readable_from > FORMAT_VERSION:
-            raise CheckpointNewer(path, f"format {file.format}, this one reads {FORMAT_VERSION}")
-        if file.checksum != zlib.crc32(file.record):
-            raise CheckpointCorrupted(path, f"its checksum is {file.checksum}, not {zlib.crc32(file.record)}")
-        record = msgspec.json.decode(file.record, type=ClaimRecord)
-    except (ValueError, TypeError, RecursionError) as error:  # of msgspec, and of what checks a prepared device
-        raise CheckpointCorrupted(path, str(error)) from error
-    if record.uid != path.stem:
-        raise CheckpointCorrupted(path, f"it is about the claim {record.uid}")
-    return record

@@ -36,7 +36,7 @@ from dra_cdi import ContainerEdits, Mount
 from dra_kubeletplugin.driver import Prepared, PreparedDevice
 from dra_kubeletplugin.errors import ClaimError, MetadataError
 from dra_kubeletplugin.files.cdi import CdiFolder
-from dra_kubeletplugin.files.checkpoint import ClaimRecord
+from dra_kubeletplugin.files.claim_record import ClaimRecord
 
 log = logging.getLogger(__name__)
 
