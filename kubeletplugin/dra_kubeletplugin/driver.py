@@ -234,7 +234,8 @@ class Driver(ABC):
     def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
         """Yield the health of all devices at each change: ``async def health(self)`` with ``yield``.
 
-        A driver that has no such method reports none. When it raises, devices become unknown, and it is called again.
+        At most 100 reports a second are taken. A driver that has no such method reports none. When it raises, devices
+        become unknown, and it is called again.
         """
         raise NotImplementedError
 

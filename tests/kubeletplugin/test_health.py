@@ -114,6 +114,43 @@ async def test_a_report_is_repeated_before_devices_become_unknown(
     assert await heard(stream) == await heard(stream)
 
 
+class Restless(Plain):
+    """Reports without ever waiting for something."""
+
+    def __init__(self) -> None:
+        self.reported = 0
+
+    async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
+        while self.reported < 200_000:  # seconds in which nothing else would happen
+            self.reported += 1
+            yield [replace(GOOD, message=str(self.reported))]
+
+
+async def test_a_driver_that_reports_without_a_pause_holds_up_nobody(api: PluginApi, settings: PluginSettings) -> None:
+    """The event loop had no turn between two reports: the kubelet could not even register the plugin."""
+    driver = Restless()
+    async with asyncio.timeout(60), KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
+        assert await kubelet.prepare([]) == {}
+        assert (await heard(kubelet.health()))[0][0] == "gpu-0"
+        assert driver.reported < 200_000
+
+
+async def test_a_kubelet_that_reads_nothing_holds_up_nobody(kubelet: FakeKubelet, driver: Reporting) -> None:
+    """Its stream is full; what it would hear is made when it reads, from the latest report."""
+    stalled, other = kubelet.health(), kubelet.health()
+    driver.reports.put_nowait([GOOD])
+    await heard(stalled)
+    await heard(other)
+    for number in range(100):
+        driver.reports.put_nowait([replace(GOOD, message=f"{number} {'x' * 100_000}")])
+        assert (await heard(other))[0][2].startswith(f"{number} ")
+    assert await kubelet.prepare([]) == {}
+    seen: list[int] = []
+    while 99 not in seen:
+        seen.append(int((await heard(stalled))[0][2].split()[0]))
+    assert len(seen) < 50, "what it missed is not kept for it"
+
+
 WRONG: list[tuple[str, BaseException | DeviceHealth | list[Any], str]] = [
     ("an exception", ZeroDivisionError("the bus hangs"), "the bus hangs"),
     ("no list", GOOD, "yield a list of DeviceHealth"),

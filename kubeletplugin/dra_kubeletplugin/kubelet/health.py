@@ -28,6 +28,8 @@ HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 _KUBELET_TIMEOUT_SECONDS = 30
 _HEALTH_RETRY_SECONDS = 5.0
+_REPORT_PAUSE_SECONDS = 0.01
+"""Seconds between two reports that are taken from the driver: one that never pauses would stop the event loop."""
 _STATUS = {None: messages.UNKNOWN, True: messages.HEALTHY, False: messages.UNHEALTHY}
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class HealthReports:
                     raise TypeError(f"health returned {reports!r}: write 'async def health', and 'yield' each report")
                 async for report in reports:
                     await self._set(_checked(report))
+                    await asyncio.sleep(_REPORT_PAUSE_SECONDS)
                 return  # the last report stays
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt) or (isinstance(error, ENDINGS) and is_ending()):
