@@ -109,6 +109,14 @@ def _end_of_a_pod(host: FakeHost) -> None:
     host.interface("x", ifindex="2", iflink="3")  # in the pod; eth1 has that number here
 
 
+def _divided(host: FakeHost) -> None:
+    host.card("x", "0000:3b:00.0", functions=2)
+
+
+def _representor(host: FakeHost) -> None:
+    host.card("x", "0000:3b:00.0", phys_port_name="c1pf0vf3")
+
+
 NEVER: list[tuple[Callable[[FakeHost], None], str]] = [
     (_loopback, "it is the loopback interface"),
     (_uplink, "the node's network needs it: it has a default route of IPv4"),
@@ -118,6 +126,8 @@ NEVER: list[tuple[Callable[[FakeHost], None], str]] = [
     (_bond, "it is a bond, which carries traffic of others"),
     (_overlay, "it is an overlay, which carries traffic of others"),
     (_port, "it is a port of br7"),
+    (_divided, "its card is divided into 2 virtual functions, which are devices of their own"),
+    (_representor, "it is the node's end of a virtual function"),
     (_end_of_a_pod, "its other end is in another network namespace, such as a pod's"),
 ]
 
@@ -131,6 +141,20 @@ def test_an_interface_that_the_node_needs_is_never_offered(
     assert "nic-eth1" in found.devices
     assert "nic-x" not in found.devices
     assert f"entry 'nic', device /sys/class/net/x: the interface x is never offered: {why}" in found.problems
+
+
+def test_virtual_functions_are_offered_while_the_node_uses_their_card(host: FakeHost) -> None:
+    host.card("up", "0000:3b:00.0", functions=2, phys_port_name="p0")
+    host.card("up-v0", "0000:3b:02.0", of="0000:3b:00.0")
+    host.card("up-v1", "0000:3b:02.1", of="0000:3b:00.0")
+    host.card("whole", "0000:3b:00.1", functions=0)
+    route(host, "up")
+    found = scan(CONFIG, host)
+    assert sorted(found.devices) == ["nic-eth1", "nic-up-v0", "nic-up-v1", "nic-whole"]
+    assert "the interface up is never offered: the node's network needs it" in found.problems[0]
+    entry = {**ENTRY, "match": {"physicalFunction": "0000:3b:00.*"}}
+    chosen = scan(msgspec.convert({"driverName": "d.io", "nodeName": "n", "devices": [entry]}, HostdevConfig), host)
+    assert sorted(chosen.devices) == ["nic-up-v0", "nic-up-v1"]
 
 
 def test_an_interface_is_known_by_its_name_wherever_the_entry_found_the_device(host: FakeHost) -> None:

@@ -94,6 +94,19 @@ class FakeHost(HostTree):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(made)
 
+    def card(self, name: str, address: str, *, functions: int = 0, of: str = "", **files: str) -> None:
+        """The interface of a network card, divided into virtual functions, or of such a function of a card."""
+        root = "/sys/devices/pci0000:3a/0000:3a:00.0"
+        count = {} if of else {"sriov_numvfs": str(functions)}
+        pci = self.folder(f"{root}/{address}", "pci", vendor="0x8086", device="0x1592", **count)
+        if of:
+            (pci / "physfn").symlink_to(f"../{of}")
+        made = self.folder(f"{root}/{address}/net/{name}", "net", flags="0x1003", **files)
+        (made / "device").symlink_to(pci)
+        link = self.at(f"/sys/class/net/{name}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(made)
+
     def unplug(self, name: str) -> None:
         """The node vanishes, then its number, then its folder: in the order of the kernel's ``device_del``."""
         link = self.at(f"/sys/dev/char/{self.number(f'/dev/{name}')}")

@@ -161,6 +161,7 @@ FACTS: Mapping[str, str] = {
     "serial": "serial number, from the USB device or udev",
     "usbPort": "the USB port: `1-2.3`",
     "pciAddress": "`0000:3b:00.0`, of a PCI device and its functions",
+    "physicalFunction": "PCI address of the card that a virtual function (SR-IOV) is a part of",
     "pciClass": "six hex digits: `030200` is a GPU",
     "pcieRoot": "`pci0000:3a`, also of what is plugged into a PCI device",
     "numaNode": "number of the NUMA node; missing if the machine does not number them",
@@ -222,6 +223,7 @@ class Facts:
             "vendorId": _hex(self.tree.text(f"{pci}/vendor")),
             "productId": _hex(self.tree.text(f"{pci}/device")),
             "pciAddress": pci.rpartition("/")[2],
+            "physicalFunction": self.tree.link(f"{pci}/physfn"),
             "pciClass": _hex(self.tree.text(f"{pci}/class")),
         }
 

@@ -5,6 +5,10 @@ driver never offers an interface that the node's own network needs: loopback, on
 or overlay, and the interfaces below these. Nor does it offer the node's end of a pod's veth pair. DRANET leaves out
 fewer: the interfaces with the best default route, their ports, and loopback.
 
+A network card may be divided into virtual functions (SR-IOV), each with an interface of its own. These are offered,
+also if the node's network needs the card's own interface. That one is not: with it a pod could set addresses, VLANs and
+links of the functions that other pods have. Nor is the node's end of a function, its representor in a software switch.
+
 While a pod has an interface, the node's sysfs lacks it. A claim holds it then, so it is not gone, unless its hardware
 was pulled. When the pod's namespace ends, the kernel moves hardware back to the node, down and with the name that it
 had in the pod; a virtual interface ends with the namespace.
@@ -39,6 +43,7 @@ _OF_THE_NODE = {
 }
 """Kinds of interfaces (``DEVTYPE`` of sysfs) that carry traffic of others, in words."""
 _OF_NETWORK_PLUGINS = re.compile(r"cilium_(net|host|wg\d*|vxlan|geneve)|docker0|cni0|tunl0|kube-ipvs0")
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
 _LINK_TO_NET = re.compile(r"/sys/devices/(?!virtual/).+(?=/net/[^/]+$)")
 
 
@@ -65,6 +70,10 @@ class Interfaces:
             return f"it is a port of {master}"
         if _OF_NETWORK_PLUGINS.fullmatch(name):
             return "it belongs to the node's network plugin"
+        if (functions := self._tree.text(f"{_CLASS}/{name}/device/sriov_numvfs") or "0") != "0":
+            return f"its card is divided into {functions} virtual functions, which are devices of their own"
+        if _REPRESENTOR.fullmatch(self._tree.text(f"{_CLASS}/{name}/phys_port_name") or ""):
+            return "it is the node's end of a virtual function"
         if self._is_end_of_a_pod(name):
             return "its other end is in another network namespace, such as a pod's"
         return ""
