@@ -53,7 +53,6 @@ from dra_cel.libraries import (
     containers,
     conversions,
     formats,
-    formatting,
     lists,
     operators,
     scalars,
@@ -229,7 +228,7 @@ CHECKED_TYPES: Final[Mapping[str, Type]] = {"duration": DURATION, "timestamp": T
 """Names that the checker takes for types, but that mean nothing at run time."""
 
 KUBERNETES: Final[tuple[Library, ...]] = (
-    operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, lists.LIBRARY, strings.LIBRARY, formatting.LIBRARY,
+    operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, lists.LIBRARY, strings.STRINGS, strings.FORMATTING,
     containers.LIBRARY, scalars.QUANTITIES, scalars.VERSIONS, addresses.URLS, addresses.NETWORKS, formats.LIBRARY,
     authorization.LIBRARY,
 )  # fmt: skip

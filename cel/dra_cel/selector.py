@@ -27,8 +27,7 @@ from dra_cel.analysis.references import (
     drivers,
     references,
 )
-from dra_cel.basics import limits
-from dra_cel.basics.errors import CompileError, CostLimitExceeded, EvaluationError
+from dra_cel.basics.errors import CompileError, CostLimitExceeded, EvaluationError, begin_effort
 from dra_cel.basics.types import Type, type_of
 from dra_cel.basics.values import Optional, Uint
 from dra_cel.device import DEVICE_SELECTORS, PreparedDevice, device_selectors
@@ -37,10 +36,9 @@ from dra_cel.evaluation.assembler import MachineProgram, assemble
 from dra_cel.evaluation.compiler import compile_selector
 from dra_cel.evaluation.machine import Machine, run, run_in_parts
 from dra_cel.libraries.scalars import SemverValue
-from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.macros import Macros
 from dra_cel.syntax.parser import parse
-from dra_cel.syntax.tree import Node, nodes
+from dra_cel.syntax.tree import Node, Source, nodes
 
 KEPT_SELECTOR_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 1,500 usual ones, or nine of the largest that the API server admits."""
@@ -60,7 +58,7 @@ class Program:
         self.expression = expression
         self.environment = environment
         source = Source(expression)
-        limits.begin_effort()
+        begin_effort()
         self._root: Node = parse(source, Macros(bindings=environment.bindings))
         self.output_type: Type = check(self._root, source, environment)
         validate(self._root, source)
@@ -228,7 +226,7 @@ def _answer(function: Callable[[PreparedDevice], Any], device: PreparedDevice) -
     try:
         return function(device)
     except CostLimitExceeded:  # earlier evaluations may have used the effort
-        limits.begin_effort()
+        begin_effort()
     except Exception:
         return None
     try:

@@ -16,7 +16,7 @@ from dra_cel.evaluation import instructions, machine
 from dra_cel.evaluation.assembler import assemble
 from dra_cel.evaluation.instructions import Label
 from dra_cel.evaluation.machine import Instruction, Machine
-from dra_cel.syntax.lexer import Source
+from dra_cel.syntax.tree import Source
 
 ENVIRONMENT: Final = replace(admission_policies(result=None), bindings=True)
 VARIABLES: Final[Mapping[str, Any]] = {"object": {"a": 1, "list": [1, 2], "yes": True, "no": {}}, "params": {}}

@@ -12,7 +12,7 @@ import pytest
 import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_api.resource import Device
 from dra_cel import CompileError, CostLimitExceeded, EvaluationError, Selector, device_selectors, prepare
-from dra_cel.basics import limits
+from dra_cel.basics.errors import begin_effort
 from dra_cel.libraries import regexes
 from dra_cel.libraries.regexes import pattern_size
 from hypothesis import assume, example, given, settings
@@ -116,7 +116,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(re2, "compile", record)
     regexes.forget()
-    limits.begin_effort()
+    begin_effort()
     pattern_size(r"\pL\p{^Lu}")  # the sizes of classes are learnt from RE2, once
     texts.clear()
     return texts

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dra_cel.basics.declarations import Function
-from dra_cel.basics.errors import CompileError, Issue, in_order
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import CompileError, Issue, Walk, in_order, walk
 from dra_cel.basics.types import (
     BOOL,
     DYN,
@@ -28,7 +27,6 @@ from dra_cel.basics.types import (
     type_of,
 )
 from dra_cel.environment import NULL_VALUE, Environment
-from dra_cel.syntax.lexer import Source
 from dra_cel.syntax.tree import (
     Call,
     Fold,
@@ -38,6 +36,7 @@ from dra_cel.syntax.tree import (
     MapLiteral,
     Node,
     Select,
+    Source,
     StructLiteral,
     nodes,
 )

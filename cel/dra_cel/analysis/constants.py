@@ -18,10 +18,9 @@ from dra_cel.basics.types import Type, is_optional, type_of
 from dra_cel.basics.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Made, Opaque, Uint, wrap_key
 from dra_cel.libraries import conversions, regexes
 from dra_cel.libraries.containers import is_key
-from dra_cel.libraries.formatting import ALLOWED, clauses, not_printable
 from dra_cel.libraries.regexes import compile_pattern
-from dra_cel.syntax.lexer import Source
-from dra_cel.syntax.tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, children, nodes
+from dra_cel.libraries.strings import ALLOWED, clauses, not_printable
+from dra_cel.syntax.tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, Source, children, nodes
 
 CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}

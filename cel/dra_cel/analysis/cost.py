@@ -28,7 +28,7 @@ from dra_cel.basics.declarations import (
     Range,
     exactly,
 )
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import Walk, walk
 from dra_cel.basics.types import Type, is_scalar
 from dra_cel.basics.values import UINT_MAX
 from dra_cel.environment import Environment, Shape

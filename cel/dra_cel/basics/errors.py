@@ -1,4 +1,4 @@
-"""What can go wrong with an expression, as one tree of exceptions.
+"""What can go wrong with an expression, as one tree of exceptions; and the limits on stack and time that stop it.
 
 ::
 
@@ -9,13 +9,32 @@
             └── CostLimitExceeded
 
 ``kind`` is a stable word for programs (``syntax``, ``no-such-key``, ``cost-limit``, ...); the message is for people.
+
+Expressions may nest deeper than Python's recursion limit allows. Every pass over the tree is therefore written
+as a generator that *yields* the recursive calls it wants made and is handed their results::
+
+    def height(node):
+        return 1 + max([(yield height(child)) for child in node.children], default=0)
+
+    walk(height(tree))
+
+``walk`` keeps the pending generators on a list. An exception ends the whole walk.
+
+Effort is a limit on work that costs do not cover. The reference charges one unit for comparing two lists, however deep
+they are, and nothing for what ``format`` prints. Lists may share their elements, so that work can be exponential in the
+length of the expression. Implementations whose work depends on the depth of their operands therefore spend effort here;
+each evaluation by the machine starts afresh, and so does each compilation, which compiles the patterns of an
+expression. An evaluation that is put aside takes its account along (``suspend_effort``) and brings it back
+(``resume_effort``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +106,74 @@ class CostLimitExceeded(EvaluationStopped):
 
     def __init__(self, message: str) -> None:
         super().__init__("cost-limit", message)
+
+
+T = TypeVar("T")
+Walk = Generator[Any, Any, T]
+
+
+def walk(generator: Walk[T]) -> T:
+    """Run a generator and everything that it yields; the result is what it returns."""
+    pending: list[Walk[Any]] = [generator]
+    result: Any = None
+    while pending:
+        try:
+            child = pending[-1].send(result)
+        except StopIteration as done:
+            pending.pop()
+            result = done.value
+        else:
+            pending.append(child)
+            result = None
+    return result  # type: ignore[no-any-return]  # the last value returned is the outermost generator's
+
+
+EFFORT_STEPS: Final = 500_000
+"""Elementary steps of one evaluation; about a second."""
+
+
+class Account(NamedTuple):
+    """What is left of the effort, and what was paid once."""
+
+    left: int
+    paid: set[str]
+
+
+class _Budget(threading.local):
+    def __init__(self) -> None:
+        self.left = EFFORT_STEPS
+        self.paid: set[str] = set()
+
+
+_budget: Final = _Budget()
+
+
+def begin_effort() -> None:
+    """A new evaluation or compilation starts in this thread."""
+    _budget.left = EFFORT_STEPS
+    _budget.paid = set()
+
+
+def suspend_effort() -> Account:
+    """What the evaluation under way has left."""
+    return Account(_budget.left, _budget.paid)
+
+
+def resume_effort(account: Account) -> None:
+    """The evaluation with this account goes on in this thread."""
+    _budget.left, _budget.paid = account
+
+
+def spend_once(what: str, steps: int) -> None:
+    """Note work that an evaluation does once, such as compiling a pattern, whether or not an earlier one has done it:
+    the verdict must not depend on what is remembered. Raises CostLimitExceeded."""
+    if what not in _budget.paid:
+        spend(steps)
+        _budget.paid.add(what)
+
+
+def spend(steps: int) -> None:
+    """Note the work done. Raises CostLimitExceeded when it becomes too much."""
+    _budget.left -= steps
+    if _budget.left < 0:
+        raise CostLimitExceeded("comparing, printing or matching the values takes too long")

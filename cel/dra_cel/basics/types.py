@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import Walk, walk
 
 _SHOWN_LEVELS: Final = 6
 

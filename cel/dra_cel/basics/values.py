@@ -23,8 +23,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
-from dra_cel.basics import limits
-from dra_cel.basics.errors import EvaluationError, EvaluationStopped
+from dra_cel.basics.errors import EvaluationError, EvaluationStopped, spend
 from dra_cel.basics.types import DURATION, DYN, RUNTIME, TIMESTAMP, UINT, Type, map_of, optional_of, type_of
 
 INT_MIN: Final = -(2**63)
@@ -255,13 +254,13 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
     if isinstance(left, (list, tuple)):
         if not isinstance(right, (list, tuple)) or len(left) != len(right):
             return False
-        limits.spend(len(left))
+        spend(len(left))
         pending.extend((*pair, False) for pair in zip(left, right, strict=True))
         return True
     if isinstance(left, dict):
         if not isinstance(right, dict) or len(left) != len(right):
             return False
-        limits.spend(len(left))
+        spend(len(left))
         pairs = [(value, find(right, unwrap_key(key)), False) for key, value in left.items()]
         pending.extend(pairs)
         return all(other is not MISSING for _, other, _ in pairs)
@@ -297,7 +296,7 @@ def unequal(left: Any, right: Any) -> bool:
 
 def contains(items: Any, wanted: Any) -> bool:
     """Whether a list holds the wanted value."""
-    limits.spend(len(items))
+    spend(len(items))
     return not all(unequal(wanted, item) for item in items)
 
 

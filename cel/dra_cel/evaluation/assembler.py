@@ -8,21 +8,11 @@ from typing import Any, NamedTuple
 
 from dra_cel.analysis.constants import PATTERNS, Constants, MemberSet
 from dra_cel.basics.declarations import FIXED, LIST_COST, MAP_COST, SELECT_COST, STRUCT_COST, Function
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import Walk, walk
 from dra_cel.basics.types import may_be_optional
 from dra_cel.basics.values import MISSING, no_overload
 from dra_cel.environment import Environment
-from dra_cel.syntax.tree import (
-    Call,
-    Fold,
-    Ident,
-    ListLiteral,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
-    walk_chain,
-)
+from dra_cel.syntax.tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, StructLiteral, walk_chain
 
 from . import instructions
 from .machine import Instruction

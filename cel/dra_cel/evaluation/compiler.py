@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from dra_cel.analysis.constants import Constants, MemberSet
 from dra_cel.basics.declarations import Overload
-from dra_cel.basics.errors import EvaluationError
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import EvaluationError, Walk, walk
 from dra_cel.basics.types import BOOL, BYTES, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type, is_optional, may_be_optional
 from dra_cel.basics.values import (
     MISSING,

@@ -127,7 +127,7 @@ Each instruction charges what the reference charges at this point, for failed co
 * Where the reference takes back a unit that it never charged, ``refund`` does so: its unsigned count wraps.
 
 Two limits have no counterpart in the reference: ``produced`` bounds the memory of the values built,
-``dra_cel.basics.limits`` the work of calls that are charged less than they take.
+effort (``dra_cel.basics.errors``) the work of calls that are charged less than they take.
 
 What changes together
 ---------------------
@@ -145,9 +145,9 @@ A library function is one row of a table in ``libraries/``: its types, its imple
 the estimate (``estimate``, and ``ceiling`` where that is no upper bound) and the machine (``count``). No evaluator
 changes. Only what applies has to be added:
 
-* ``bounded()`` in an implementation that builds more than it is given, and ``limits.spend()`` in one that goes deep;
+* ``bounded()`` in an implementation that builds more than it is given, and ``spend()`` in one that goes deep;
 * ``constants.CONVERSIONS`` or ``PATTERNS``, if the call is computed or its pattern compiled before evaluation;
-* ``validators.py``, if literal arguments can be judged before evaluation;
+* ``constants.validate``, if literal arguments can be judged before evaluation;
 * ``types.RUNTIME`` for values of a new Python class, and ``cel_size`` if their size counts;
 * ``environment.KUBERNETES`` for a new library, cases in ``tests/cel/test_libraries.py``, a word in ``docs/cel.md``.
 """
@@ -157,8 +157,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
-from dra_cel.basics import limits
-from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
+from dra_cel.basics.errors import CostLimitExceeded, EvaluationError, begin_effort, resume_effort, suspend_effort
 
 PART_INSTRUCTIONS: Final = 4_000
 """Instructions between two pauses: a few milliseconds."""
@@ -209,7 +208,7 @@ Instruction = Callable[[Machine], "int | None"]
 
 def run(code: Sequence[Instruction], machine: Machine) -> Any:
     """The value that the program leaves. Raises EvaluationError."""
-    limits.begin_effort()
+    begin_effort()
     at = 0
     end = len(code)
     while at < end:
@@ -220,7 +219,7 @@ def run(code: Sequence[Instruction], machine: Machine) -> Any:
 
 def run_in_parts(code: Sequence[Instruction], machine: Machine) -> Generator[None, None, Any]:
     """The same in parts, between which other work may run. Raises EvaluationError."""
-    limits.begin_effort()
+    begin_effort()
     at = 0
     end = len(code)
     left, until = PART_INSTRUCTIONS, machine.cost + PART_UNITS
@@ -230,9 +229,9 @@ def run_in_parts(code: Sequence[Instruction], machine: Machine) -> Generator[Non
         left -= 1
         if not left or machine.cost >= until:
             left, until = PART_INSTRUCTIONS, machine.cost + PART_UNITS
-            account = limits.suspend_effort()
+            account = suspend_effort()
             yield
-            limits.resume_effort(account)
+            resume_effort(account)
     return _result(machine)
 
 

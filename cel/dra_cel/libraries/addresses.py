@@ -32,7 +32,7 @@ from dra_cel.basics.declarations import (
 from dra_cel.basics.errors import EvaluationError
 from dra_cel.basics.types import BOOL, CIDR, INT, IP, STRING, URL, Type, list_of, map_of
 from dra_cel.basics.values import Opaque
-from dra_cel.libraries.formatting import quoted
+from dra_cel.libraries.strings import quoted
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")

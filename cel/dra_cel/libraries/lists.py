@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, Final
 
-from dra_cel.basics import limits
 from dra_cel.basics.declarations import (
     CHARACTER_COST,
     LIST_COST,
@@ -22,7 +21,7 @@ from dra_cel.basics.declarations import (
     method,
     size_of,
 )
-from dra_cel.basics.errors import EvaluationError, EvaluationStopped
+from dra_cel.basics.errors import EvaluationError, EvaluationStopped, spend
 from dra_cel.basics.types import (
     BOOL,
     BYTES,
@@ -114,7 +113,7 @@ def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
 
 
 def _position(items: Sequence[Any], wanted: Any, positions: range) -> int:
-    limits.spend(len(positions))
+    spend(len(positions))
     return next((position for position in positions if not unequal(items[position], wanted)), -1)
 
 
@@ -137,7 +136,7 @@ def _flatten(items: Sequence[Any], depth: int = 1) -> list[Any]:
     while depth > 0 and any(isinstance(item, (list, tuple)) for item in flat):
         depth -= 1
         nested = [item if isinstance(item, (list, tuple)) else (item,) for item in flat]
-        limits.spend(sum(map(len, nested)))
+        spend(sum(map(len, nested)))
         flat = [item for inner in nested for item in inner]
     return flat
 

@@ -28,8 +28,7 @@ from typing import Any, Final, NamedTuple
 import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_api.cache import Cache
 
-from dra_cel.basics import limits
-from dra_cel.basics.errors import CostLimitExceeded, EvaluationError
+from dra_cel.basics.errors import CostLimitExceeded, EvaluationError, spend, spend_once
 
 HUGE_INSTRUCTIONS: Final = 10**9
 """No size is larger, so that repetitions of repetitions stay small numbers."""
@@ -252,7 +251,7 @@ def _compile(text: str, size: int) -> Pattern:
 def _pay(text: str, size: int) -> None:
     """The effort of compiling a pattern. Raises CostLimitExceeded."""
     try:
-        limits.spend_once(text, COMPILING_STEPS * size)
+        spend_once(text, COMPILING_STEPS * size)
     except CostLimitExceeded:
         raise CostLimitExceeded(
             "the patterns of the expression are too large together; use fewer of them, repeat less often, or write "
@@ -316,7 +315,7 @@ def _find_short(text: str, pattern: str) -> tuple[str, int]:
 
 def _pay_match(text: str, size: int) -> None:
     """The effort of one search, by what it takes if all instructions are tried at each character."""
-    limits.spend(len(text) * size // MATCHING_INSTRUCTIONS)
+    spend(len(text) * size // MATCHING_INSTRUCTIONS)
 
 
 def _search(pattern: Pattern, text: str) -> Any:

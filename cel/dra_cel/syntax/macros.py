@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dra_cel.basics.limits import Walk, walk
+from dra_cel.basics.errors import Walk, walk
+from dra_cel.syntax.tree import Source
 
-from .lexer import Source
 from .tree import (
     ACCUMULATOR,
     UNUSED,

@@ -1,4 +1,4 @@
-"""The nodes of a parsed expression.
+"""The text of an expression, and the nodes of its tree.
 
 Macros (``all``, ``map``, ``cel.bind``, ...) are already expanded: they are ``Fold`` nodes. ``at`` is the offset in the
 source. The checker fills in ``type`` and, for calls, ``overloads``.
@@ -7,12 +7,27 @@ source. The checker fills in ``type`` and, for calls, ``overloads``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from dra_cel.basics.errors import CompileError, Issue
 from dra_cel.basics.types import DYN, Type
 
 if TYPE_CHECKING:
     from dra_cel.basics.declarations import Overload
+
+
+class Source:
+    """The text of an expression, with positions and the errors about them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def issue(self, at: int, kind: str, message: str) -> Issue:
+        before = self.text[:at]
+        return Issue(before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1, kind, message)
+
+    def fail(self, at: int, message: str, kind: str = "syntax") -> NoReturn:
+        raise CompileError((self.issue(at, kind, message),), self.text)
 
 
 @dataclass(slots=True, eq=False)

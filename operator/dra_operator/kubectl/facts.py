@@ -8,12 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Node, Pod, Taint
-from dra_api.references import (
-    claims_of_pod,
-    is_pod_group,
-    pod_as_consumer,
-    pod_is_done,
-)
+from dra_api.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
 from dra_api.resource import (
     SCHEDULER_KEY,
     Device,

@@ -27,14 +27,7 @@ from dra_api.storage import BOUND_ANNOTATION, BOUND_BY_CONTROLLER, CLASS_ANNOTAT
 from msgspec.structs import asdict, replace
 
 from dra_operator.scheduling import PLACEMENT_STRATEGY_ANNOTATION
-from dra_operator.scheduling.state import (
-    ANNOTATION,
-    GANG,
-    GANG_MATCH_ATTRIBUTE,
-    GANG_SIZE,
-    GANG_TOPOLOGY,
-    KUEUE_COUNT,
-)
+from dra_operator.scheduling.state import ANNOTATION, GANG, GANG_MATCH_ATTRIBUTE, GANG_SIZE, GANG_TOPOLOGY, KUEUE_COUNT
 
 T = TypeVar("T", bound=Object)
 MOVABLE: Final = "dra.kopf.dev/movable"

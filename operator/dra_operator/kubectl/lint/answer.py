@@ -1,20 +1,44 @@
-"""``kubectl dra lint``: what is wrong with manifests before they are applied, for people and for CI."""
+"""``kubectl dra lint``: what is wrong with manifests before they are applied, for people and for CI.
+
+The checks here are of mistakes that the API server admits: drivers, entries and rules that lead nowhere. The driver of
+a class or rule should publish devices, and the configuration of a claim should be for a driver that its class allows. A
+class should serve each extended resource, and a single node should be able to serve all claims of a pod. Each is a
+warning: another cluster, or tomorrow's, may make sense of it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from itertools import chain
 from typing import Final
 
-from dra_api.core import Pod
+from dra_api.core import Container, Node, Pod
+from dra_api.meta import ObjectMeta
 from dra_api.releases.gates import FeatureGates
-from dra_api.resource import DeviceClass, ResourceSlice
+from dra_api.resource import (
+    EXTENDED_RESOURCE_PREFIX,
+    DeviceClass,
+    DeviceSelector,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from dra_api.validation.formats import is_extended_resource
+from dra_cel import Reference
+from dra_ledger.entries import taint_text
+from dra_ledger.taints import tolerates
+from msgspec import structs
 
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
+from dra_operator.kubectl.facts import value_text
 from dra_operator.kubectl.lint.fields import (
     CLAIMS,
     CLASSES,
@@ -22,16 +46,286 @@ from dra_operator.kubectl.lint.fields import (
     dead_references,
     faulty_selectors,
     invalid_fields,
+    meant,
 )
-from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, read_manifests
-from dra_operator.kubectl.lint.meaning import apart, doubtful
-from dra_operator.kubectl.lint.supply import Supply, lacking_devices, unusable_pools
+from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, claims_in, read_manifests
+from dra_operator.kubectl.lint.supply import Supply, drivers_in, lacking_devices, unusable_pools
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.pod_templates import not_read
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.published import Published
-from dra_operator.wording import counted
+from dra_operator.kubectl.why.request_changes import every_request
+from dra_operator.wording import counted, listed
+
+_PARENTS: Final = ("parent", "parentuuid", "parentdevice")
+
+
+def doubtful(around: Surroundings, published: Published) -> Iterator[Finding]:
+    """Yield a warning for each, of all manifests."""
+    for manifest in around.manifests:
+        match manifest.obj:
+            case DeviceClass():
+                yield from _of_class(manifest, manifest.obj, published)
+            case DeviceTaintRule():
+                yield from _of_rule(manifest, manifest.obj, published, around)
+            case ResourceSlice():
+                yield from _of_slice(manifest, manifest.obj)
+            case Pod():
+                yield from _of_pod(manifest, manifest.obj, around)
+    evicting = _evicting_taints(around)
+    for manifest, claim, spec in claims_in(around.manifests):
+        yield from _of_configuration(manifest, claim, spec, around)
+        yield from _of_constraints(manifest, claim, spec, published)
+        yield from _of_tolerations(manifest, claim, spec, evicting)
+        for name, wanted in every_request(claim):
+            yield from _absent_drivers(manifest, f"{spec}.devices.requests[{name}]", wanted.selectors, published)
+    yield from _served_twice(around)
+
+
+def apart(around: Surroundings, supply: Supply) -> Iterator[Finding]:
+    """Yield an error for pods whose claims can be served, but not all of them by one node."""
+    for manifest in around.manifests:
+        pod = manifest.obj
+        if not isinstance(pod, Pod) or len(pod.spec.resource_claims or ()) < 2:
+            continue
+        claims = []
+        for entry in pod.spec.resource_claims or ():
+            devices = meant(pod.metadata.namespace, entry, around)[1]
+            if devices is not None:
+                meta = ObjectMeta(name=entry.name, namespace=pod.metadata.namespace, uid=entry.name)
+                claims.append(ResourceClaim(metadata=meta, spec=ResourceClaimSpec(devices=devices)))
+        if len(claims) < 2 or any(supply.refusal([claim]) is not None for claim in claims):
+            continue
+        if (refusal := supply.refusal(claims)) is not None:
+            severity, why = refusal
+            names = listed(claim.metadata.name for claim in claims)
+            text = f"no single node could serve {names} together, even with all devices free: {why}"
+            yield manifest.finding(severity, "spec.resourceClaims", text)
+
+
+def _of_class(manifest: Manifest, class_: DeviceClass, published: Published) -> Iterator[Finding]:
+    drivers = drivers_in(class_.spec.selectors)
+    yield from _absent_drivers(manifest, "spec", class_.spec.selectors, published)
+    for place, config in enumerate(class_.spec.config or ()):
+        driver = config.opaque.driver if config.opaque is not None else ""
+        if driver and drivers and driver not in drivers:
+            text = f"configuration for driver {driver}, and the class allows devices of {listed(sorted(drivers))} alone"
+            yield manifest.finding(Severity.WARNING, f"spec.config[{place}].opaque.driver", text)
+
+
+def _absent_drivers(
+    manifest: Manifest, path: str, selectors: Sequence[DeviceSelector] | None, published: Published
+) -> Iterator[Finding]:
+    """Yield drivers that selectors name, and that publish nothing while others do."""
+    for place, selector in enumerate(selectors or ()):
+        for driver in sorted(drivers_in([selector])):
+            if published.drivers and driver not in published.drivers:
+                text = f"no device is published by driver {driver}{_similar(driver, published.drivers)}"
+                yield manifest.finding(Severity.WARNING, f"{path}.selectors[{place}]", text)
+
+
+def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, around: Surroundings) -> Iterator[Finding]:
+    allowed: dict[str, set[str]] = defaultdict(set)
+    for name, wanted in every_request(claim):
+        class_ = around.device_class(wanted.device_class_name)
+        drivers = drivers_in(class_.spec.selectors) if class_ is not None else set()
+        drivers |= drivers_in(wanted.selectors)
+        allowed[name] = drivers
+        allowed[name.partition("/")[0]] |= drivers
+    for place, config in enumerate(claim.spec.devices.config or ()):
+        driver = config.opaque.driver if config.opaque is not None else ""
+        concerned = [allowed.get(name, set()) for name in config.requests or list(allowed)]
+        if driver and concerned and all(concerned) and not any(driver in drivers for drivers in concerned):
+            others = listed(sorted(set().union(*concerned)))
+            text = f"configuration for driver {driver}, and its requests get devices of {others} alone"
+            yield manifest.finding(Severity.WARNING, f"{spec}.devices.config[{place}].opaque.driver", text)
+
+
+def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, published: Published) -> Iterator[Finding]:
+    for place, constraint in enumerate(claim.spec.devices.constraints or ()):
+        if constraint.match_attribute and constraint.distinct_attribute:
+            text = "is ignored beside matchAttribute: write two constraints"
+            yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].distinctAttribute", text)
+        for field, name in (
+            ("matchAttribute", constraint.match_attribute),
+            ("distinctAttribute", constraint.distinct_attribute),
+        ):
+            domain, slash, id_ = (name or "").rpartition("/")
+            if slash and published.drivers and not published.values(Reference("attributes", domain, id_)):
+                known = [f"{its}/{id_}" for its in published.domains_of("attributes", id_)]
+                known += [f"{domain}/{one}" for one in published.names_of("attributes", domain)]
+                text = f"no device publishes attribute {name}{_similar(str(name), known)}"
+                yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].{field}", text)
+
+
+def _evicting_taints(around: Surroundings) -> list[DeviceTaint]:
+    """The taints that evict pods, of devices and rules, in the cluster or the manifests."""
+    seen = around.made.seen
+    of_devices = (
+        it for slice_ in seen.every(ResourceSlice) for one in slice_.spec.devices or () for it in one.taints or ()
+    )
+    taints = chain(of_devices, (rule.spec.taint for rule in seen.every(DeviceTaintRule)))
+    return list(dict.fromkeys(structs.replace(it, time_added=None) for it in taints if it.effect == "NoExecute"))
+
+
+def _of_tolerations(
+    manifest: Manifest, claim: ResourceClaim, spec: str, evicting: Sequence[DeviceTaint]
+) -> Iterator[Finding]:
+    """Yield tolerations that do not what they say, or let a claim have devices from which its pods are then evicted.
+
+    The last is a warning if there is such a taint, and a note if there may be one.
+    """
+    for name, wanted in every_request(claim):
+        every = wanted.tolerations or ()
+        holding = [it for it in every if it.effect == "NoExecute"]
+        for place, one in enumerate(every):
+            path = f"{spec}.devices.requests[{name}].tolerations[{place}]"
+            if one.toleration_seconds is not None and one.effect != "NoExecute":
+                text = "is ignored for other effects than NoExecute: write effect: NoExecute, or leave it out"
+                yield manifest.finding(Severity.WARNING, f"{path}.tolerationSeconds", text)
+            if not one.key and one.operator != "Exists":
+                text = (
+                    "without a key the operator must be Exists, which tolerates every taint: write the key of the taint"
+                )
+                yield manifest.finding(Severity.WARNING, f"{path}.key", text)
+            if one.effect or any(it.key in (one.key, None, "") for it in holding):
+                continue
+            taints = [it for it in evicting if tolerates(one, it) and not any(tolerates(two, it) for two in holding)]
+            which = f"the taint {taint_text(taints[0])}" if taints else "a NoExecute taint"
+            text = (
+                f"without an effect, a device with {which} is allocated, and the pod is evicted from it at once: write "
+                "effect: NoExecute, or NoSchedule if such devices are not wanted"
+            )
+            yield manifest.finding(Severity.WARNING if taints else Severity.NOTE, path, text)
+
+
+def _of_rule(
+    manifest: Manifest, rule: DeviceTaintRule, published: Published, around: Surroundings
+) -> Iterator[Finding]:
+    selector, effect = rule.spec.device_selector, rule.spec.taint.effect
+    path = "spec.deviceSelector"
+    if selector is not None and not (selector.driver or selector.pool or selector.device):
+        what = "evicts every pod that has a device" if effect == "NoExecute" else "keeps every device from pods"
+        yield manifest.finding(Severity.WARNING, path, f"selects all devices of the cluster, and so {what}")
+    if selector is None:
+        yield manifest.finding(Severity.WARNING, path, "is not given, so that the rule selects no device")
+    if selector is None or not published.drivers:
+        return
+    if selector.driver and selector.driver not in published.drivers:
+        text = f"no device is published by driver {selector.driver}{_similar(selector.driver, published.drivers)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.driver", text)
+        return
+    slices = [it for it in around.made.seen.every(ResourceSlice) if selector.driver in (None, it.spec.driver)]
+    pools = {it.spec.pool.name for it in slices}
+    if selector.pool and selector.pool not in pools:
+        text = f"there is no pool {selector.pool}{_similar(selector.pool, pools)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.pool", text)
+        return
+    devices = {
+        device.name for it in slices if selector.pool in (None, it.spec.pool.name) for device in it.spec.devices or ()
+    }
+    if selector.device and selector.device not in devices:
+        text = f"there is no device {selector.device}{_similar(selector.device, devices)}"
+        yield manifest.finding(Severity.WARNING, f"{path}.device", text)
+
+
+def _of_slice(manifest: Manifest, slice_: ResourceSlice) -> Iterator[Finding]:
+    """One attribute under two names, of which CEL takes one and constraints may take the other; partitions alone."""
+    driver = slice_.spec.driver
+    named: dict[str, str] = {}
+    for device in slice_.spec.devices or ():
+        attributes = device.attributes or {}
+        for name in attributes:
+            if f"{driver}/{name}" in attributes:
+                text = f"publishes {name} and {driver}/{name}, which is the same name: leave one out"
+                yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].attributes", text)
+        own = {name.rpartition("/")[2].lower(): value_text(value) for name, value in attributes.items()}
+        named[device.name] = device.name
+        if uuid := own.get("uuid"):
+            named[uuid] = device.name
+    consumed = {
+        device.name: {it.counter_set for it in device.consumes_counters or ()} for device in slice_.spec.devices or ()
+    }
+    for device in slice_.spec.devices or ():
+        own = {name.rpartition("/")[2].lower(): value_text(it) for name, it in (device.attributes or {}).items()}
+        parent = next((named[own[name]] for name in _PARENTS if own.get(name) in named), None)
+        if parent and parent != device.name and not consumed[parent] & consumed[device.name]:
+            text = f"{device.name} is a part of {parent}, and both may be given away: let them consume common counters"
+            yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].consumesCounters", text)
+
+
+def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Finding]:
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    used = {use.name for container in containers for use in container.resources.claims or ()}
+    for place, entry in enumerate(pod.spec.resource_claims or ()):
+        if entry.name not in used:
+            text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
+            yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
+    made = [entry.name for entry in pod.spec.resource_claims or () if entry.resource_claim_template_name]
+    if pod.spec.node_name and made:
+        text = (
+            f"no scheduler looks at the pod, so that {listed(made)} gets no devices and the pod does not start: write "
+            f'nodeSelector: {{kubernetes.io/hostname: "{pod.spec.node_name}"}} instead'
+        )
+        yield manifest.finding(Severity.WARNING, "spec.nodeName", text)
+    yield from _amounts(manifest, containers)
+    if not (around.would_have(CLASSES) and around.would_have("nodes")):
+        return
+    served = {
+        name
+        for class_ in around.made.cluster.classes
+        for name in (class_.spec.extended_resource_name, f"{EXTENDED_RESOURCE_PREFIX}{class_.metadata.name}")
+        if name
+    }
+    for node in around.made.seen.every(Node):
+        served |= set(node.status.allocatable or {})
+    for container in containers:
+        asked = {**(container.resources.limits or {}), **(container.resources.requests or {})}
+        for name in asked:
+            if _is_extended(name) and name not in served:
+                text = f"no device class and no node offers {name}{_similar(name, served)}"
+                yield manifest.finding(Severity.WARNING, f"spec.containers[{container.name}].resources", text)
+
+
+def _is_extended(resource: str) -> bool:
+    return resource.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(resource)
+
+
+def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Finding]:
+    """Yield amounts of extended resources that the API server refuses: devices are whole, and not overcommitted."""
+    for container in containers:
+        requests, limits = container.resources.requests or {}, container.resources.limits or {}
+        path = f"spec.containers[{container.name}].resources"
+        for name in filter(_is_extended, dict.fromkeys((*requests, *limits))):
+            limit, request = limits.get(name), requests.get(name, limits.get(name))
+            if limit is None or limit != request:
+                text = f"the API server refuses a request of {name} without a limit of the same amount"
+                yield manifest.finding(Severity.ERROR, path, text)
+            elif limit.nanos < 0:
+                yield manifest.finding(Severity.ERROR, path, f"{name} must not be negative, as {limit} is")
+            elif limit.nanos % 10**9:
+                yield manifest.finding(Severity.ERROR, path, f"{name} must be a whole number, not {limit}")
+
+
+def _served_twice(around: Surroundings) -> Iterator[Finding]:
+    """Yield classes that serve the same extended resource: the newest one counts, or the first of equally old ones."""
+    classes: dict[str, list[str]] = defaultdict(list)
+    for class_ in around.made.cluster.classes:
+        if class_.spec.extended_resource_name:
+            classes[class_.spec.extended_resource_name].append(class_.metadata.name)
+    for manifest in around.manifests:
+        if isinstance(manifest.obj, DeviceClass) and (name := manifest.obj.spec.extended_resource_name):
+            others = sorted(set(classes[name]) - {manifest.obj.metadata.name})
+            if others:
+                text = f"class {listed(others)} serves {name} as well: one of them alone counts"
+                yield manifest.finding(Severity.WARNING, "spec.extendedResourceName", text)
+
+
+def _similar(word: str, known: Iterable[str]) -> str:
+    names: Sequence[str] = sorted(known)
+    found = get_close_matches(word, names, 1, 0.7)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, *, has_cluster: bool) -> list[Finding]:

@@ -32,14 +32,7 @@ from dra_operator.kubectl.serving import Crowded
 from dra_operator.kubectl.whatif.drain import Displaced, Draining
 from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact
 
-from .desk import (
-    IDLE_SECONDS,
-    MOST_QUESTION_BYTES,
-    Busy,
-    Clerk,
-    Question,
-    Reply,
-)
+from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Question, Reply
 
 GRACE_SECONDS: Final = 1.0
 """What questions under way get when the server ends."""

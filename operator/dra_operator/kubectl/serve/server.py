@@ -32,14 +32,7 @@ from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
 
-from .desk import (
-    IDLE_SECONDS,
-    MOST_QUESTION_BYTES,
-    Busy,
-    Clerk,
-    Desk,
-    question_of,
-)
+from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Desk, question_of
 
 FIT: Final = "/v1/fit"
 HEALTH: Final = "/healthz"

@@ -18,31 +18,19 @@ from dra_api.core import Node, Pod, PodStatus
 from dra_api.quota import ResourceQuota
 from dra_api.references import is_pod_group, is_reserved_for, stands_for
 from dra_api.releases.release import Release
-from dra_api.resource import (
-    ResourceClaim,
-    ResourceClaimConsumerReference,
-    ResourceClaimStatus,
-    ResourceClaimTemplate,
-)
+from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceClaimTemplate
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
 from dra_operator.commands.simulated.claims import ClaimQuotas
-from dra_operator.commands.simulated.cluster import (
-    extended_resource,
-)
+from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts import devices_of, ledger_of
 from dra_operator.kubectl.free import Members, best_offer
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.decision import Together, together
-from dra_operator.scheduling import (
-    CycleState,
-    NoPlace,
-    Plan,
-    PreFilterResult,
-)
+from dra_operator.scheduling import CycleState, NoPlace, Plan, PreFilterResult
 from dra_operator.scheduling.preemption import priority
 from dra_operator.scheduling.state import Gang, is_immediate
 

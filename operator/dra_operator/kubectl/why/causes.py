@@ -31,14 +31,7 @@ from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.kubectl.why.selector_changes import compiled, drivers_of, references_of
 from dra_operator.kubectl.why.supposed import similar_name
 from dra_operator.scheduling import CycleState, PodFilter
-from dra_operator.scheduling.rules import (
-    NODE_SELECTOR,
-    NOT_OFFERED,
-    PORT,
-    READ_WRITE_ONCE_POD,
-    RESOURCE,
-    TOO_MANY_PODS,
-)
+from dra_operator.scheduling.rules import NODE_SELECTOR, NOT_OFFERED, PORT, READ_WRITE_ONCE_POD, RESOURCE, TOO_MANY_PODS
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import counted, listed
 

@@ -26,15 +26,7 @@ from dra_operator.kubectl.why.changes import Change, Patch
 from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.scheduling import CycleState
 from dra_operator.scheduling.rules import PORT, RESOURCE, TOO_MANY_PODS
-from dra_operator.scheduling.state import (
-    ANNOTATION,
-    HOLD,
-    LoadedNode,
-    Obstacle,
-    is_immediate,
-    pod_requests,
-    ports_held,
-)
+from dra_operator.scheduling.state import ANNOTATION, HOLD, LoadedNode, Obstacle, is_immediate, pod_requests, ports_held
 from dra_operator.wording import counted, listed
 
 MOST_HOLDERS: Final = 2
