@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +125,25 @@ def test_what_a_killed_process_left_half_written_goes_with_its_claim_or_at_the_n
     cdi.remove("uid-1")
     cdi.create()  # uid-3 may be what another instance writes at this moment
     assert set(cdi.folder.iterdir()) == {left["uid-3"], other}
+
+
+def test_what_another_instance_is_writing_when_the_clock_is_set_forward_is_written(
+    cdi: CdiFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is begun seems to be left by a process that was killed, and is removed."""
+    rename, set_at = os.replace, list[str]()
+
+    def start_meanwhile(hidden: str, path: Path) -> None:
+        if not set_at:
+            set_at.append(hidden)
+            os.utime(hidden, (time.time() - 3600, time.time() - 3600))
+            CdiFolder(cdi.folder, "gpu.example.com").create()
+            assert not os.path.exists(hidden)
+        rename(hidden, path)
+
+    monkeypatch.setattr(os, "replace", start_meanwhile)
+    cdi.write("uid-1", "a", EDITS)
+    assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-uid-1-a.json"]
 
 
 def test_what_a_driver_with_a_longer_name_is_writing_stays(cdi: CdiFolder, monkeypatch: pytest.MonkeyPatch) -> None:

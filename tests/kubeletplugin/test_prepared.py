@@ -576,6 +576,25 @@ async def test_a_record_of_a_former_version_gets_its_second_file_at_the_start(no
     await prepared(node, allocated("c", "p/gpu-3"))
 
 
+@pytest.mark.parametrize("damage", [b"", b"{"])
+@pytest.mark.parametrize("seconds", [-3600, 3600], ids=["back", "forward"])
+async def test_a_clock_that_is_set_frees_no_device(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, seconds: int, damage: bytes
+) -> None:
+    """Machines without a clock of their own set it long after their boot. The kernel moves the time of that with it."""
+    await node.give(allocated("a", "p/gpu-0"), allocated("b", "p/gpu-1"))
+    stat = _file(node.root / "stat", f"btime {int(time.time()) - 10 + seconds}\n")
+    monkeypatch.setattr("dra_kubeletplugin.files.checkpoint.PROC_STAT", stat)
+    (node.root / "claims" / "uid-of-a.json").write_bytes(damage)
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert isinstance(await refused(node, allocated("c", "p/gpu-0")), DeviceInUse)
+    await prepared(node, allocated("b", "p/gpu-1"))
+    assert node.driver.calls == []
+    assert await node.prepared.unprepare(ref("a")) is None
+    await prepared(node, allocated("c", "p/gpu-0"))
+
+
 @pytest.mark.parametrize("phase", ["prepared", "withdrawn", "unpreparing"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 300], ids=["empty", "zeros"])
 @pytest.mark.parametrize("seconds", [3600, 5], ids=["long before", "just before"])
