@@ -9,7 +9,7 @@ import pytest
 from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
 from dra_api.codec import encode
 from dra_api.kueue import Workload
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, WORKLOADS, KubeError, Unreachable
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS, KubeError, Unreachable
 from dra_operator.admission import reading
 from dra_operator.cache import BulkLimits
 from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
@@ -195,3 +195,77 @@ async def test_nothing_is_promised_while_a_promise_cannot_be_read(
             world.admission._look_again()
             await world.rests(0.2)
         assert caplog.text.count("one with a promise cannot be read") == 1
+
+
+def bulky_claim(name: str, count: int = 1) -> Obj:
+    claim = Make.claim(name, count=count)
+    claim["spec"]["devices"]["config"] = [PARAMETERS]
+    return claim
+
+
+def sharing(name: str, claim: str, pods: int = 1, **spec: Any) -> Obj:
+    """A Workload whose pods share a claim that somebody has made."""
+    entry = {"name": "entry-0", "resourceClaimName": claim}
+    return workload(name, pods, **{"resourceClaims": [entry], **spec})
+
+
+def says_why(world: AdmissionWorld, name: str) -> str:
+    message: str = world.check(name).get("message", "")
+    return message
+
+
+async def test_a_workload_is_planned_with_the_whole_claim_that_its_pods_share(world: AdmissionWorld) -> None:
+    """Other pods that wait have the claim read; nobody read it for a Workload, of which there are no pods yet."""
+    world.limits = BulkLimits(whole=0)
+    world.api.add(RESOURCE_CLAIMS, bulky_claim("shared", count=2))
+    world.api.add(RESOURCE_CLAIMS, bulky_claim("large", count=3))
+    world.api.add(WORKLOADS, sharing("train", "shared", 2))
+    world.api.add(WORKLOADS, sharing("huge", "large"))
+    world.start()
+    async with world.running():
+        await world.until("its pods run", lambda: len(world.pods("train")) == 2)
+        await world.until("the other one is refused", lambda: world.kueue.decided["Retry"])
+        await world.until("told", lambda: "requeueState" in world.workload("huge").get("status", {}))
+    assert "2 in use" in says_why(world, "huge") or "of 2 match" in says_why(world, "huge"), says_why(world, "huge")
+
+
+async def test_a_promise_keeps_its_place_while_its_claim_is_set_aside(world: AdmissionWorld) -> None:
+    world.limits = BulkLimits(whole=0)
+    world.api.add(RESOURCE_CLAIMS, bulky_claim("shared", count=2))
+    world.api.add(WORKLOADS, sharing("first", "shared"))
+    world.kueue.makes_pods = False
+    world.start()
+    async with world.running():
+        await world.until("first is admitted", lambda: world.is_admitted("first"))
+        world.api.add(WORKLOADS, workload("second", 3))
+        await world.until("second is refused", lambda: world.kueue.decided["Retry"])
+        assert world.seen("dra_operator_admission_broken_promises_total") == 0
+    world.start()  # another process has to read it before it promises anything
+    async with world.running():
+        await world.rests(0.5)
+        assert not world.is_admitted("second")
+        assert world.seen("dra_operator_admission_promises") == 1
+        assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+@pytest.mark.parametrize("fault", ["there is no room", "it cannot be read"])
+async def test_a_workload_whose_claim_is_not_at_hand_says_so_and_is_not_rejected(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    if fault == "there is no room":
+        monkeypatch.setattr(reading, "READ_BYTES", -1)
+        wanted = "its namespace has more large claims than dra-operator keeps in memory"
+    else:
+        world.api.before = lambda call: (
+            Unreachable("connection reset") if (call.verb, call.plural) == ("get", "resourceclaims") else None
+        )
+        wanted = "claim ns/shared cannot be read: connection reset"
+    world.limits = BulkLimits(whole=0)
+    world.api.add(RESOURCE_CLAIMS, bulky_claim("shared"))
+    world.api.add(WORKLOADS, sharing("train", "shared"))
+    world.start()
+    async with world.running():
+        await world.until("refused", lambda: world.kueue.decided["Retry"])
+        await world.until("told", lambda: "requeueState" in world.workload("train").get("status", {}))
+    assert wanted in says_why(world, "train")
+    assert world.kueue.decided["Rejected"] == 0

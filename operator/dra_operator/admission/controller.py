@@ -454,6 +454,7 @@ class AdmissionController:
             backing_off=[self._with_flavors(it) for it in sorted(stages[CheckStage.BACKING_OFF], key=rank)],
             now=now,
             templates=self._reader.templates,
+            claims=self._reader.claims,
         )
 
     def _promised(self, workload: Workload) -> PromisedWorkload:

@@ -33,7 +33,7 @@ from dra_api.core import Node, Pod
 from dra_api.kueue import POD_SET, ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.references import pod_is_done
-from dra_api.resource import AllocationResult, ResourceClaimTemplate
+from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimTemplate
 from dra_ledger.cel_language import CelSelectors
 from dra_ledger.errors import shortened
 from msgspec.structs import replace
@@ -54,6 +54,7 @@ from dra_operator.scheduling.state import (
     workload_without_bulk,
 )
 
+from .reading import claims_named
 from .workloads import CHECK_MESSAGE_CHARACTERS, replaced_slice
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,10 @@ TOO_MANY_TEMPLATES: Final = (
     "its namespace has more large templates than dra-operator keeps in memory: shorten them, or have fewer of these "
     "jobs at the same time"
 )
+TOO_MANY_CLAIMS: Final = (
+    "its namespace has more large claims than dra-operator keeps in memory: shorten them, or have fewer of these jobs "
+    "at the same time"
+)
 QUOTED_CHARACTERS: Final = 1000
 """Length of an error before advice: it quotes text of a tenant."""
 
@@ -94,7 +99,7 @@ class TooMuch(kueue.WorkloadError):
 
 
 class SetAside(kueue.WorkloadError):
-    """There was no room for the templates. When it has quota the next time, there may be."""
+    """There was no room for its templates or claims. When it has quota the next time, there may be."""
 
 
 class SeenChange(NamedTuple):
@@ -136,6 +141,8 @@ class CheckRound:
     now: datetime
     templates: Mapping[str, ClaimTemplate | str] = field(default_factory=dict)
     """Templates that are set aside, as the server has them, or why they could not be read."""
+    claims: Mapping[str, ResourceClaim | str] = field(default_factory=dict)
+    """The same of claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +248,8 @@ class Planner:
         self._placing = Placing(self._cluster, self._allocator, self._templates, quotas, lambda: self._now, self._pause)
         self._pods_by_owner: Mapping[tuple[str, str], Sequence[Pod]] = {}
         self._now = datetime.min
+        self._unread: Mapping[str, str] = {}
+        """Why claims of this round could not be read, by key."""
         self._is_stopped = False
         self._due, self._resumed = 0.0, 0.0
         self._flying: list[str] = []
@@ -265,6 +274,7 @@ class Planner:
         self._forget_failed(question)
         self._catch_up(question)
         self._templates.read = question.templates
+        self._put_whole(question.claims)
         answers = CheckAnswers()
         self._searched.clear()
         try:
@@ -361,6 +371,15 @@ class Planner:
                 cluster.loads.place(pod, node, requests)
                 self._assumed.append(pod)
 
+    def _put_whole(self, claims: Mapping[str, ResourceClaim | str]) -> None:
+        """Have what claims ask for that are set aside, until the round is over."""
+        self._unread = {key: it for key, it in claims.items() if isinstance(it, str)}
+        for key, claim in claims.items():
+            known = self._cluster.claims.get(key)
+            # The server may have a newer version than the cache, or another claim of this name.
+            if known is not None and isinstance(claim, ResourceClaim) and known.metadata.uid == claim.metadata.uid:
+                self._placing.put(replace(known, spec=claim.spec))
+
     def _take_back(self) -> None:
         self._placing.undo(0)
         for claim in self._flying:
@@ -380,6 +399,16 @@ class Planner:
         if worked > STRETCH_SECONDS:
             time.sleep(min(worked, THREAD_REST_SECONDS))
             self._resumed = time.monotonic()
+
+    def _sets(self, workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> list[tuple[Pod, int]]:
+        """Return ``planned_sets``. Raises WorkloadError, also if a claim that its pods name could not be read."""
+        sets = planned_sets(workload, flavors)
+        for key in claims_named(workload):
+            claim = self._cluster.claims.get(key)
+            if claim is not None and claim.status.allocation is None and is_set_aside(claim):
+                unread = self._unread.get(key)
+                raise SetAside(TOO_MANY_CLAIMS if unread is None else f"claim {key} cannot be read: {unread}")
+        return sets
 
     # --- promises ---
 
@@ -412,7 +441,7 @@ class Planner:
         uid, lacking = workload.metadata.uid, ""
         sets: Sequence[tuple[Pod, int]] = ()
         try:
-            sets = planned_sets(workload, {**flavors, **wanted.flavors})
+            sets = self._sets(workload, {**flavors, **wanted.flavors})
         except (kueue.FlavorMissing, SetAside) as error:
             lacking = str(error)  # those that are made know their nodes without it
         except kueue.WorkloadError as error:
@@ -506,7 +535,7 @@ class Planner:
             text = f"namespace {workload.metadata.namespace} is being deleted, and takes no more pods"
             return Outcome.without_place(workload, text)
         try:
-            sets = planned_sets(workload, flavors)
+            sets = self._sets(workload, flavors)
         except (kueue.FlavorMissing, SetAside) as error:
             return Outcome.without_place(workload, str(error))
         except TooMuch as error:

@@ -1,4 +1,4 @@
-"""Workloads and templates that are set aside (``cache.store``): they are read when it is their Workload's turn.
+"""Workloads, templates and claims that are set aside (``cache.store``): they are read when it is their Workload's turn.
 
 Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
 until its pods run.
@@ -13,13 +13,14 @@ from typing import Final, TypeVar
 
 from dra_api.codec import DecodeError, convert, encode
 from dra_api.kueue import Workload
-from dra_api.meta import RESOURCE_CLAIM_TEMPLATES, WORKLOADS, Object, Resource
+from dra_api.meta import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS, Object, Resource
+from dra_api.resource import ResourceClaim
 from dra_kube import KubeError, NotFound
 from msgspec.structs import replace
 
 from dra_operator.cache import ClaimTemplate, Cluster, without_bulk
 from dra_operator.kube import Client
-from dra_operator.scheduling.state import is_workload_set_aside
+from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
 
 from .workloads import CheckStage, rank
 
@@ -32,7 +33,7 @@ _ORDER: Final = (CheckStage.PROMISED, CheckStage.LATE, CheckStage.CANDIDATE, Che
 
 
 class AsideReader:
-    """Call ``whole`` before each round. ``templates`` has the templates that were read for it, or why they were not."""
+    """Call ``whole`` before each round. ``templates`` and ``claims`` have what was read for it, or why it was not."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self._cluster, self._client = cluster, client
@@ -41,13 +42,14 @@ class AsideReader:
         self._sums: defaultdict[str, int] = defaultdict(int)
         self._failure = ""
         self.templates: dict[str, ClaimTemplate | str] = {}
+        self.claims: dict[str, ResourceClaim | str] = {}
 
     async def whole(self, stages: Mapping[CheckStage, list[Workload]]) -> Mapping[CheckStage, list[Workload]]:
-        """Return the Workloads whole, as many as there is room for, and read the templates that they name.
+        """Return the Workloads whole, as many as there is room for, and read the templates and claims that they name.
 
         Raises KubeError if something cannot be read that was promised a place: without it, others would get that place.
         """
-        self._before, self._known, self.templates = self._known, {}, {}
+        self._before, self._known, self.templates, self.claims = self._known, {}, {}, {}
         self._sums.clear()
         self._failure = ""
         # Nearly all clusters end here.
@@ -68,6 +70,14 @@ class AsideReader:
                         content = await read(RESOURCE_CLAIM_TEMPLATES, ClaimTemplate, template)
                         if content is not None:
                             self.templates[key] = content
+                for key in claims_named(whole):
+                    claim = self._cluster.claims.get(key)
+                    # An allocated claim has its devices: what it asked for does not matter any more.
+                    is_open = claim is not None and claim.status.allocation is None
+                    if claim is not None and is_open and is_set_aside(claim) and key not in self.claims:
+                        asked = await read(RESOURCE_CLAIMS, ResourceClaim, claim)
+                        if asked is not None:
+                            self.claims[key] = asked
         self._before = {}
         return found
 
@@ -102,3 +112,11 @@ def templates_named(workload: Workload) -> Iterator[str]:
         for entry in pod_set.template.spec.resource_claims or ():
             if entry.resource_claim_template_name is not None:
                 yield f"{workload.metadata.namespace}/{entry.resource_claim_template_name}"
+
+
+def claims_named(workload: Workload) -> Iterator[str]:
+    """Yield the keys of the ResourceClaims that its pods share with each other, or with others."""
+    for pod_set in workload.spec.pod_sets or ():
+        for entry in pod_set.template.spec.resource_claims or ():
+            if entry.resource_claim_name is not None:
+                yield f"{workload.metadata.namespace}/{entry.resource_claim_name}"
