@@ -73,6 +73,95 @@ async def test_devices_that_come_free_right_after_a_retry_wait_a_tenth_of_a_seco
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
 
 
+async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devices(world: AdmissionWorld) -> None:
+    """Kueue up to 0.19.2 queues a Workload whose wait it ends without them, and admits it unasked."""
+    world.kueue.forgets_devices = True
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        world.at(59.0)
+        await world.rests(0.3)
+        assert world.kueue.decided == {"Retry": 1}
+        world.at(60.0)
+        world.admission._look_again()
+        await world.until("it is tried again", lambda: world.kueue.decided == {"Retry": 2})
+        await world.until("it backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        world.at(179.0)
+        await world.rests(0.3)
+        assert world.kueue.decided == {"Retry": 2}
+        world.at(180.0)
+        world.admission._look_again()
+        await world.until("it is tried once more", lambda: world.kueue.decided == {"Retry": 3})
+    assert not world.kueue.forgotten
+    assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
+
+
+async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(world: AdmissionWorld) -> None:
+    world.kueue.forgets_devices = True
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+        world.at(24.0)
+        await world.rests(0.3)
+        assert not is_true(world.workload("first"), "QuotaReserved")
+        world.at(26.0)
+        world.admission._look_again()
+        await world.until("it has quota again", lambda: is_true(world.workload("first"), "QuotaReserved"))
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+    assert not world.kueue.forgotten
+
+
+async def test_a_wait_that_the_check_of_another_controller_asks_for_goes_on(world: AdmissionWorld) -> None:
+    """Kueue would begin it anew at once."""
+    job = workload("train")
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "AdmissionCheck",
+        "lastTransitionTime": "2030-01-01T00:00:00Z",
+    }
+    pending = {"message": "", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    checks = [
+        {"name": "devices", "state": "Pending", **pending},
+        {"name": "other", "state": "Retry", **pending, "requeueAfterSeconds": 3},
+    ]
+    job["status"] = {
+        "conditions": [evicted],
+        "admissionChecks": checks,
+        "requeueState": {"requeueAt": "2030-01-01T00:00:03Z"},
+    }
+    world.kueue.is_stopped = True
+    world.api.add(WORKLOADS, job)
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.rests(0.5)
+        assert "requeueAt" in world.workload("train")["status"]["requeueState"]
+
+
+async def test_a_look_that_took_ten_minutes_is_not_followed_by_a_rest_of_ten_minutes(world: AdmissionWorld) -> None:
+    """An API server that answers no write for a while is no reason to decide on nothing for as long again."""
+
+    def takes_long(call: Call) -> None:
+        if (call.verb, call.plural) == ("patch", "workloads") and world.moment == 0.0:
+            world.at(600.0)
+
+    world.at(0.0)
+    world.api.before = takes_long
+    world.api.add(WORKLOADS, workload("first"))
+    world.start()
+    async with world.running():
+        await world.until("first is admitted", lambda: world.is_admitted("first"))
+        world.api.add(WORKLOADS, workload("second"))
+        await world.until("second is admitted", lambda: world.is_admitted("second"), 10)
+
+
 async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> None:
     world.api.add(ADMISSION_CHECKS, admission_check("with", parameters={"apiGroup": "x", "kind": "X", "name": "x"}))
     world.api.add(ADMISSION_CHECKS, admission_check("others", "somebody.example.com/else"))
@@ -147,6 +236,7 @@ async def test_a_decision_that_the_server_finds_invalid_is_counted_and_told(
 
 async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: AdmissionWorld) -> None:
     """Kueue is always first: it has given quota again when the back-off arrives."""
+    world.kueue.forgets_devices = True
     world.api.add(WORKLOADS, workload("first", 3))
     world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
     world.api.before = lambda call: (
@@ -154,11 +244,15 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
     )
     world.start()
     async with world.running():
-        await world.until("second keeps its quota", lambda: world.check("second").get("requeueAfterSeconds"))
-        assert world.kueue.decided["Retry"] == 3
+        await world.until("it was tried three times", lambda: world.kueue.decided["Retry"] == 3)
+        await world.until("second keeps its quota", lambda: "pods fit" in world.check("second").get("message", ""))
         await world.rests(0.3)
-    assert world.kueue.decided["Retry"] == 3
-    assert is_true(world.workload("second"), "QuotaReserved")
+        assert world.kueue.decided["Retry"] == 3
+        assert is_true(world.workload("second"), "QuotaReserved")
+        assert "requeueAfterSeconds" not in world.check("second"), "Kueue would end that wait, and forget its devices"
+        finish(world.api, "ns/first")
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+    assert not world.kueue.forgotten
 
 
 async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:
@@ -339,6 +433,6 @@ async def test_a_back_off_begins_by_the_clock_of_kueue(world: AdmissionWorld, ho
     async with world.running():
         await world.until("second backs off", lambda: "requeueState" in world.workload("second").get("status", {}))
         due = datetime.fromisoformat(world.workload("second")["status"]["requeueState"]["requeueAt"])
-        assert 50 < (due - datetime.now(UTC)).total_seconds() < 70
+        assert 110 < (due - datetime.now(UTC)).total_seconds() < 130
         await world.rests(1.0)
     assert world.kueue.decided["Retry"] == 1

@@ -35,6 +35,7 @@ from dra_operator.admission.workloads import (
     rank_of_promise,
     requeue_patch,
     stage_of,
+    wait_left,
 )
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from objects import Make, Obj
@@ -224,7 +225,8 @@ def looked_at(workload: Workload, now: datetime) -> None:
     stage_of(workload, NAMES, now, 300.0)
     rank(workload), rank_of_promise(workload, NAMES.known, now)
     after_eviction(workload, NAMES.active, retry)
-    decision_patch(workload, NAMES.active, retry, "now"), requeue_patch(workload, NAMES.active, "now")
+    wait_left(workload, NAMES.active, now)
+    decision_patch(workload, NAMES.active, retry, "now"), requeue_patch(workload, NAMES.active, "why", "now")
 
 
 async def test_any_value_at_any_field_is_answered_alone(world: AdmissionWorld) -> None:

@@ -136,6 +136,7 @@ class Run:
         self.jobs: dict[str, Job] = {}
         check = "devices" if is_checked else None
         self._kueue = KueueModel(DEVICES * nodes, check=check, cost=lambda obj: self.jobs[_name(obj)].devices)
+        self._kueue.forgets_devices = is_checked
         self.world.others[:] = [self._kueue]
         self._nodes = [f"node-{number}" for number in range(nodes)]
         self._furnish()
@@ -183,7 +184,7 @@ class Run:
         return asyncio.get_running_loop().time()
 
     def play(self) -> Result:
-        """Let all jobs run to their end. Raises NoEnd."""
+        """Let all jobs run to their end. Raises NoEnd, and AssertionError if Kueue admitted a job unasked."""
         with asyncio.Runner(loop_factory=WorkingLoop) as runner:
             loop = cast(WorkingLoop, runner.get_loop())
             with mock.patch.object(planner, "time", loop):
@@ -205,6 +206,9 @@ class Run:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._next() - self.now):
                             await self._wakes.wait()
+        assert not self._kueue.forgotten, (
+            f"Kueue has ended the wait of these, and forgot their devices: {self._kueue.forgotten}"
+        )
         self.result.retries, self.result.seconds = self._kueue.decided["Retry"], self.now
         self.result.broken = int(world.seen("dra_operator_admission_broken_promises_total"))
         return self.result

@@ -88,6 +88,10 @@ class KueueModel:
         """Whether the queue is on hold: nobody gets quota, and who waits for its checks loses it."""
         self.waits_for_others = False
         """Whether checks of other controllers, which no Workload here names, keep Workloads from their admission."""
+        self.forgets_devices = False
+        """Whether it admits Workloads whose wait it ends itself without looking at their devices, as up to 0.19.2."""
+        self.forgotten: list[str] = []
+        """Keys of such Workloads."""
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -123,6 +127,9 @@ class KueueModel:
                 used += self._cost(obj) if is_true(api[WORKLOADS, key], "QuotaReserved") else 0
             else:
                 pending.append(obj)
+        for obj in [it for it in pending if self.forgets_devices and _requeue_at(it) is not None]:
+            pending.remove(obj)
+            self._admit_without_devices(api, f"{obj['metadata']['namespace']}/{obj['metadata']['name']}", now)
         for obj in sorted(pending, key=_rank):
             if not self.is_stopped and used + self._cost(obj) <= self.quota:
                 used += self._cost(obj)
@@ -147,6 +154,18 @@ class KueueModel:
                 }
                 status.setdefault("admissionChecks", []).append(pending)
 
+        self._go_on(api, key, api.change(WORKLOADS, key, edit), now)
+
+    def _admit_without_devices(self, api: FakeApi, key: str, now: datetime) -> None:
+        def edit(obj: Obj) -> None:
+            assigned = [{"name": it["name"], "count": it["count"]} for it in obj["spec"]["podSets"]]
+            obj["status"] |= {"admission": {"clusterQueue": "team", "podSetAssignments": assigned}}
+            for name in ("requeueState", "admissionChecks"):
+                obj["status"].pop(name, None)
+            for kind, status in (("QuotaReserved", "True"), ("Evicted", "False")):
+                _set(obj, kind, status, "QuotaReserved", now)
+
+        self.forgotten.append(key)
         self._go_on(api, key, api.change(WORKLOADS, key, edit), now)
 
     def _go_on(self, api: FakeApi, key: str, obj: Obj, now: datetime) -> None:

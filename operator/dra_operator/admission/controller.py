@@ -1,9 +1,9 @@
 """The controller ``admission``: watches Workloads, asks the planner, and writes what was decided.
 
 One task works in rounds. A round begins when something has changed that matters to a Workload that waits, and after it
-the controller rests for as long as it took. The planner works in a thread; meanwhile the event loop serves the other
-controllers. What is decided is written only if the Workload is still in the version that was decided on: the API server
-refuses the rest, and the next round decides anew.
+the controller rests for as long as it took, but at most 1 s. The planner works in a thread; meanwhile the event loop
+serves the other controllers. What is decided is written only if the Workload is still in the version that was decided
+on: the API server refuses the rest, and the next round decides anew.
 
 Promises are known to the other controllers as nominations: a pod of the same or of a lower priority that the operator
 places leaves them alone. Other schedulers do not know them.
@@ -49,6 +49,7 @@ from .reading import AsideReader
 from .workloads import (
     CONTROLLER_NAME,
     DOUBLED_ATTEMPTS,
+    KUEUE_LATER_SECONDS,
     AdmissionSettings,
     CheckDecision,
     CheckNames,
@@ -66,12 +67,15 @@ from .workloads import (
     requeue_patch,
     stage_of,
     states,
+    wait_left,
 )
 
 logger = logging.getLogger(__name__)
 
 LEAST_REST_SECONDS: Final = 0.01
 """Seconds between two rounds."""
+LONGEST_LOOK_REST_SECONDS: Final = 1.0
+"""The same after a long one. Most of that is a wait for writes, and the planner has paused already for others."""
 PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""
 WRITES: Final = 8
@@ -83,11 +87,11 @@ That needs no time for Kueue: a wait is ended only when Kueue has evicted the Wo
 """
 LONGEST_REQUEUE_REST_SECONDS: Final = 60.0
 MOST_LOST_TURNS: Final = 3
-"""Times in a row that Kueue may give quota again before a back-off is written."""
+"""Times in a row that Kueue may give quota again before a back-off is written. Then the quota is kept for a while."""
 CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 10.0
-"""Seconds for which a Workload keeps its quota after that."""
+"""Seconds for which it is kept. A *Retry* with a back-off would have Kueue end the wait (``workloads``)."""
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 CLOCK_SECONDS: Final = 1.0
@@ -137,6 +141,8 @@ class Memory:
     back_off: CheckDecision | None = None
     """The write that follows when Kueue has evicted the Workload."""
     lost_turns: int = 0
+    held_until: float = -math.inf
+    """Until then it keeps its quota, though it does not fit."""
     admission: Admission | None = None
     """The quota that it had last: its flavors say which nodes it may use."""
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -266,7 +272,7 @@ class AdmissionController:
                 self._forget_view()
                 rest = PROMISE_LOOK_SECONDS
                 self._look_again()
-            await asyncio.sleep(max(rest, self._clock() - began))
+            await asyncio.sleep(max(rest, min(self._clock() - began, LONGEST_LOOK_REST_SECONDS)))
             if not self._is_cut:
                 await self._wait()
 
@@ -350,6 +356,9 @@ class AdmissionController:
             if stage is CheckStage.PROMISED and memory.is_started:
                 self._cluster.give_back(workload)
                 continue
+            if stage in (CheckStage.BACKING_OFF, CheckStage.WAITING):
+                left = wait_left(workload, names.active, now)
+                self._due = min(self._due, self._clock() + (left or 0.0))
             if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
                 continue
             found[stage].append(workload)
@@ -498,6 +507,8 @@ class AdmissionController:
                 group.create_task(self._say(workload, _ELSEWHERE, limit))
             for workload in stages[CheckStage.STALE]:
                 group.create_task(self._say(workload, _STALE, limit))
+            for workload in stages[CheckStage.DUE]:
+                group.create_task(self._end_wait(workload, "its back-off is over", limit))
 
     async def _say(self, workload: Workload, decision: CheckDecision, limit: asyncio.Semaphore) -> None:
         async with limit:
@@ -533,6 +544,8 @@ class AdmissionController:
             )
         else:
             decision = self._refusal(outcome, memory)
+            if decision.wait is not None and await self._keeps_quota(workload, decision, memory, limit):
+                return
         async with limit:
             written = await self._write(workload, self._at_once(decision, memory))
         if written is not Written.YES:
@@ -556,17 +569,31 @@ class AdmissionController:
             memory.retried_at = self._clock()
         memory.requeued = False
 
+    async def _keeps_quota(
+        self, workload: Workload, decision: CheckDecision, memory: Memory, limit: asyncio.Semaphore
+    ) -> bool:
+        """Return whether a Workload is not evicted yet, since Kueue gave it quota again and again before its back-off.
+
+        Freed devices let it in meanwhile, as it is pending.
+        """
+        memory.lost_turns += memory.back_off is not None
+        memory.back_off = None
+        if memory.lost_turns >= MOST_LOST_TURNS:
+            memory.lost_turns, memory.held_until = 0, self._clock() + HOLDING_SECONDS
+            async with limit:
+                await self._write(workload, changed(decision, state=CheckState.PENDING, wait=None))
+        if memory.held_until <= self._clock():
+            return False
+        self._due = min(self._due, memory.held_until)
+        return True
+
     def _at_once(self, decision: CheckDecision, memory: Memory) -> CheckDecision:
         """Return what is written first: a Retry without its back-off, which follows when Kueue has evicted."""
-        is_again, memory.back_off = memory.back_off is not None, None
+        memory.back_off = None
         if decision.wait is None:
             memory.lost_turns = 0
             return decision
-        memory.lost_turns += is_again
-        if memory.lost_turns >= MOST_LOST_TURNS:
-            memory.lost_turns = 0
-            return changed(decision, wait=min(decision.wait, HOLDING_SECONDS))
-        memory.back_off = decision
+        memory.back_off = changed(decision, wait=decision.wait + KUEUE_LATER_SECONDS)
         return changed(decision, wait=None)
 
     def _follow_eviction(self, workload: Workload) -> None:
@@ -618,26 +645,32 @@ class AdmissionController:
         return any(usage.is_free(device) for device in known - kept)
 
     async def _requeue(self, workload: Workload, limit: asyncio.Semaphore) -> None:
-        """End the back-off: the Workload may get its quota again at once."""
+        """End the back-off since devices came free: the Workload may get its quota again at once."""
         memory = self._memory.setdefault(workload.metadata.uid, Memory())
         memory.retried_at, memory.requeued = self._clock(), True
+        if await self._end_wait(workload, "devices came free, and its pods fit now", limit):
+            self._metrics.requeued.inc()
+        else:
+            # What came free is still there: the next look finds it without anything else that comes free.
+            memory.looked, memory.requeued = 0, False
+
+    async def _end_wait(self, workload: Workload, why: str, limit: asyncio.Semaphore) -> bool:
+        """Have Kueue try the Workload again. Return whether that was written."""
         meta = workload.metadata
+        patch = requeue_patch(workload, self._names.active, why, format_time(self._now()))
         async with limit:
             try:
-                patch = requeue_patch(workload, self._names.active, format_time(self._now()))
                 raw = await self._client.patch(
                     WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
                 )
             except NotFound:
-                return
+                return False
             except KubeError as error:
-                # What came free is still there: the next look finds it without anything else that comes free.
-                memory.looked, memory.requeued = 0, False
                 self._tell(workload, error)
-                return
-        self._metrics.requeued.inc()
-        logger.info("workload %s: devices came free: its back-off ends", workload.key)
+                return False
+        logger.info("workload %s: Kueue may try it again: %s", workload.key, why)
         self._control.answered(convert(Workload, raw))
+        return True
 
     async def _write(self, workload: Workload, decision: CheckDecision, time: str = "") -> Written:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""

@@ -6,6 +6,10 @@ nor gives it quota. So a *Retry* with a back-off would keep its quota until that
 *Retry* is written twice: without a back-off, so that Kueue evicts at once, and with one as soon as it has evicted. Then
 the check is set to Pending, with the reason as its message.
 
+The operator ends each back-off itself. Kueue up to 0.19.2 puts a Workload whose wait it ends into its queue without
+the devices of its claims, and admits it without quota, flavors and checks if its scheduler is quick (issue 13930 of
+kubernetes-sigs/kueue). So the back-off that is written is longer than the one that is meant.
+
 Kueue does not look at the check again before the Workload has quota. So the state of a check alone does not say what
 happens to a Workload: the conditions do, and the back-off.
 Source: pkg/workload and pkg/controller/core of kubernetes-sigs/kueue.
@@ -36,6 +40,10 @@ CHECK_MESSAGE_CHARACTERS: Final = 4000
 FIRST_BACKOFF_SECONDS: Final = 60.0
 """Freed devices end a back-off. One that ends before that puts its Workload in the way of those that fit."""
 DOUBLED_ATTEMPTS: Final = 20
+KUEUE_LATER_SECONDS: Final = 60.0
+"""Seconds after the end of a back-off at which Kueue would end it, if the operator did not."""
+KUEUE_SOONER_SECONDS: Final = 5.0
+"""Seconds before Kueue would end a wait that is not by a check of ours, as for pods that were not ready in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,10 @@ class CheckStage(StrEnum):
     """It is admitted, and a check is pending that its queue did not name then."""
     BACKING_OFF = "backing off"
     """It was evicted after *Retry*, and Kueue waits before it tries again."""
+    WAITING = "waiting"
+    """Kueue waits before it tries again, and not because of us."""
+    DUE = "due"
+    """Its wait is over, and Kueue does not know it yet."""
     ELSEWHERE = "elsewhere"
     """A check is pending, and the pods run in another cluster."""
     STALE = "stale"
@@ -137,7 +149,10 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
     if not workload.has_quota:
         if _is_stale(workload, names.active):
             return CheckStage.STALE
-        return CheckStage.BACKING_OFF if _backs_off(workload, names.active, now) else CheckStage.NONE
+        left = wait_left(workload, names.active, now)
+        if left is None or left <= 0:
+            return CheckStage.NONE if left is None else CheckStage.DUE
+        return CheckStage.BACKING_OFF if _is_ours(workload, names.active) else CheckStage.WAITING
     if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
         return CheckStage.NONE
     is_admitted = workload.has("Admitted")
@@ -209,12 +224,20 @@ def evicted_at(workload: Workload) -> str:
     return (evicted.last_transition_time or "") if evicted is not None else ""
 
 
-def _backs_off(workload: Workload, names: Collection[str], now: datetime) -> bool:
-    """Return whether Kueue waits because of a check of ours, and of no other controller's."""
+def wait_left(workload: Workload, names: Collection[str], now: datetime) -> float | None:
+    """Return the seconds until the operator ends the wait of the Workload, or None if there is none that it may end."""
     requeue = workload.status.requeue_state
     due = parse_time(requeue.requeue_at) if requeue is not None and requeue.requeue_at else None
-    if due is None or due <= now:
-        return False
+    if due is None or due <= now or not any(states(workload, names)):
+        return None
+    others = (it for it in workload.status.admission_checks or () if it.name not in names)
+    if any(it.state == CheckState.RETRY for it in others):
+        return None  # Kueue would begin the wait anew
+    return (due - now).total_seconds() - (KUEUE_LATER_SECONDS if _is_ours(workload, names) else KUEUE_SOONER_SECONDS)
+
+
+def _is_ours(workload: Workload, names: Collection[str]) -> bool:
+    """Return whether Kueue waits because of a check of ours, and of no other controller's."""
     evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
     if evicted is None or evicted.reason != ADMISSION_CHECK:
         return False
@@ -269,9 +292,9 @@ def decision_patch(
     return patch
 
 
-def requeue_patch(workload: Workload, names: Collection[str], now: str) -> list[Mapping[str, Any]]:
-    """Return a JSON patch that ends the back-off in this version of the Workload."""
-    patch = decision_patch(workload, names, CheckDecision(CheckState.PENDING, "its pods fit now"), now)
+def requeue_patch(workload: Workload, names: Collection[str], why: str, now: str) -> list[Mapping[str, Any]]:
+    """Return a JSON patch that ends the wait in this version of the Workload; ``why`` becomes the check's message."""
+    patch = decision_patch(workload, names, CheckDecision(CheckState.PENDING, why), now)
     return [*patch, {"op": "remove", "path": "/status/requeueState/requeueAt"}]
 
 
