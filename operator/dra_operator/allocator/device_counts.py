@@ -106,6 +106,8 @@ class IncrementalAggregate(Generic[Part]):
             self._stale.update(dict.fromkeys(sorted(stale)))
             # Before the work: what changes while this pauses is in the journals of the next call.
             self._seen = now
+        if not self._stale:
+            return  # as when the caller has caught up in pieces
         done = 0
         # A selector that only a claim has asked for is charged to its tenant; those of classes serve everybody.
         common = inventory.compiled.common
@@ -166,7 +168,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
 
     def __init__(self, query: Query) -> None:
         super().__init__(query)
-        self._query = query
+        self.query = query
         self._fallible: dict[str, int] = {}
         self.totals: dict[str, int] = {}
         self._buckets: dict[int, dict[str, None]] = {}
@@ -210,7 +212,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
         return max(self._buckets, default=0) + self.cluster_wide
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Count:
-        everything = self._query.everything
+        everything = self.query.everything
         # Node selectors that nobody can parse: nobody knows which nodes see the pool.
         if pool.malformed:
             return Count(fallible_elsewhere=True)
@@ -226,10 +228,10 @@ class DeviceCounts(IncrementalAggregate[Count]):
             return Count(0, everything, elsewhere)
         matching, fallible, driver = 0, troubled and everything, ""
         for slice_ in view.slices if pool.owning_node is not None else pool.slices:
-            found = self._query.matches(pool, slice_, usage, inventory)
+            found = self.query.matches(pool, slice_, usage, inventory)
             fallible |= bool(found.raised or (found.true and slice_.ambiguous))
             matching += found.true.bit_count()
-            if found.true or found.raised or self._query.means(slice_, inventory):
+            if found.true or found.raised or self.query.means(slice_, inventory):
                 driver = pool.id.driver
         return Count(matching, fallible, elsewhere, any(slice_.sharing for slice_ in view.slices), driver)
 

@@ -158,9 +158,12 @@ class Counted(NamedTuple):
 
 def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Callable[[str], bool]) -> ErrorNodes:
     """Return the nodes on which a fault of the claims would show; the counts are up to date."""
-    numbers = range(len(program.claims))
     anywhere = program.fault is not None or program.may_fail_anywhere
-    anywhere |= any(_least_of_claim(program, number) > MOST_RESULTS for number in numbers)
+    # The devices that each claim asks for on every node, those of requests for all devices left out.
+    least = [0] * len(program.claims)
+    for stage in program.stages:
+        least[stage.claim] += min([0 if other.everything else other.count for other in stage.alternatives])
+    anywhere |= max(least, default=0) > MOST_RESULTS
     alternatives = [other for stage in program.stages for other in stage.alternatives]
     erring = tuple([counts for counts in map(counts_of, alternatives) if counts.has_errors])
     # A selector that compiles fails on single nodes, and ends the attempt on none but these (allocator.md section 15).
@@ -169,12 +172,6 @@ def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Cal
     # A selector that does not compile meets a device that every node sees.
     anywhere |= any(counts.cluster_wide_errors for counts in erring)
     return ErrorNodes({node: None for counts in erring for node in counts.may_error()}, anywhere, erring)
-
-
-def _least_of_claim(program: ClaimProgram, number: int) -> int:
-    """The devices that a claim asks for on every node, those of requests for all devices left out."""
-    stages = [stage for stage in program.stages if stage.claim == number]
-    return sum(min(0 if other.everything else other.count for other in stage.alternatives) for stage in stages)
 
 
 def find_error_nodes(
@@ -261,13 +258,12 @@ class Candidates:
     """The nodes worth trying. Iterating yields names lazily, those that may error first; ``in`` tests one node.
 
     ``anywhere``: the index cannot exclude any node, iterating yields only those that may error, try them all.
-    ``refusal`` says why excluded nodes are out.
     """
 
+    program: ClaimProgram
     may_error: Collection[str]
     anywhere: bool
     wants: tuple[tuple[Want, ...], ...]
-    refusal: Refusal | None
     erring: tuple[DeviceCounts, ...] = ()
     """The counts of alternatives with which the decision may end with an error on some node."""
 
@@ -280,6 +276,26 @@ class Candidates:
         if self.anywhere or node in self.may_error:
             return True
         return isinstance(node, str) and all(_holds(wants, node) for wants in self.wants)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why excluded nodes are out, in terms of the scarcest request; None if none is excluded."""
+        if self.anywhere:
+            return None
+        want = scarcest(self.wants)[0]
+        # Equal queries share their counts, and the first request with them is named.
+        stage = next(it for it in self.program.stages if Query.of(it.alternatives[0]) == want.counts.query)
+        # The index keeps counts and no devices, so this refusal has no other numbers.
+        return Refusal(
+            node="",
+            rule=Rule.SELECTOR,
+            claim=RefusedClaim(self.program.claims[stage.claim].key),
+            request=stage.alternatives[0].request,
+            needs=want.need,
+            devices=want.counts.best(),
+            matching=want.counts.best(),
+            detail="; on the node with most free devices that match",
+        )
 
     @property
     def refusal_holds_for_all(self) -> bool:
@@ -358,8 +374,8 @@ class NodeIndex:
             if all(want.least > 0 for want in alternatives):
                 wants.append(alternatives)
         if error_nodes.anywhere or not wants:
-            return Candidates(error_nodes.nodes, True, (), None, error_nodes.erring)
-        return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants), error_nodes.erring)
+            return Candidates(program, error_nodes.nodes, True, (), error_nodes.erring)
+        return Candidates(program, error_nodes.nodes, False, tuple(wants), error_nodes.erring)
 
     def drivers(self, program: ClaimProgram, usage: Usage) -> Set[str] | None:
         """Of which drivers a device would have to come free so that the program fits; None if that is not known now.
@@ -437,23 +453,6 @@ class NodeIndex:
 
     def _conflict(self, comparison: ComparedQueries) -> ConstraintConflicts:
         return _lately(self._conflicts, comparison, ConstraintConflicts)
-
-    def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
-        """Why nodes are excluded, in terms of the scarcest request."""
-        want = scarcest(wants)[0]
-        # Compared by identity: equal queries share one object, and the first stage with it is named.
-        stage = next(s for s in program.stages if self._counts_of(s.alternatives[0]) is want.counts)
-        # The index keeps counts and no devices, so this refusal has no other numbers.
-        return Refusal(
-            node="",
-            rule=Rule.SELECTOR,
-            claim=RefusedClaim(program.claims[stage.claim].key),
-            request=stage.alternatives[0].request,
-            needs=want.need,
-            devices=want.counts.best(),
-            matching=want.counts.best(),
-            detail="; on the node with most free devices that match",
-        )
 
 
 def _lately(known: dict[Key, Kept], key: Key, make: Callable[[Key], Kept]) -> Kept:

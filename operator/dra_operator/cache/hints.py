@@ -190,9 +190,10 @@ def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
 
 def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     """Who holds a device of the claim as well, and can still give way: waiting pods, and immediate claims."""
-    holders = (
-        key for device in cluster.allocated_devices.clashes(claim) for key in cluster.claims_by_device.keys(device)
-    )
+    devices = cluster.allocated_devices.clashes(claim)
+    if not devices:
+        return NOTHING
+    holders = (key for device in devices for key in cluster.claims_by_device.keys(device))
     users = (user for key in holders for user in cluster.pods_by_claim.keys(key))
     return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
 

@@ -157,7 +157,7 @@ def templates_named(pod: Pod) -> Iterable[str]:
 
 def volume_claims_used(pod: Pod) -> Iterable[str]:
     """The keys of the PersistentVolumeClaims that the pod uses until it is done."""
-    return () if pod_is_done(pod) else [use.key for use in volume_uses(pod)]
+    return [use.key for use in volume_uses(pod)] if pod.spec.volumes and not pod_is_done(pod) else ()
 
 
 def groups_named(pod: Pod) -> Iterable[str]:

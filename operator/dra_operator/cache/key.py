@@ -186,6 +186,9 @@ class Hinted:
     def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> Iterator[str]:
         """The waiting pods helped by a pod on a node that was ``before`` and is ``after`` now; None: it is on no
         node."""
+        # Nearly no pod waits for changes of other pods.
+        if not self._waiting.values():
+            return
         labels = {id(pod): pod.metadata.labels for pod in (before, after) if pod is not None}.values()
         # By both sets of labels: a pod that loses a label may help as well as one that gets it.
         near = dict.fromkeys(hint for of_pod in labels for hint in self._anchors.near(of_pod))

@@ -87,9 +87,12 @@ def claim_needs_work(cluster: ClusterState, claim: ResourceClaim) -> bool:
     users = [(it.name, it.uid) for it in claim.status.reserved_for or () if not is_pod_group(it)]
     if (owner := owning_pod(claim)) is not None:
         users.append((owner.name, owner.uid))
-    # Compared by UID: a successor of the same name uses nothing of the claim.
-    known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
-    return any(pod is None or pod_is_done(pod) for pod in known)
+    for name, uid in users:
+        # Compared by UID: a successor of the same name uses nothing of the claim.
+        pod = cluster.pods.get(f"{meta.namespace}/{name}", uid)
+        if pod is None or pod_is_done(pod):
+            return True
+    return False
 
 
 def is_unprotected(cluster: ClusterState, claim: ResourceClaim) -> bool:

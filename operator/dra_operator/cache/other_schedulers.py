@@ -28,12 +28,11 @@ from dra_operator.scheduling.state import GATED, has_more_claims
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     old, new = change
-    # Each claim of the pod may have thousands of users: they are not looked at if the pod means the same for it.
-    is_alike = old is not None and new is not None and _meaning(old) == _meaning(new)
     _file_entering(cluster, change)
-    for pod in change:
-        if pod is None or not _has_other_scheduler(cluster, pod):
-            continue
+    theirs = [pod for pod in change if pod is not None and _has_other_scheduler(cluster, pod)]
+    # Each claim of the pod may have thousands of users: they are not looked at if the pod means the same for it.
+    is_alike = bool(theirs) and old is not None and new is not None and _meaning(old) == _meaning(new)
+    for pod in theirs:
         for use in () if is_alike else claims_of_pod(pod):
             claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
             if claim is not None:

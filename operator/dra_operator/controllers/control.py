@@ -323,11 +323,12 @@ class Control:
             if claim is None or allocation is None:
                 continue
             # By the consumers: nothing else in a claim says who allocated it.
-            users = (f"{claim.metadata.namespace}/{it.name}" for it in claim.status.reserved_for or ())
-            pods = (pod for key in users if (pod := self.cluster.pods.get(key)) is not None)
-            if any(pod.spec.scheduler_name != self.cluster.scheduler_name for pod in pods):
-                for result in allocation.results:
-                    self._drivers.met(result.driver)
+            for consumer in claim.status.reserved_for or ():
+                pod = self.cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
+                if pod is not None and pod.spec.scheduler_name != self.cluster.scheduler_name:
+                    for result in allocation.results:
+                        self._drivers.met(result.driver)
+                    break
 
     def records_claim(self, pod: Pod, claim: str) -> bool:
         """Return whether the claim of this name is being recorded in the pod from here, or may have been."""

@@ -136,7 +136,6 @@ class Attempt:
             cycle_state.allocator,
             cycle_state.usage,
         )
-        self._failed = "; ".join(readiness.text for readiness in cycle_state.failed.values())
         self.question = PodFilter(cycle_state, filter_timeout)
         self._allocations, self._demands = self.question.allocations, self.question.demands
         self._ideal = 0
@@ -209,8 +208,9 @@ class Attempt:
             self._refuse_excluded(demand, candidates)
         # Also obstacles on nodes where the pod's claims are not: if they pass, the claims may be allocated anew there.
         reasons = self._elsewhere.union(obstacle.reason for obstacle in self._reasons.obstacles)
+        failed = [readiness.text for readiness in self._cycle_state.failed.values()]
         return NoPlace(
-            "; ".join(filter(None, (self._reasons.line(nodes), self._failed))),
+            "; ".join(filter(None, (self._reasons.line(nodes), *failed))),
             self._reasons.main,
             short_of_room=any(reason.ends_with_any_pod for reason in reasons),
             hints=self.question.rules.hints(reasons),
@@ -381,8 +381,9 @@ class Attempt:
         others = self._demands.size(demand) - demand.asked
         if others <= 0:
             return
-        if candidates.refusal is not None and candidates.refusal_holds_for_all:
-            refusal = demand.in_terms_of_pod(candidates.refusal)
+        found = candidates.refusal
+        if found is not None and candidates.refusal_holds_for_all:
+            refusal = demand.in_terms_of_pod(found)
             self._reasons.refuse_others(refusal.claim, refusal.request, others)
         else:
             self._reasons.add(Obstacle(TOO_FEW_DEVICES, "one of the requests"), others)

@@ -117,11 +117,12 @@ _TIED: Final = {it.name: it.encode_name for it in structs.fields(Volume) if it.n
 
 def unsupported(pod: Pod) -> Obstacle | None:
     """Return the first unsupported field of the pod with a remedy, or None."""
-    # A gated pod has its scheduler already: it only has to stop asking us for devices.
-    gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
-    other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
-    way_out = gated if pod.spec.scheduling_gates else other
-    return next((Obstacle(UNSUPPORTED, field, f"{remedy}, or {way_out}") for field, remedy in _fields(pod)), None)
+    for field, remedy in _fields(pod):
+        # A gated pod has its scheduler already: it only has to stop asking us for devices.
+        gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
+        other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
+        return Obstacle(UNSUPPORTED, field, f"{remedy}, or {gated if pod.spec.scheduling_gates else other}")
+    return None
 
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -134,7 +135,7 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
             "shorten the longest of resourceClaims, affinity, tolerations, nodeSelector, volumes, containers, labels"
         )
         yield f"more than {LARGEST_OBJECT_BYTES >> 10} KiB in the fields that decide its placement", remedy
-    if has_too_many_rules(pod):
+    if (spec.affinity or spec.topology_spread_constraints) and has_too_many_rules(pod):
         bound = f"more than {MOST_RULES} rules between pods (or {MOST_LABELS} labels and expressions in them)"
         yield f"spec.affinity or spec.topologySpreadConstraints with {bound}", "name several values in one expression"
     for number, volume in enumerate(spec.volumes or ()):
@@ -269,7 +270,7 @@ class NodeDeclaredFeatures(NodeRule):
     @classmethod
     def of(cls, pod: Pod, _: RuleSurroundings) -> NodeDeclaredFeatures | None:
         """Only for a pod that needs a feature."""
-        needed = tuple(_needed_features(pod))
+        needed = _needed_features(pod)
         return cls(needed) if needed else None
 
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
@@ -280,14 +281,14 @@ class NodeDeclaredFeatures(NodeRule):
         return Obstacle(FEATURE, missing) if missing is not None else None
 
 
-def _needed_features(pod: Pod) -> Iterator[str]:
+def _needed_features(pod: Pod) -> list[str]:
     # kube-scheduler derives the features from these fields.
     containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
-    rules = (rule for container in containers for rule in container.restart_policy_rules or ())
-    if any(rule.action == "RestartAllContainers" for rule in rules):
-        yield "RestartAllContainersOnContainerExits"
+    actions = [rule.action for container in containers for rule in container.restart_policy_rules or ()]
+    needed = ["RestartAllContainersOnContainerExits"] if "RestartAllContainers" in actions else []
     if pod.spec.host_network and pod.spec.host_users is False:
-        yield "UserNamespacesHostNetworkSupport"
+        needed.append("UserNamespacesHostNetworkSupport")
+    return needed
 
 
 PORT: Final = Reason("port", "{subject} is taken", ends_with_any_pod=True)

@@ -188,8 +188,10 @@ def contest(scheduler: str, rival: ResourceClaim) -> ResourceClaimConsumerRefere
 def contest_of(claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
     """Return the contest for which the claim is reserved, or None."""
     # Group and resource decide: the name is the scheduler that ends the contest, and a cluster may have several.
-    consumers = claim.status.reserved_for or ()
-    return next((it for it in consumers if (it.api_group, it.resource) == (PARKED_GROUP, CONTESTS)), None)
+    for it in claim.status.reserved_for or ():
+        if (it.api_group, it.resource) == (PARKED_GROUP, CONTESTS):
+            return it
+    return None
 
 
 def is_parked(claim: ResourceClaim) -> bool:

@@ -157,7 +157,7 @@ def is_set_aside(obj: Pod | ResourceClaim) -> bool:
     """Return whether little is kept of the object until its turn comes."""
     if isinstance(obj, Pod):
         return _SET_ASIDE in (obj.spec.node_selector or {})
-    return _is_marked(obj.spec)
+    return bool(obj.spec.devices.config) and _is_marked(obj.spec)
 
 
 def _is_marked(spec: ResourceClaimSpec) -> bool:

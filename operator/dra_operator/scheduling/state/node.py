@@ -214,7 +214,7 @@ def node_requests(pod: Pod, served: Collection[str], of_devices: Amounts | None 
         # Under both names, so that one look-up finds a conflict with any address, and one with this address.
         for name in (port.name, port.on_address):
             wanted[name] = wanted.get(name, 0) + NANO
-    for use in volume_uses(pod):
+    for use in volume_uses(pod) if pod.spec.volumes else ():
         wanted[f"{_CLAIM}{use.key}"] = NANO
     return wanted
 
@@ -465,7 +465,7 @@ class Nominations:
     def usage(self, usage: Usage) -> Usage:
         """The devices in use with those that others are to get; the same object if there are none."""
         # The usual case without a copy.
-        if not any(it.allocations for it in self.of_others):
+        if not self.of_others:
             return usage
         # A copy, since the usage is everybody's.
         more = usage.snapshot()
