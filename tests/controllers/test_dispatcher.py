@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from controllers_world import idle
 from dra_operator.cache import Key
 from dra_operator.controllers import WorkQueue
 from dra_operator.controllers.settings import TimeSettings, TimeSlices
@@ -100,7 +101,7 @@ async def test_the_decision_that_took_least_so_far_goes_on_first() -> None:
         return Postponed(spent[name]) if order.count(name) == 1 else Decided()
 
     async with dispatching(decide, "long", "short") as queue:
-        await queue.idle()
+        await idle(queue)
     assert order == ["long", "short", "short", "long"]
 
 
@@ -145,7 +146,7 @@ async def test_thousands_of_decisions_that_come_to_nothing_do_not_wait_for_the_l
         return Decided()
 
     async with dispatching(decide, *map(str, range(3000))) as queue, counted_turns() as turns:
-        await queue.idle()
+        await idle(queue)
         assert turns() < 1000
 
 
@@ -157,7 +158,7 @@ async def test_the_loop_has_its_turn_between_decisions_that_take_time() -> None:
         return Decided()
 
     async with dispatching(decide, *map(str, range(20))) as queue, counted_turns() as turns:
-        await queue.idle()
+        await idle(queue)
         assert turns() >= 20
 
 
@@ -193,9 +194,9 @@ async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: floa
         return Decided(spent=spent)
 
     async with dispatching(decide, "pod") as queue:
-        await queue.idle()
+        await idle(queue)
         queue.add(Key("placement", "pod"))
-        await queue.idle()
+        await idle(queue)
         assert decisions == (1 if rests else 2)
         await until(lambda: decisions == 2)
     assert rest_after(TURNS, 1.0) == TURNS.rest
@@ -217,7 +218,7 @@ async def test_decisions_run_ahead_of_the_writes_only_so_far() -> None:
             await asyncio.sleep(0)
         assert decided == ["a", "b", "c"]
         written.set()
-        await queue.idle()
+        await idle(queue)
         assert decided == [*"abcdef"]
 
 

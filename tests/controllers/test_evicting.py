@@ -116,8 +116,8 @@ async def started(world: World) -> AsyncIterator[Control]:
 async def caught_up(world: World) -> None:
     while world.api.events:
         world.bring_events()
-        await world.control.queues.idle()
-    await world.control.queues.idle()
+        await world.idle()
+    await world.idle()
 
 
 async def look_now(world: World) -> None:

@@ -442,7 +442,7 @@ async def test_a_device_that_is_held_twice_is_given_up_when_the_pod_that_runs_wi
     world.start()
     async with world.running():
         world.bring_events()
-        await world.control.queues.idle()
+        await world.idle()
         assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-0"), "the pod runs"
         world.api.change(PODS, "ns/ours", lambda pod: pod["status"].update(phase="Succeeded"))
         await loses_and_follows(world)

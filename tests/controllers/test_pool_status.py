@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controllers_world import World
+from controllers_world import World, idle
 from dra_api.releases.release import Release
 from dra_kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
 from dra_operator.allocator import Features
@@ -181,7 +181,7 @@ async def test_a_pool_that_gets_complete_meanwhile_is_counted(world: World, monk
     ask(world)
     world.start()
     async with world.running() as control:
-        await control.queues.idle()
+        await idle(*control.queues.all().values())
         assert status(world) == {}
         publish(world, "node-a", 0, name="second", slices=2)
         world.bring_events()
@@ -204,7 +204,7 @@ async def test_a_request_that_has_an_answer_is_never_touched(world: World) -> No
     world.api.add(RESOURCE_POOL_STATUS_REQUESTS, {"metadata": meta, "spec": {"driver": DRIVER}, "status": theirs})
     world.start()
     async with world.running() as control:
-        await control.queues.idle()
+        await idle(*control.queues.all().values())
     assert world.api.calls == []
 
 
@@ -279,9 +279,9 @@ async def test_old_requests_are_deleted(world: World, is_answered: bool, kept: s
         world.now = now
         world.start()
         async with world.running() as control:
-            await control.queues.idle()
+            await idle(*control.queues.all().values())
             control.queues.add([Key("pool-status", "ask")])
-            await control.queues.idle()
+            await idle(*control.queues.all().values())
         assert len(world.api.of(RESOURCE_POOL_STATUS_REQUESTS)) == left
 
 
@@ -320,7 +320,7 @@ async def test_a_successor_of_the_same_name_is_not_answered_for_another(world: W
     world.api.before = replace
     world.start()
     async with world.running() as control:
-        await control.queues.idle()
+        await idle(*control.queues.all().values())
         world.bring_events()
         await becomes(lambda: status(world))
     assert status(world)["poolCount"] == 0

@@ -157,7 +157,6 @@ queue.py WorkQueue.add_after call_later  below 5 s: those who call it have lines
 fairness.py Fairness.pop _stand_aside  said: no-share, large-line, templates-line
 queue.py WorkQueue.done _hold  said: long-decision, rest
 queue.py WorkQueue.retry _hold  said: binding-refused-for-now
-queue.py WorkQueue.idle wait  no pod: tests wait
 queue.py WorkQueue._hold call_later  said: binding-refused-for-now
 queue.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
 fairness.py Fairness._plan_round call_later  said: refused

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from controllers_world import idle
 from dra_kube import (
     Conflict,
     Forbidden,
@@ -311,7 +312,7 @@ async def test_every_key_has_its_turn_whatever_the_shares() -> None:
     keys = [Key("templates", f"{namespace}/{number}") for namespace in "abc" for number in range(30)]
     queue.add(*keys)
     crew = [asyncio.create_task(work()) for _ in range(4)]
-    await queue.idle()
+    await idle(queue)
     assert sorted(seen, key=str) == sorted(keys, key=str)
     for worker in crew:
         worker.cancel()

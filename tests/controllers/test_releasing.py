@@ -141,7 +141,7 @@ async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world
         late = [event for event in world.api.events if event[1] == RESOURCE_CLAIMS]
         world.api.events = [event for event in world.api.events if event[1] == PODS]
         world.bring_events()
-        await world.control.queues.idle()
+        await world.idle()
         assert world.cluster.claims.get(key) is None
         world.api.events = late + world.api.events
         await world.quiet()
@@ -259,7 +259,7 @@ async def test_where_devices_are_ample_a_claim_ends_by_one_write_after_the_garba
     async with ample(world, make) as claim:
         world.api.drop(PODS, "ns/pod")
         world.bring_events()
-        await world.control.queues.idle()
+        await world.idle()
         assert calls(world) == []
         world.api.change(RESOURCE_CLAIMS, claim, mark_deleted)
         await world.quiet()

@@ -131,7 +131,7 @@ def nothing_is_remembered(world: World) -> None:
 
 async def idle(world: World) -> None:
     for _ in range(10):
-        await world.control.queues.idle()
+        await world.idle()
         await world.tick()
 
 

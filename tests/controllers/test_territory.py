@@ -63,7 +63,7 @@ def allocate_theirs(world: World, device: str) -> None:
 async def is_bound_without_an_event(world: World, pod: str = "ours") -> bool:
     """Whether the pod is bound before the watch brings anything: so it neither deferred nor was checked again."""
     for _ in range(20):
-        await world.control.queues.idle()
+        await world.idle()
         await world.tick()
     return world.node_of(pod) == "node-0"
 

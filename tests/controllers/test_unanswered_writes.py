@@ -244,7 +244,7 @@ async def test_each_binding_without_an_answer_is_outdated_also_after_a_restart(w
             place = control.queues.of("placement")
             while not place.retries:
                 await world.tick()
-            await world.control.queues.idle()
+            await world.idle()
             await world.attempt("ns/pod")  # asks what became of it
 
     for times in ("1 time", "2 times"):

@@ -23,6 +23,7 @@ from dra_operator.controllers import (
     TimeSettings,
     TimeSlices,
 )
+from dra_operator.controllers.queue import WorkQueue
 from dra_operator.controllers.workers import Postponed
 from dra_operator.sources.audit import LastLook
 from dra_operator.sources.kinds import WATCHED
@@ -159,6 +160,10 @@ class World:
                 await self.tick()
         self.api.before = lambda _: None
 
+    async def idle(self) -> None:
+        """Wait until nothing is ready and no worker is busy; keys that wait for their time do not count."""
+        await idle(*self.control.queues.all().values())
+
     async def attempt(self, key: str) -> None:
         """One attempt to place a pod, from the decision to the last write; the operator need not run."""
         while isinstance(decided := await self.control.placer.decide(key), Postponed):
@@ -232,3 +237,9 @@ class World:
 def keys_of(hints: Iterable[Hint]) -> list[Key]:
     """The keys, in the order of the hints."""
     return [hint if isinstance(hint, Key) else hint.key for hint in hints]
+
+
+async def idle(*queues: WorkQueue) -> None:
+    """Wait until nothing is ready in the queues and no worker of theirs is busy."""
+    while not all(queue.is_idle for queue in queues):  # noqa: ASYNC110 - nothing tells of that moment
+        await asyncio.sleep(0.001)

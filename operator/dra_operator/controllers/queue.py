@@ -134,8 +134,6 @@ class WorkQueue:
         self.retries = 0
         """How often handling a key failed."""
         self._getters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def add(self, *keys: Key, weak: bool = False, wide: bool = False) -> None:
         """Hand out the keys as soon as a worker is free and they are not held.
@@ -278,10 +276,6 @@ class WorkQueue:
         """Return how often the key failed in a row."""
         return self._backoff.failures(key)
 
-    async def idle(self) -> None:
-        """Wait until nothing is ready and no worker is busy; keys that wait for their time do not count."""
-        await self._idle.wait()
-
     @property
     def depth(self) -> int:
         """Keys that could be worked on now."""
@@ -406,10 +400,6 @@ class WorkQueue:
         for getter in itertools.islice(self._getters, self._fairness.ready):
             if not getter.done():
                 getter.set_result(None)
-        if self.is_idle:
-            self._idle.set()
-        else:
-            self._idle.clear()
 
 
 def _want(wanted: dict[Key, bool], key: Key, *, weak: bool) -> None:
@@ -445,13 +435,6 @@ class WorkQueues:
     def all(self) -> Mapping[Controller, WorkQueue]:
         """Each controller with its queue."""
         return self._queues
-
-    async def idle(self) -> None:
-        """Wait until nothing is ready and no worker is busy in any of them."""
-        # The last key of one queue may add one to another.
-        while not all(queue.is_idle for queue in self._queues.values()):
-            for queue in self._queues.values():
-                await queue.idle()
 
     @property
     def is_quiet(self) -> bool:
