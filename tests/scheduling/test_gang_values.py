@@ -14,8 +14,8 @@ from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
 from dra_operator.scheduling import InPieces, Nodes, NoPlace, Plan
-from dra_operator.scheduling.gang import SameValues, domains
-from dra_operator.scheduling.gang.domains import GROUPS_BETWEEN_PAUSES, domains_of
+from dra_operator.scheduling.gang import SameValues, members
+from dra_operator.scheduling.gang.members import GROUPS_BETWEEN_PAUSES, domains_of
 from dra_operator.scheduling.state import GANG_MATCH_ATTRIBUTE, Gang, Obstacle, gang_of
 from msgspec import structs
 from placement_lab import case, claim, decided_together, node, pod, publishing, wants
@@ -119,7 +119,7 @@ def test_a_label_and_an_attribute_with_a_value_for_each_node_are_divided_in_piec
 
 
 def test_too_many_pairs_of_label_and_attribute_end_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(domains, "MOST_DOMAIN_PAIRS", 3)
+    monkeypatch.setattr(members, "MOST_DOMAIN_PAIRS", 3)
     devices = publishing({name: [having(name)] for name in "abcd"})
     made = Nodes([node(name, labels={RACK: name}) for name in "abcd"])
     said = refusal(plan(devices, several(2), made, topology=RACK))

@@ -17,7 +17,7 @@ from dra_api.values import format_time
 from dra_operator.allocator import Allocator, DeviceId, Usage
 from dra_operator.scheduling import CycleState, Fits, Nodes, NoPlace, PodFilter, PostFilterResult, decided, plan
 from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan
-from dra_operator.scheduling.gang.domains import NOTHING_SAME
+from dra_operator.scheduling.gang.members import NOTHING_SAME
 from dra_operator.scheduling.preemption import (
     Budget,
     GangNomination,

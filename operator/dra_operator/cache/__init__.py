@@ -29,7 +29,6 @@ from .key import (
 )
 from .loads import StorageView
 from .needs import is_unprotected, pod_needs_work
-from .pools import incomplete_pools, pool_answer
 from .store import (
     BulkLimits,
     ClaimTemplate,
@@ -76,12 +75,10 @@ __all__ = [
     "counting_claim",
     "duplicates",
     "evictions",
-    "incomplete_pools",
     "is_in_use",
     "is_unprotected",
     "newest_slices",
     "pod_needs_work",
-    "pool_answer",
     "revision",
     "violations",
     "without_bulk",

@@ -1,7 +1,7 @@
 """Gangs: pods that get devices and nodes together, or not at all."""
 
-from .domains import NOTHING_SAME, SameValues
 from .joint_search import JointPlan
+from .members import NOTHING_SAME, SameValues
 from .planning import joint_plan
 
 __all__ = [

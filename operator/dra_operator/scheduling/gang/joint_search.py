@@ -32,8 +32,17 @@ from dra_operator.allocator import Allocated, Allocator, AttributeValue, GaveUp,
 from dra_operator.scheduling.claims.demand import Demand
 from dra_operator.scheduling.cycle.attempt import HASTE_FACTOR, MOST_UNDECIDED_NODES, Aborted
 from dra_operator.scheduling.cycle.filter import Faulty, Fits, Lacking, NodeStatus, Plan, PodFilter, Undecided, counted
-from dra_operator.scheduling.gang.domains import EVERYWHERE, GangDomain, SameValues
-from dra_operator.scheduling.gang.members import Kind, Member, MemberFrame, Order, connects_nodes, with_devices
+from dra_operator.scheduling.gang.members import (
+    EVERYWHERE,
+    GangDomain,
+    Kind,
+    Member,
+    MemberFrame,
+    Order,
+    SameValues,
+    connects_nodes,
+    with_devices,
+)
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.rules.volume_binding import NO_BINDINGS

@@ -22,9 +22,16 @@ from dra_operator.scheduling.cycle.filter import (
     Reasons,
 )
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.gang.domains import EVERYWHERE, GangDomain, SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, JointSearch, Work, Worth
-from dra_operator.scheduling.gang.members import Member, MemberFrame, members_of
+from dra_operator.scheduling.gang.members import (
+    EVERYWHERE,
+    GangDomain,
+    Member,
+    MemberFrame,
+    SameValues,
+    domains_of,
+    members_of,
+)
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
 from dra_operator.scheduling.state.obstacle import Obstacle
 

@@ -34,9 +34,8 @@ from dra_operator.scheduling.claims.node_allocatable import shortage
 from dra_operator.scheduling.cycle.attempt import Aborted
 from dra_operator.scheduling.cycle.filter import NoPlace
 from dra_operator.scheduling.cycle.pre_filter import CycleState
-from dra_operator.scheduling.gang.domains import SameValues, domains_of
 from dra_operator.scheduling.gang.joint_search import JointPlan, is_of_one_node, look_up
-from dra_operator.scheduling.gang.members import Kind, Member, members_of
+from dra_operator.scheduling.gang.members import Kind, Member, SameValues, domains_of, members_of
 from dra_operator.scheduling.gang.planning import searched
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause

@@ -10,7 +10,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.releases.release import Release
 from dra_api.resource import AllocationResult, PoolStatus, ResourcePoolStatusRequest, ResourceSlice
 from dra_operator.allocator import Features, Usage
-from dra_operator.cache import incomplete_pools, pool_answer
+from dra_operator.controllers.pools import incomplete_pools, pool_answer
 
 Json = dict[str, Any]
 DRIVER, PROFILE = "gpu.example.com", "ex.com/profile"
