@@ -139,14 +139,13 @@ class Cluster(ClusterState):
     def apply(self, obj: Object) -> Keys:
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
-        meta = obj.metadata
-        # One that is no news has no say in what there is room for.
-        if self.bulk is not None and store.knows(obj.key, meta.uid, meta.resource_version):
+        key, meta = obj.key, obj.metadata
+        # First: one that is no news has no say in what there is room for.
+        if store.knows(key, meta.uid, meta.resource_version):
             return NOTHING
         # Made small before it is kept: tenants may write thousands of objects of a megabyte, and most of that is never
         # asked.
-        change = store.put(self._as_known(self.kept(obj)))
-        return NOTHING if change is None else absorb(change)
+        return absorb(store.replace(key, self._as_known(self.kept(obj))))
 
     def set_aside(self, pod: Pod) -> list[Pod | ResourceClaim]:
         """Return the pod and its claims that have to be read before it can be placed."""

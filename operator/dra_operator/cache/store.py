@@ -117,10 +117,14 @@ class Store(Generic[T]):
     def put(self, obj: T) -> ObjectChange[T] | None:
         """Take ``obj`` in; None if that is no news."""
         key, meta = obj.key, obj.metadata
-        old = self._objects.get(key)
         # Sources overlap: the watch repeats what an answer has brought, and may bring it after a newer version.
-        if (old is not None or self.deleted) and self.knows(key, meta.uid, meta.resource_version):
+        if (key in self._objects or self.deleted) and self.knows(key, meta.uid, meta.resource_version):
             return None
+        return self.replace(key, obj)
+
+    def replace(self, key: str, obj: T) -> ObjectChange[T]:
+        """Take in an object that is news."""
+        old, meta = self._objects.get(key), obj.metadata
         # The end of the old one was not seen, and may still be reported.
         if old is not None and old.metadata.uid != meta.uid:
             self.deleted.add(old.metadata.uid)
