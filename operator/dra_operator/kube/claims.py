@@ -485,27 +485,16 @@ class ClaimWriter(ClaimReleases):
         return self._took(raw)
 
     async def allocate(
-        self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
+        self, claim: ResourceClaim, allocation: AllocationResult, consumer: ResourceClaimConsumerReference | None
     ) -> ResourceClaim:
-        """Write the allocation, if one is given, and the reservation in a single status update (scheduling.md 4.7).
+        """Write the allocation and the reservation in a single status update (scheduling.md 4.7).
 
-        The finalizer comes before the allocation: without it an allocated claim could vanish, and its devices would
-        look free. An allocation equal to ours comes from our earlier write, whose answer was lost. Raises ClaimChanged
-        if another writer deleted, replaced, allocated or deallocated the claim in the meantime, or if it cannot take
-        another consumer.
+        ``consumer``: None for an immediate claim, which has none yet. The finalizer comes before the allocation:
+        without it an allocated claim could vanish, and its devices would look free. An allocation equal to ours comes
+        from our earlier write, whose answer was lost. Raises ClaimChanged if another writer deleted, replaced,
+        allocated or deallocated the claim in the meantime, or if it cannot take another consumer.
         """
-        if allocation is None:
-            return with_consumer(await self._reservations.add(claim, consumer), consumer)
-        written = await self._allocate(claim, allocation, FINALIZER, [to_dict(consumer)])
-        return with_consumer(written, consumer)
-
-    async def allocate_ahead(self, claim: ResourceClaim, allocation: AllocationResult) -> ResourceClaim:
-        """Write the allocation of an immediate claim, for no consumer yet. As ``allocate`` otherwise."""
-        return await self._allocate(claim, allocation, HOLD, ())
-
-    async def _allocate(
-        self, claim: ResourceClaim, allocation: AllocationResult, finalizer: str, consumers: Sequence[Object]
-    ) -> ResourceClaim:
+        finalizer, consumers = (HOLD, []) if consumer is None else (FINALIZER, [to_dict(consumer)])
         known = self._fresh.take(claim)
         wanted = to_dict(allocation)
         known = await self._rewrite(
@@ -531,10 +520,11 @@ class ClaimWriter(ClaimReleases):
                 status["allocation"] = wanted if now is None else {**wanted, "allocationTimestamp": now}
             return add_consumers(status, consumers) or is_new
 
-        return self._took(await self._rewrite(claim, edit, "status", based_on))
+        written = self._took(await self._rewrite(claim, edit, "status", based_on))
+        return written if consumer is None else with_consumer(written, consumer)
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
-        """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""
+        """Add a consumer to an allocated claim (claim-controller.md 5.5, scheduling.md 4.7). Raises ClaimChanged."""
         return with_consumer(await self._reservations.add(claim, consumer), consumer)
 
     async def _reserve_all(

@@ -213,7 +213,7 @@ class BindingCycle:
         allocation = self._plan.allocations.get(claim.metadata.uid)
         if is_placeholder(self._pod):
             if allocation is not None:
-                claim = await self._allocate(claim, allocation, self._claims.allocate_ahead(claim, allocation))
+                claim = await self._allocate(claim, allocation, self._claims.allocate(claim, allocation, None))
             return claim
         # An earlier attempt wrote it: nothing is to be done, and nothing to be undone.
         if allocation is None and is_reserved_for(self._pod, claim):
@@ -224,7 +224,12 @@ class BindingCycle:
         if group is None and group_name(self._pod) is not None:
             raise PodGroupChanged(f"PodGroup {group_name(self._pod)} is gone")
         consumer = consumer_of(self._pod, group, pod_entry)
-        written = await self._allocate(claim, allocation, self._claims.allocate(claim, allocation, consumer))
+        writing = (
+            self._claims.reserve(claim, consumer)
+            if allocation is None
+            else self._claims.allocate(claim, allocation, consumer)
+        )
+        written = await self._allocate(claim, allocation, writing)
         # Reservations of groups are taken back by other rules (``_undo_group_claims``).
         if not is_pod_group(consumer):
             self._reserved.append(written)
