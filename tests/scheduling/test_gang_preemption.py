@@ -14,7 +14,7 @@ from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
-from dra_operator.scheduling.preemption.terms import Meter
+from dra_operator.scheduling.preemption.bundles import Meter
 from dra_operator.scheduling.state import LoadedNode
 from dra_operator.scheduling.state.node import add, node_requests
 from msgspec.structs import replace as with_

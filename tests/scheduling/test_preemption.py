@@ -17,7 +17,7 @@ from dra_api.values import format_time
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces, NoPlace, PostFilterResult, decided, plan
 from dra_operator.scheduling.preemption import Budget, preempt, seconds_left
-from dra_operator.scheduling.preemption.terms import Meter
+from dra_operator.scheduling.preemption.bundles import Meter
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term
 from placement_lab import allocator, claim, node, pod, wants

@@ -27,7 +27,7 @@ from dra_operator.scheduling.preemption import (
     priority,
     seconds_left,
 )
-from dra_operator.scheduling.preemption.terms import Meter
+from dra_operator.scheduling.preemption.bundles import Meter
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
 from msgspec import structs
 from placement_lab import allocator, case, claim, node, pod, wants

@@ -1,8 +1,6 @@
 """Which pods have to end so that one of a higher priority fits: preemption, behind the seam of PostFilter."""
 
-from .gang_victims import GangNomination, is_proven, preempt_for_gang
-from .nomination import may_preempt, preempt, proven
-from .terms import (
+from .bundles import (
     OVERDUE_SECONDS,
     PREEMPTION_PATIENCE_SECONDS,
     Budget,
@@ -11,6 +9,8 @@ from .terms import (
     priority,
     seconds_left,
 )
+from .gang_victims import GangNomination, is_proven, preempt_for_gang
+from .nomination import may_preempt, preempt, proven
 
 __all__ = [
     "OVERDUE_SECONDS",

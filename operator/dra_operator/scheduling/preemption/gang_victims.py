@@ -41,9 +41,8 @@ from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.node import Amounts, add, node_requests, served_resources, subtract
 
-from .bundles import Bundle, Bundles
+from .bundles import BudgetsOfPods, Bundle, Bundles, Meter, PreemptionTerms, StepsSpent
 from .nomination import PODS_PER_STEP, STEPS_PER_BUNDLE, may_preempt
-from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
 from .victims import STEPS_PER_POD, STEPS_PER_QUESTION, Reprieve, VictimChoice, Work
 
 MOST_GANG_STEPS: Final = 1_000_000

@@ -35,8 +35,7 @@ from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
 from dra_operator.scheduling.state.applicants import is_placeholder
 from dra_operator.scheduling.state.node import LoadedNode
 
-from .bundles import Bundle, Bundles
-from .terms import BudgetsOfPods, Meter, PreemptionTerms, StepsSpent
+from .bundles import BudgetsOfPods, Bundle, Bundles, Meter, PreemptionTerms, StepsSpent
 from .victims import VictimSearch, VictimsOnNode
 
 NEVER: Final = "Never"

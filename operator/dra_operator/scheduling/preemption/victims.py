@@ -27,8 +27,7 @@ from dra_api.core import Pod
 from dra_operator.scheduling.cycle.attempt import Unschedulable
 from dra_operator.scheduling.cycle.filter import Fits, Plan
 from dra_operator.scheduling.pieces import Elapsed, Pause
-from dra_operator.scheduling.preemption.bundles import Bundle
-from dra_operator.scheduling.preemption.terms import BudgetsOfPods, Meter, Weight, born
+from dra_operator.scheduling.preemption.bundles import BudgetsOfPods, Bundle, Meter, Weight, born
 from dra_operator.scheduling.state.node import Amounts, LoadedNode, add, node_requests, served_resources, subtract
 
 MOST_SUBSETS: Final = 1000
