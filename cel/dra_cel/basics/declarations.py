@@ -124,14 +124,14 @@ def size_of(value: Any) -> int:
 FIXED: Final = Rule(lambda operands: Estimate(ONE), lambda values, result: 1)
 
 
-def traversal(factor: float = CHARACTER_COST, operand: int = 0, *, sized: bool = False) -> Rule:
+def traversal(*, sized: bool = False) -> Rule:
     """The charge for walking through the characters of an operand; ``sized``: the result has the same length."""
 
     def estimate(operands: Sequence[Operand]) -> Estimate:
-        size = operands[operand].size
-        return Estimate(size.scaled(factor), size if sized else None)
+        size = operands[0].size
+        return Estimate(size.scaled(CHARACTER_COST), size if sized else None)
 
-    return Rule(estimate, lambda values, result: scale(size_of(values[operand]), factor))
+    return Rule(estimate, lambda values, result: scale(size_of(values[0]), CHARACTER_COST))
 
 
 def _pattern(operands: Sequence[Operand]) -> Range:

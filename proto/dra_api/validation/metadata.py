@@ -14,7 +14,6 @@ from dra_api.meta import Condition, ObjectMeta, OwnerReference
 from dra_api.resource import Device, DeviceRequestAllocationResult
 from dra_api.validation.formats import (
     Errors,
-    Form,
     checked,
     dns_label,
     dns_subdomain,
@@ -44,42 +43,42 @@ _IMMUTABLE: Final = {
 }
 
 
-def metadata(meta: ObjectMeta, path: str = "metadata", *, namespaced: bool, name_form: Form = dns_subdomain) -> Errors:
+def metadata(meta: ObjectMeta, *, namespaced: bool) -> Errors:
     """The metadata of a new object."""
     if meta.generate_name:
         # the server appends letters and digits, so a prefix may end in a hyphen
-        for fault in name_form(f"{meta.generate_name}a"):
-            yield invalid(f"{path}.generateName", meta.generate_name, fault)
+        for fault in dns_subdomain(f"{meta.generate_name}a"):
+            yield invalid("metadata.generateName", meta.generate_name, fault)
     if meta.name:
-        yield from checked(name_form, meta.name, f"{path}.name")
+        yield from checked(dns_subdomain, meta.name, "metadata.name")
     else:
-        yield required(f"{path}.name", "name or generateName is required")
+        yield required("metadata.name", "name or generateName is required")
     if not namespaced and meta.namespace:
-        yield forbidden(f"{path}.namespace", "not allowed on this type")
+        yield forbidden("metadata.namespace", "not allowed on this type")
     elif namespaced and not meta.namespace:
-        yield required(f"{path}.namespace")
+        yield required("metadata.namespace")
     elif namespaced:
-        yield from checked(dns_label, meta.namespace, f"{path}.namespace")
+        yield from checked(dns_label, meta.namespace, "metadata.namespace")
     if (meta.generation or 0) < 0:
-        yield invalid(f"{path}.generation", meta.generation, "must be greater than or equal to 0")
-    yield from _changeable(meta, path)
+        yield invalid("metadata.generation", meta.generation, "must be greater than or equal to 0")
+    yield from _changeable(meta)
 
 
-def metadata_update(new: ObjectMeta, old: ObjectMeta, path: str = "metadata") -> Errors:
+def metadata_update(new: ObjectMeta, old: ObjectMeta) -> Errors:
     """What an update (of the object or of its status) does to the metadata."""
     if old.deletion_timestamp is not None:
         added = sorted(set(new.finalizers or ()) - set(old.finalizers or ()))
         if added:
             detail = f"no new finalizers can be added if the object is being deleted, found {', '.join(added)}"
-            yield forbidden(f"{path}.finalizers", detail)
+            yield forbidden("metadata.finalizers", detail)
     for attribute, name in _IMMUTABLE.items():
         if getattr(new, attribute) != getattr(old, attribute):
-            yield immutable(f"{path}.{name}", getattr(new, attribute))
+            yield immutable(f"metadata.{name}", getattr(new, attribute))
     if not new.resource_version:
-        yield invalid(f"{path}.resourceVersion", "", "must be specified for an update")
+        yield invalid("metadata.resourceVersion", "", "must be specified for an update")
     if (new.generation or 0) < (old.generation or 0):
-        yield invalid(f"{path}.generation", new.generation, "must not be decremented")
-    yield from _changeable(new, path)
+        yield invalid("metadata.generation", new.generation, "must not be decremented")
+    yield from _changeable(new)
 
 
 def template_metadata(meta: ObjectMeta, path: str) -> Errors:
@@ -91,11 +90,11 @@ def template_metadata(meta: ObjectMeta, path: str) -> Errors:
             yield forbidden(f"{path}.{name}", "cannot be set")
 
 
-def _changeable(meta: ObjectMeta, path: str) -> Errors:
-    yield from _labels(meta.labels, f"{path}.labels")
-    yield from _annotations(meta.annotations, f"{path}.annotations")
-    yield from _owners(meta.owner_references or (), f"{path}.ownerReferences")
-    yield from _finalizers(meta.finalizers or (), f"{path}.finalizers")
+def _changeable(meta: ObjectMeta) -> Errors:
+    yield from _labels(meta.labels, "metadata.labels")
+    yield from _annotations(meta.annotations, "metadata.annotations")
+    yield from _owners(meta.owner_references or (), "metadata.ownerReferences")
+    yield from _finalizers(meta.finalizers or (), "metadata.finalizers")
 
 
 def _labels(labels: Mapping[str, str] | None, path: str) -> Errors:
