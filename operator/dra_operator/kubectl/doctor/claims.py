@@ -96,7 +96,7 @@ def _reserved_for_gone_pods(seen: Observed, claim: ResourceClaim) -> Iterator[Di
         text += ", and free the devices, which no other pod uses"
         then = _without_finalizer(claim)
     repair = Repair(text, claim.metadata.namespace, claim.metadata.name, "status", operations, gone=pods, then=then)
-    yield Diagnosis.repairable("reservation", f"claim {claim.key}", what, repair)
+    yield Diagnosis.repairable("reservation", what, repair)
 
 
 def is_freed_with_its_consumers(claim: ResourceClaim) -> bool:
@@ -123,12 +123,7 @@ def without_devices(claim: ResourceClaim, text: str) -> Repair:
 
 def without_finalizer(claim: ResourceClaim, text: str) -> Repair:
     """Return the repair that takes the finalizer from a claim that has it, and neither devices nor consumers."""
-    path = f"/metadata/finalizers/{(claim.metadata.finalizers or ()).index(FINALIZER)}"
-    operations = [
-        *unchanged(claim),
-        {"op": "test", "path": path, "value": FINALIZER},
-        {"op": "remove", "path": path},
-    ]
+    operations = [*unchanged(claim), *_finalizer_off(claim)]
     return Repair(text, claim.metadata.namespace, claim.metadata.name, "", operations)
 
 
@@ -147,13 +142,13 @@ def _without_finalizer(claim: ResourceClaim) -> list[Operation]:
     """Return the patch that takes off the finalizer of a claim that has lost everything else, or nothing."""
     if FINALIZER not in (claim.metadata.finalizers or ()):
         return []
+    is_it: Operation = {"op": "test", "path": "/metadata/uid", "value": claim.metadata.uid}
+    return [is_it, {"op": "test", "path": "/status", "value": {}}, *_finalizer_off(claim)]
+
+
+def _finalizer_off(claim: ResourceClaim) -> list[Operation]:
     path = f"/metadata/finalizers/{(claim.metadata.finalizers or ()).index(FINALIZER)}"
-    return [
-        {"op": "test", "path": "/metadata/uid", "value": claim.metadata.uid},
-        {"op": "test", "path": "/status", "value": {}},
-        {"op": "test", "path": path, "value": FINALIZER},
-        {"op": "remove", "path": path},
-    ]
+    return [{"op": "test", "path": path, "value": FINALIZER}, {"op": "remove", "path": path}]
 
 
 def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
@@ -177,7 +172,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         and FINALIZER in (meta.finalizers or ())
     ):
         what = f"{message}: it still has devices, which no pod uses, and no controller has freed them"
-        yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, without_devices(claim, "free them"))
+        yield Diagnosis.repairable("deletion", what, without_devices(claim, "free them"))
     elif unreserved := running_with(seen, claim):
         names = listed(pod.metadata.name for pod in unreserved)
         remedy = "the devices are free to others once the claim is gone: delete the pods first"
@@ -194,7 +189,7 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         text = f"remove the finalizer {FINALIZER}: the claim has no devices and no pods"
         repair = without_finalizer(claim, text)
         what = f"{message}: only the finalizer {FINALIZER} keeps it"
-        yield Diagnosis.repairable("deletion", f"claim {claim.key}", what, repair)
+        yield Diagnosis.repairable("deletion", what, repair)
 
 
 def _stuck(claim: ResourceClaim, message: str, remedy: str, command: str = "") -> Diagnosis:
@@ -410,7 +405,7 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
                 owner_is_gone and not is_needed and len(meta.owner_references or ()) == 1
             ):  # the collector asks for others
                 repair = deletion(claim, (owner.name, owner.uid))
-                yield Diagnosis.repairable("orphan", f"claim {claim.key}", message, repair)
+                yield Diagnosis.repairable("orphan", message, repair)
                 return
             remedy = "a controller deletes it within a minute: if it is still there, delete it"
             command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
@@ -435,7 +430,7 @@ def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> I
     elif allocation is None and FINALIZER in finalizers and not _is_recent(meta.creation_timestamp, seen):
         message = f"has the finalizer {FINALIZER}, but neither devices nor pods"
         repair = without_finalizer(claim, "remove it: its next allocation adds it again")
-        yield Diagnosis.repairable("finalizer", f"claim {claim.key}", message, repair)
+        yield Diagnosis.repairable("finalizer", message, repair)
 
 
 def _is_recent(since: str | None, seen: Observed) -> bool:

@@ -241,8 +241,12 @@ async def _is_allowed(api: Api, resource: Resource, verb: str, subresource: str)
     attributes = {"group": resource.group, "resource": resource.plural, "verb": verb, "subresource": subresource}
     if resource.kind == "Lease":
         attributes["namespace"] = LEASE_NAMESPACE
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    answer = await api.create(REVIEWS, {**body, "spec": {"resourceAttributes": attributes}})
+    return await _reviewed(api, REVIEWS, {"resourceAttributes": attributes})
+
+
+async def _reviewed(api: Api, reviews: Resource, spec: Mapping[str, object]) -> bool:
+    body = {"apiVersion": reviews.api_version(), "kind": reviews.kind, "spec": spec}
+    answer = await api.create(reviews, body)
     return (answer.get("status") or {}).get("allowed") is not False
 
 
@@ -277,19 +281,11 @@ def _lacks(account: str, manifest: str, by_purpose: Mapping[str, list[str]]) -> 
 async def _may(api: Api, account: str, right: Right) -> bool:
     namespace, _, name = account.partition("/")
     resource, _, subresource = right.resource.partition("/")
-    attributes = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": resource,
-        "subresource": subresource,
-        "name": right.name,
-        "namespace": right.namespace,
-    }
+    attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
+    attributes |= {"name": right.name, "namespace": right.namespace}
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
     spec = {"user": f"system:serviceaccount:{namespace}:{name}", "groups": groups, "resourceAttributes": attributes}
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    answer = await api.create(REVIEWS_OF_OTHERS, body)
-    return (answer.get("status") or {}).get("allowed") is not False
+    return await _reviewed(api, REVIEWS_OF_OTHERS, spec)
 
 
 def _told(missing: Iterator[tuple[Resource, str, str]]) -> Iterator[Diagnosis]:

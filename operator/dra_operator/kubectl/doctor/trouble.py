@@ -80,9 +80,9 @@ class Diagnosis:
         return cls(Trouble(kind=kind, object=what, message=message, remedy=remedy, command=command))
 
     @classmethod
-    def repairable(cls, kind: str, what: str, message: str, repair: Repair, *, remedy: str = "") -> Diagnosis:
-        """``--fix`` can. ``remedy`` says more than the text of the repair, if it is given."""
-        text = remedy or repair.text
+    def repairable(cls, kind: str, message: str, repair: Repair) -> Diagnosis:
+        """``--fix`` can repair this claim."""
+        what, text = f"claim {repair.namespace}/{repair.name}", repair.text
         return cls(Trouble(kind=kind, object=what, message=message, remedy=text, command=repair.command), repair)
 
 
