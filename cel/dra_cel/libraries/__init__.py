@@ -1,1 +1,1 @@
-"""The function libraries, one table each; see ``dra_cel.basics.declarations`` for the form of an entry."""
+"""The function libraries, a table or two in each file; see ``dra_cel.basics.declarations`` for the form of an entry."""
