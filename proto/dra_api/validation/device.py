@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from dra_api.quantity import NANO, Quantity
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import POOL_RULES, Release
+from dra_api.releases.gates import POOL_RULES, FeatureGates
+from dra_api.releases.release import Release
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,

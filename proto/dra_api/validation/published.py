@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import POOL_RULES, PoolRules
+from dra_api.releases.gates import POOL_RULES, FeatureGates, PoolRules
 from dra_api.resource import (
     CounterSet,
     Device,
