@@ -63,9 +63,15 @@ MOST_PODS: Final = 2000
 """Pods of one Workload that are planned."""
 SEARCH_SECONDS: Final = 5.0
 """Seconds for one Workload."""
+TURN_SECONDS: Final = 0.5
+"""Seconds of decisions after which the Workloads that a round has not reached are left to the next one.
+
+Or as many as the promises took before, so that half of the work is for those that wait. One that comes meanwhile is
+decided on in the next round, and is to have its answer within 2 s.
+"""
 ROUND_SECONDS: Final = 5.0
-"""Seconds of a round after which the Workloads that it has not reached are left to the next one."""
-NAMESPACE_SECONDS: Final = 1.0
+"""The same at most, and seconds that a namespace gets for its promises that have lost their place."""
+NAMESPACE_SECONDS: Final = 0.25
 """Seconds after which the Workloads of a namespace let other namespaces go first."""
 WRITE_SECONDS: Final = 0.01
 """Seconds that a decision counts besides, for its write: thousands are made in no time, and written eight at a time."""
@@ -283,20 +289,21 @@ class Planner:
             self._pods_by_owner = self._by_owner({workload.metadata.namespace for workload in named})
             for wanted in question.promised:
                 self._keep(wanted, question.flavors, answers)
-            self._decide(question, answers)
+            self._decide(question, answers, time.monotonic() - began)
         finally:
             self._take_back()
             self._templates.read = {}
         return answers
 
-    def _decide(self, question: CheckRound, answers: CheckAnswers) -> None:
-        """Answer the Workloads that wait, until the time of the round is over."""
+    def _decide(self, question: CheckRound, answers: CheckAnswers, spent: float) -> None:
+        """Answer the Workloads that wait, until the time of the round is over, of which so much is ``spent``."""
         began, written = time.monotonic(), 0.0
+        seconds = max(TURN_SECONDS, min(spent, ROUND_SECONDS))
         answers.left = len(question.candidates) + len(question.backing_off)
         for waiting, has_quota in ((question.candidates, True), (question.backing_off, False)):
             for workload in self._in_turn(waiting):
                 uid, now = workload.metadata.uid, time.monotonic()
-                if now - began + written > ROUND_SECONDS:
+                if now - began + written > seconds:
                     return
                 answers.looked.append(uid)
                 answers.left -= 1
