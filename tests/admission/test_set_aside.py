@@ -9,7 +9,7 @@ import pytest
 from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
 from dra_api.codec import encode
 from dra_api.kueue import Workload
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS, KubeError, Unreachable
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS, KubeError, Unreachable
 from dra_operator.admission import reading
 from dra_operator.cache import BulkLimits
 from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
@@ -269,3 +269,34 @@ async def test_a_workload_whose_claim_is_not_at_hand_says_so_and_is_not_rejected
         await world.until("told", lambda: "requeueState" in world.workload("train").get("status", {}))
     assert wanted in says_why(world, "train")
     assert world.kueue.decided["Rejected"] == 0
+
+
+async def test_promises_that_were_read_stay_so_when_an_older_workload_of_another_namespace_is_promised_a_place(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace gets half of what the others leave: one that came first would have less after the other one."""
+    monkeypatch.setattr(reading, "READ_BYTES", 40_000)
+    world.limits = BulkLimits(whole=0)
+    world.api.change(
+        RESOURCE_SLICES, "node-0-gpu.example.com", lambda it: it.update(spec=Make.slice("node-0", 30)["spec"])
+    )
+    world.kueue.makes_pods = False
+    for number in range(8):
+        world.api.add(WORKLOADS, workload(f"train-{number}", created="2026-02-01T00:00:00Z", **BULKY))
+    world.start()
+    async with world.running():
+        await world.until("all are answered", lambda: all(says_why(world, f"train-{it}") for it in range(8)))
+        await world.rests(0.5)
+        first = world.seen("dra_operator_admission_promises")
+        for number in range(8):
+            other = workload(f"other-{number}", created="2026-01-01T00:00:00Z", **BULKY)
+            other["metadata"]["namespace"] = "other"
+            other["spec"]["podSets"][0]["template"]["spec"].pop("resourceClaims")
+            world.api.add(WORKLOADS, other)
+        await world.until("others are promised a place", lambda: world.seen("dra_operator_admission_promises") > first)
+        await world.rests(0.5)
+        for number in range(3):
+            world.api.change(WORKLOADS, "ns/train-0", partial(relabel, str(number)))
+            await world.rests(0.3)
+    assert first > 1
+    assert world.seen("dra_operator_admission_broken_promises_total") == 0

@@ -1,7 +1,8 @@
 """Workloads, templates and claims that are set aside (``cache.store``): they are read when it is their Workload's turn.
 
 Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
-until its pods run.
+until its pods run. What a promise had in the last round it has in this one, whatever others have been promised since:
+without it, its place would be given away.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class AsideReader:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         for stage in _ORDER:
             read = partial(self._read, is_needed=stage is CheckStage.PROMISED)
-            for workload in sorted(stages[stage], key=rank):
+            for workload in sorted(stages[stage], key=self._is_new if stage is CheckStage.PROMISED else rank):
                 it = await read(WORKLOADS, Workload, workload) if is_workload_set_aside(workload) else workload
                 # The server may have a newer version than the cache, by which the Workload has this stage. What is
                 # decided by the older one is not written then, and a promise must not lose its place meanwhile.
@@ -81,13 +82,18 @@ class AsideReader:
         self._before = {}
         return found
 
+    def _is_new(self, workload: Workload) -> tuple[bool, tuple[int, str, str]]:
+        """Return the order of promises: what was read before counts first."""
+        return (Workload, workload.key) not in self._before, rank(workload)
+
     async def _read(self, resource: Resource, kind: type[T], aside: T, *, is_needed: bool) -> T | str | None:
         """Return the object as the server has it, or why it cannot be read; None if there is no room for it."""
         meta = aside.metadata
-        # A namespace gets half of the rest, as of everything that is shared.
-        if 2 * self._sums[meta.namespace] >= READ_BYTES - sum(self._sums.values()):
-            return None
         found = self._before.get((kind, aside.key))
+        is_kept = is_needed and found is not None
+        # A namespace gets half of the rest, as of everything that is shared.
+        if not is_kept and 2 * self._sums[meta.namespace] >= READ_BYTES - sum(self._sums.values()):
+            return None
         if not isinstance(found, kind) or found.metadata.resource_version != meta.resource_version:
             # A server that does not answer is not asked a thousand times.
             if self._failure:
@@ -98,6 +104,7 @@ class AsideReader:
                 return str(error)
             except KubeError as error:
                 if is_needed:
+                    self._known = {**self._before, **self._known}
                     raise
                 self._failure = str(error)
                 return self._failure
