@@ -107,6 +107,7 @@ class KubeletPlugin:
             self._counters,
             settings.node_name,
         )
+        self._calls = NodeCalls(self._prepared, api, self._turns)
         self._health = HealthReports(driver, settings.node_name, served=settings.serve_health)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
         self._versions = [version for version, on in served if on]
@@ -129,6 +130,7 @@ class KubeletPlugin:
         async with AsyncExitStack() as stack:
             stack.push(NewFolders(*self._folders()))
             stack.push_async_callback(self._turns.stop)
+            stack.push_async_callback(self._calls.stop)
             stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
             is_new = self._make_folders() if settings.run_dra_service else True
@@ -357,9 +359,8 @@ class KubeletPlugin:
         return SocketServer(self.settings.driver_name, path, instances, register, self._interceptors, self._died)
 
     def _add_dra_services(self, server: grpc.aio.Server) -> None:
-        calls = NodeCalls(self._prepared, self._api, self._turns)
         for version in self._versions:
-            DRAService(version, calls).add_to(server)
+            DRAService(version, self._calls).add_to(server)
         self._health.add_to(server)
 
     def _add_registration_service(self, server: grpc.aio.Server) -> None:

@@ -157,7 +157,8 @@ async def test_a_write_that_fails_at_any_step(
         node = NodeWorld(tmp_path / str(at), with_metadata=True)
         await node.give(allocated("b", "p/gpu-1"))
         await before(node)
-        node.prepared.answers({"uid-of-a": []})
+        node.prepared.answered({"uid-of-a": []})
+        node.prepared.record_answered(["uid-of-a"])
         descriptors = os.listdir("/proc/self/fd")
         disk = Disk(node.root, at, number, lasts=lasts)
         with disk.failing(monkeypatch):

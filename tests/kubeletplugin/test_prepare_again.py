@@ -263,17 +263,51 @@ async def test_a_claim_whose_files_could_not_be_written_is_still_new(
     assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
 
 
-@pytest.mark.parametrize("is_answered", [False, True])
-async def test_a_claim_is_new_until_a_kubelet_has_the_answer(
-    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, is_answered: bool
-) -> None:
-    """Its call was given up, and its device moved to where that of claim a was: it got what a container has open."""
+@pytest.fixture
+def kubelet(node: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> NodeCalls:
+    """The calls of a kubelet; claim a has gpu-0, claim b gpu-1."""
 
     async def fetch(_api: object, claim: ClaimRef) -> ResourceClaim:
         return allocated(claim.name, {"a": "p/gpu-0", "b": "p/gpu-1"}[claim.name])
 
     monkeypatch.setattr(calls, "fetch_claim", fetch)
-    kubelet = NodeCalls(node.prepared, None, Turns(serialize=False, folder=None))  # type: ignore[arg-type]  # unused
+    return NodeCalls(node.prepared, None, Turns(serialize=False, folder=None))  # type: ignore[arg-type]  # unused
+
+
+async def test_that_a_kubelet_has_an_answer_is_recorded_when_it_has(node: NodeWorld, kubelet: NodeCalls) -> None:
+    """A process was killed in between: the next one took the claim for one with containers.
+
+    Devices had changed places meanwhile, and it gave the claim what a container of another one has open.
+    """
+
+    def seems_new(name: str) -> bool:
+        record = node.records.read(f"uid-of-{name}")
+        assert record is not None
+        return not record.was_given
+
+    await kubelet.prepare([ref("a")])
+    assert seems_new("a"), "the answer is not sent before this is over"
+    await becomes(lambda: not seems_new("a"))
+    await kubelet.prepare([ref("b")])
+    await kubelet.stop()
+    assert not seems_new("b")
+
+
+async def test_an_answer_of_a_former_allocation_is_not_recorded(node: NodeWorld, kubelet: NodeCalls) -> None:
+    await kubelet.prepare([ref("a")])
+    await kubelet.unprepare([ref("a")])
+    await node.prepared.prepare(allocated("a", "p/gpu-3"))
+    await kubelet.stop()
+    record = node.records.read("uid-of-a")
+    assert record is not None
+    assert not record.was_given
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_claim_is_new_until_a_kubelet_has_the_answer(
+    node: NodeWorld, kubelet: NodeCalls, is_answered: bool
+) -> None:
+    """Its call was given up, and its device moved to where that of claim a was: it got what a container has open."""
     node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
     await kubelet.prepare([ref("a")])
     begun, end, prepare = asyncio.Event(), asyncio.Event(), node.driver.prepare
@@ -316,7 +350,8 @@ async def test_a_claim_that_was_prepared_when_the_process_was_killed_is_new_unle
         results = {"uid-of-b": await node.prepared.prepare(allocated("b", "p/gpu-1"))}
         if not written:
             full(node.root / "claims")
-        node.prepared.answers(results)
+        node.prepared.answered(results)
+        node.prepared.record_answered(results)
         monkeypatch.undo()
     else:
         await node.prepared.prepare(allocated("b", "p/gpu-1"))

@@ -120,8 +120,8 @@ class NodeWorld:
         """Prepare the claims, and answer a kubelet."""
         results = {claim.metadata.uid: await self.prepared.prepare(claim) for claim in claims}
         assert not any(isinstance(result, Exception) for result in results.values()), results
-        self.prepared.answers(results)
         self.prepared.answered(results)
+        self.prepared.record_answered(results)
 
     def _offers(self, pool: str, device: str) -> bool:
         return f"{pool}/{device}" not in self.gone

@@ -46,6 +46,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -76,6 +77,8 @@ _OWN_WORK_REMEDY = (
 _NAMED_CLAIMS = 8
 _CALL_SECONDS = 40.0
 """Seconds in which a call of the kubelet is answered. It gives up after 45 s, and would not know why."""
+_ARRIVED_SECONDS = 0.1
+"""Seconds after which an answer has reached its caller."""
 _ANSWER_SECONDS = 5.0
 """Seconds before the kubelet gives up at which it is answered, at most half of the rest of its time."""
 _work: ContextVar[asyncio.Task[Any] | None] = ContextVar("work", default=None)
@@ -316,6 +319,13 @@ class NodeCalls:
         self._prepared = prepared
         self._api = api
         self._turns = turns
+        self._recording: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+
+    async def stop(self) -> None:
+        """Record at once what was answered, when no more calls come."""
+        self._stopped.set()
+        await asyncio.gather(*self._recording, return_exceptions=True)
 
     async def prepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> PrepareResults:
         """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails.
@@ -324,23 +334,27 @@ class NodeCalls:
         """
         until = asyncio.get_running_loop().time() + seconds
         claims = await self._fetched(refs, seconds)
-        is_given_up = False
-
-        async def work() -> PrepareResults:
-            results = await self._prepare(claims)
-            if not is_given_up:
-                await asyncio.to_thread(self._prepared.answers, results)
-            return results
-
         try:
             what = f"prepare of claim {_names(refs)}"
+            work = partial(self._prepare, claims)
             results = await self._turns.run(what, [ref.uid for ref in refs], work, until=until)
         except BaseException:
-            is_given_up = True
             self._prepared.given_up(ref.uid for ref in refs)
             raise
         self._prepared.answered(results)
+        recording = asyncio.create_task(self._record_answers(results), name="record of answers")
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
         return results
+
+    async def _record_answers(self, results: PrepareResults) -> None:
+        """Record that the kubelet has these, when it has: if this process is killed before, no container may run."""
+        if uids := [uid for uid, result in results.items() if not isinstance(result, Exception)]:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ARRIVED_SECONDS):
+                    await self._stopped.wait()
+            work = partial(asyncio.to_thread, self._prepared.record_answered, uids)
+            await self._turns.run("record of answers", uids, work)
 
     async def _fetched(self, refs: Sequence[ClaimRef], seconds: float) -> list[ResourceClaim]:
         fetching = [asyncio.ensure_future(fetch_claim(self._api, ref)) for ref in refs]

@@ -31,8 +31,8 @@ Each step leaves a state from which the same call, made again by another process
   "preparing" until one of the next attempts succeeds. What the devices owned before is given to no new claim. A claim
   whose record cannot be read may have any device, so it loses its CDI files as well. A claim is new until a kubelet has
   the answer: if that call was given up, and the devices have changed since, its next call begins anew. The record says
-  ``unanswered`` until then, since a process may be killed before. The next process does not know whether the claim has
-  containers: it gets nothing that others had, and nobody gets what it had.
+  ``unanswered`` until shortly after, since a process may be killed before. The next process does not know whether the
+  claim has containers: it gets nothing that others had, and nobody gets what it had.
 """
 
 from __future__ import annotations
@@ -128,35 +128,43 @@ class PreparedClaims:
         self._node = node
         self._new: set[str] = set()  # claims that this process has begun, of which no kubelet has an answer
         self._given_up: set[str] = set()  # those of them whose call was given up: they have no containers
+        self._arrived: set[str] = set()  # claims of which a kubelet has the answer, and no record says so yet
 
     async def load(self) -> None:
         """Read what is prepared on the node before a call asks for it. Raises ClaimError."""
         await self._conflicts.load()
 
-    def answers(self, results: PrepareResults) -> None:
-        """Record, in the turn of the claims, that a kubelet is about to have these: containers may run from now on.
+    def answered(self, results: PrepareResults) -> None:
+        """Take note that a kubelet has these: containers may run."""
+        uids = {uid for uid, result in results.items() if not isinstance(result, Exception)}
+        self._new -= uids
+        self._given_up -= uids
+        self._arrived |= uids
+
+    def record_answered(self, uids: Iterable[str]) -> None:
+        """Record, in a turn of the claims, of which ones a kubelet has the answer.
 
         Without room for the record this process knows it. The next one takes the claim for new then, and keeps all that
         it may have from others.
         """
-        for uid, result in results.items():
+        for uid in self._arrived.intersection(uids):
             error: ClaimError | None = None
-            if isinstance(result, Exception):
-                continue
             try:
                 record = self._records.read(uid)
                 if record and record.unanswered:
                     error = self._records.write_or_keep(msgspec.structs.replace(record, unanswered=False))
+                self._arrived.discard(uid)
             except ClaimError as unreadable:
                 error = unreadable
             if error:
                 log.warning("claim with the uid %s is answered without recording that: %s", uid, error)
 
-    def answered(self, results: PrepareResults) -> None:
-        """Take note that a kubelet has these."""
-        uids = {uid for uid, result in results.items() if not isinstance(result, Exception)}
-        self._new -= uids
-        self._given_up -= uids
+    def _read(self, uid: str) -> ClaimRecord | None:
+        """Return the record of a claim as this process knows it. Raises ClaimError."""
+        record = self._records.read(uid)
+        if record and record.unanswered and uid in self._arrived:
+            return msgspec.structs.replace(record, unanswered=False)
+        return record
 
     def given_up(self, uids: Iterable[str]) -> None:
         """Take note that the kubelet has given up a call: claims that are being prepared first have no containers."""
@@ -287,7 +295,7 @@ class PreparedClaims:
 
     async def _other_answer(self, uid: str) -> tuple[ClaimRecord, tuple[PreparedDevice, ...]] | None:
         try:
-            record = self._records.read(uid)
+            record = self._read(uid)
         except CheckpointNewer:
             return None  # it may be right
         except CheckpointCorrupted as error:
@@ -322,7 +330,7 @@ class PreparedClaims:
         for uid, (before, devices) in answers.items():
             del left[uid]
             try:
-                record = self._records.read(uid)
+                record = self._read(uid)
                 if record and _is_withdrawn(record) and record.fingerprint == before.fingerprint:
                     await self._finish(with_answer(_preparing(record), devices), beside=left.keys())
                     log.warning("claim %s is prepared anew, since its devices changed", record.ref)
@@ -378,7 +386,7 @@ class PreparedClaims:
     async def _begin(self, claim: ResourceClaim) -> ClaimRecord | Prepared:
         """Record that the claim is being prepared, and return the record; or its devices if it is prepared."""
         wanted = self._wanted(claim)
-        record = self._records.read(wanted.uid)
+        record = self._read(wanted.uid)
         if record and _is_prepared(record) and record.fingerprint == wanted.fingerprint:
             return await asyncio.to_thread(self._files.write, record)
         if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
@@ -439,8 +447,8 @@ class PreparedClaims:
     def _forget(self, uid: str) -> None:
         self._files.remove(uid)
         self._records.remove(uid)
-        self._new.discard(uid)
-        self._given_up.discard(uid)
+        for uids in (self._new, self._given_up, self._arrived):
+            uids.discard(uid)
 
     def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
         return ClaimRecord(
