@@ -21,7 +21,7 @@ OURS = {
     if script.value.startswith("dra_") and not script.name.startswith("kubectl_complete-")  # that one kubectl calls
 }
 # named in a text without the command that has it
-FOREIGN_FLAGS = {"--set", "--controllers", "--ignore-not-found", "--import-mode", "--runtime-config"}
+FOREIGN_FLAGS = {"--set", "--controllers", "--ignore-not-found", "--import-mode", "--root-dir", "--runtime-config"}
 # A page names files from the root of the project, or from the packages that most pages are about.
 STARTS = (
     "",
