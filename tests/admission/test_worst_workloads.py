@@ -17,10 +17,17 @@ from dra_api.codec import convert, encode
 from dra_api.core import Node, Pod
 from dra_api.kueue import ResourceFlavor, Workload, WorkloadStatus
 from dra_api.resource import ResourceSlice
-from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, WORKLOADS
+from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
-from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange, planned_sets
+from dra_operator.admission.planner import (
+    CheckAnswers,
+    CheckRound,
+    Planner,
+    PromisedWorkload,
+    SeenChange,
+    planned_sets,
+)
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
 from dra_operator.scheduling.state import workload_without_bulk
@@ -371,6 +378,27 @@ async def test_a_set_of_pods_in_several_domains_gets_a_place_for_each_pod(world:
         assert sorted(seat.node for seat in found.seats) == ["node-0", "node-1", "node-1"], found.reason
         assert len({seat.pod.metadata.uid for seat in found.seats}) == 3
         assert len({result for seat in found.seats for it in seat.allocations for result in it.results}) == 3
+
+
+async def test_a_promise_keeps_the_rest_of_its_nodes_while_its_pods_start_one_by_one(world: AdmissionWorld) -> None:
+    """Two of its pods have started, one on each of its nodes: the others do not fit on the first of them together."""
+    for name in ("node-2", "node-3"):
+        world.api.add(NODES, Make.node(name))
+        world.api.add(RESOURCE_SLICES, Make.slice(name, 2))
+    for number, node in enumerate(("node-2", "node-3")):
+        results = [{"request": "req", "driver": "gpu.example.com", "pool": node, "device": "dev-0"}]
+        name = f"train-main-x{number}"
+        pod = {**Make.pod(name, [{"resourceClaimName": f"of-{number}"}], node)}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "controller": True, "uid": "job-train"}
+        pod["metadata"] |= {"ownerReferences": [owner], "labels": {"kueue.x-k8s.io/podset": "main"}}
+        world.api.add(PODS, pod)
+        user = {"resource": "pods", "name": name, "uid": name}
+        status = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
+        world.api.add(RESOURCE_CLAIMS, {**Make.claim(f"of-{number}"), "status": status})
+    wanted = PromisedWorkload(made("train", 4), {"main": ["node-2", "node-2", "node-3", "node-3"]})
+    asked = replace(question(world), promised=[wanted])
+    outcome = planner(world).answer(asked).promised["train"]
+    assert sorted(seat.node for seat in outcome.seats) == ["node-2", "node-3"]
 
 
 async def test_sets_whose_pods_would_have_one_name_keep_their_places_when_priorities_change(

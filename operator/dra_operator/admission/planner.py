@@ -518,17 +518,37 @@ class Planner:
         return found
 
     def _on(self, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> list[Placed] | None:
-        """Place each pod on the node that one of its set had before, or none."""
+        """Place each pod on a node that one of its set had before, or none.
+
+        Some of these pods have started since, on any of the nodes. Those that have devices go where these are.
+        """
         left = {name: list(known) for name, known in nodes.items()}
         mark, found = self._placing.mark, list[Placed]()
-        for pod in pods:
-            known = left.get(_set_of(pod))
-            placed = self._placed_on(pod, known.pop(0)) if known else None
+        for pod in sorted(pods, key=lambda it: not self._has_devices(it)):
+            placed = self._on_one_of(pod, left.get(_set_of(pod), []))
             if placed is None:
                 self._placing.undo(mark)
                 return None
             found.append(placed)
         return found
+
+    def _on_one_of(self, pod: Pod, nodes: list[str]) -> Placed | None:
+        """Place the pod on the first of the nodes that takes it, and remove that from the list."""
+        has_devices = self._has_devices(pod)
+        for node in dict.fromkeys(nodes):
+            mark, placed = self._placing.mark, self._placed_on(pod, node)
+            if placed is not None:
+                nodes.remove(node)
+                return placed
+            self._placing.undo(mark)
+            if not has_devices:  # nor does it take the next one, which is equal
+                nodes[:] = [it for it in nodes if it != node]
+        alone = self._placing.place_alone(pod) if has_devices else None
+        return alone if isinstance(alone, Placed) else None
+
+    def _has_devices(self, pod: Pod) -> bool:
+        claims = (claim for _, claim in self._cluster.claims_of(pod))
+        return any(claim is not None and claim.status.allocation is not None for claim in claims)
 
     def _placed_on(self, pod: Pod, node: str) -> Placed | None:
         self._pause()
