@@ -8,6 +8,10 @@ import pytest
 from admission_histories import History
 
 
-@pytest.mark.parametrize("seed", range(6))
+FLAVOR_GONE = 71002060
+"""A process starts while the flavor is deleted of jobs that are Ready and wait for other checks."""
+
+
+@pytest.mark.parametrize("seed", [*range(6), FLAVOR_GONE])
 def test_no_device_is_promised_twice(seed: int) -> None:
     History(seed).play()

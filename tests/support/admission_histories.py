@@ -287,6 +287,9 @@ class History:
         flavor_now = objects.get((RESOURCE_FLAVORS, "", FLAVOR))
         labels = flavor_now["spec"].get("nodeLabels") if flavor_now is not None else None
         self._harmed |= {uid for uid, known in self._labels.items() if known != labels}
+        if labels != {POOL: "a"}:  # by which all of them were planned that wait for other checks
+            jobs = [it for it in self.world.api.of(WORKLOADS) if is_promised(it)]
+            self._harmed |= {uid for it in jobs if (uid := it["metadata"]["uid"]) not in self._labels}
 
     def _toggle_cordon(self) -> None:
         self._harm()
