@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 from admission_histories import History
 
-
 FLAVOR_GONE = 71002060
 """A process starts while the flavor is deleted of jobs that are Ready and wait for other checks."""
 

@@ -14,6 +14,14 @@ def test_with_the_check_no_job_is_admitted_that_cannot_start() -> None:
     assert checked.in_vain < alone.in_vain
 
 
+@pytest.mark.parametrize("seed", [2, 105])
+def test_slow_and_lost_answers_break_no_promise(seed: int) -> None:
+    """Pods of a job start while others of it have no claim yet, and nobody knows whether a job is Ready."""
+    result = Run(20, 8, seed, is_checked=True, slowest=0.05, lost=0.03).play()
+    assert (result.timeouts, result.broken) == (0, 0)
+    assert max(result.delays) < 30
+
+
 def test_devices_that_a_promise_leaves_over_end_a_back_off() -> None:
     """The pods of a job go to other nodes than promised, and what it leaves there is enough for one that waits."""
     assert max(Run(12, 2, seed=6, is_checked=True).play().delays) < 20, "nobody looked before its back-off was over"

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, cast
 from unittest import mock
 
@@ -23,7 +22,7 @@ from admission_world import EPOCH, LoopWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import planner
-from fake_api import Call
+from fake_api import ERRORS, Call
 from history_kit.clock import VirtualLoop
 from kueue_model import KueueModel, condition, finish, is_true, workload
 from objects import Make, Obj
@@ -128,9 +127,15 @@ def model_of(node: str) -> str:
 
 
 class Run:
-    """``play`` it once."""
+    """``play`` it once.
 
-    def __init__(self, jobs: int, nodes: int, seed: int, *, is_checked: bool) -> None:
+    A request takes up to ``slowest`` seconds to the server. Of the writes of Workloads the part ``lost`` is carried out
+    without an answer.
+    """
+
+    def __init__(
+        self, jobs: int, nodes: int, seed: int, *, is_checked: bool, slowest: float = WATCH_SECONDS, lost: float = 0.0
+    ) -> None:
         self.result = Result(jobs)
         self.world = LoopWorld(has_admission=is_checked)
         self.jobs: dict[str, Job] = {}
@@ -142,12 +147,18 @@ class Run:
         self._furnish()
         self._submit(jobs, random.Random(seed))
         self._wakes = asyncio.Event()
+        self._dice, self._slowest, self._lost = random.Random(seed), slowest, lost
         self.world.api.after = self._heard
-        self.world.api.way = partial(asyncio.sleep, WATCH_SECONDS)
+        self.world.api.way = self._way
         self._ended_at = 0.0
 
-    def _heard(self, _: Call) -> None:
+    async def _way(self) -> None:
+        await asyncio.sleep(self._dice.uniform(WATCH_SECONDS, self._slowest))
+
+    def _heard(self, call: Call) -> Exception | None:
         self._wakes.set()
+        is_lost = (call.verb, call.plural) == ("patch", WORKLOADS.plural) and self._dice.random() < self._lost
+        return ERRORS["no answer"]() if is_lost else None
 
     def _furnish(self) -> None:
         api = self.world.api
@@ -198,11 +209,13 @@ class Run:
             while left:
                 self._wakes.clear()
                 _ = world.now
+                before = world.api._revision
                 world.bring_events()
+                goes_on = world.api._revision != before  # Kueue takes several steps, and waits for nobody in between
                 with loop.unmeasured():
                     left -= self._look()
                 await asyncio.sleep(WATCH_SECONDS)
-                if not world.api.events:
+                if not world.api.events and not goes_on:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._next() - self.now):
                             await self._wakes.wait()
