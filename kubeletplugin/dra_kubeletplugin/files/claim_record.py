@@ -123,10 +123,10 @@ class _HeldFile(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     rest: msgspec.Raw
     checksum: int = 0
 
-    def summed(self) -> _HeldFile:
-        """Return the file with the right checksum. ``rest`` counts as it stands: a later version adds fields to it."""
-        bare = msgspec.structs.replace(self, checksum=0)
-        return msgspec.structs.replace(bare, checksum=zlib.crc32(msgspec.json.encode(bare)))
+    @property
+    def sum(self) -> int:
+        """The right checksum. ``rest`` counts as it stands: a later version adds fields to it."""
+        return zlib.crc32(msgspec.json.encode(_HeldFile(self.uid, self.rest)))
 
 
 class _File(_Part, frozen=True):
@@ -147,7 +147,7 @@ def encoded(record: ClaimRecord) -> bytes:
 def encoded_rest(record: ClaimRecord) -> bytes:
     """Return the text of the second file of a record."""
     rest = msgspec.Raw(msgspec.json.encode(Remainder.of(record)))
-    return msgspec.json.encode(_HeldFile(record.uid, rest).summed())
+    return msgspec.json.encode(_HeldFile(record.uid, rest, _HeldFile(record.uid, rest).sum))
 
 
 def decoded(path: Path, content: bytes) -> ClaimRecord:
@@ -187,4 +187,4 @@ def decoded_rest(uid: str, content: bytes | None) -> Remainder | None:
         rest = msgspec.json.decode(held.rest, type=Remainder)
     except (ValueError, TypeError, RecursionError):
         return None
-    return rest if held.uid == uid and held.checksum == held.summed().checksum else None
+    return rest if held.uid == uid and held.checksum == held.sum else None
