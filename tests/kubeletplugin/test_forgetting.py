@@ -23,6 +23,8 @@ BOUNDED = {
         for name in ("_drawn", "_entries", "_had", "_held", "_owned", "_places", "_undrawn", "_unknown")
     },
     "NextPublish._moments": "one for each of a pool's reasons to look at it again, a minute at most after the pool",
+    "NodeCalls._recording": "calls that were answered within the last moment",
+    "PreparedClaims._arrived": "claims that were answered, until that is recorded or they are unprepared",
     "PreparedClaims._given_up": "claims whose call was given up, until they are answered or unprepared",
     "PreparedClaims._new": "claims that were never answered, until they are answered or unprepared",
     "SlicePublisher._changes": "pools that were published again with other devices, until they are withdrawn",
