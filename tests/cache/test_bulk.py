@@ -19,8 +19,8 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
 from dra_operator.scheduling.claims.usable import not_at_hand
 from dra_operator.scheduling.state import (
+    asks_for_more,
     has_lost_selector,
-    has_more_claims,
     is_set_aside,
     is_workload_set_aside,
     pod_requests,
@@ -222,7 +222,7 @@ def test_little_is_held_of_a_waiting_pod_of_very_many_claims_and_any_claim_may_b
     made.apply(waiting)
     (aside,) = made.pods
     assert is_set_aside(aside)
-    assert has_more_claims(aside)
+    assert asks_for_more(aside)
     assert len(encode(aside)) < 1_500
     assert pod_needs_work(made, aside), "it is read to see whether claims have to be made for it"
     # A claim that the cache does not know to be its own wakes it.
@@ -239,8 +239,35 @@ def test_little_is_held_of_a_waiting_pod_of_very_many_claims_and_any_claim_may_b
     made.lend(pod("other", 12_000))
     made.lend(pod("another", 12_000))
     (again,) = (it for it in made.pods if it.key == "ns/waiting")
-    assert has_more_claims(again)
+    assert asks_for_more(again)
     assert made.pods_by_claim.keys(f"ns/{last}") == ()
+
+
+def many_resources(name: str, **spec: Any) -> Pod:
+    amounts = {"cpu": "2", **{f"{name}-{it:03d}.{'x' * 50}.example.com/{'y' * 60}": "1" for it in range(100)}}
+    main = {"name": "main", "resources": {"requests": amounts}}
+    return pod(name, 0, containers=[main], **spec)
+
+
+def test_little_is_held_of_a_waiting_pod_of_very_many_resources_and_any_class_may_serve_them() -> None:
+    made = cluster(BulkLimits(short=1_000, whole=0))
+    made.apply(many_resources("waiting"))
+    made.apply(many_resources("theirs", schedulerName="default-scheduler"))
+    aside = made.pods.get("ns/waiting")
+    assert aside is not None
+    assert len(encode(aside)) < 1_500
+    assert pod_requests(aside)["cpu"] == pod_requests(many_resources("waiting"))["cpu"]
+    made.set_wake_conditions(aside.key, NONE)
+    spec = {"selectors": [PLAIN], "extendedResourceName": f"waiting-099.{'x' * 50}.example.com/{'y' * 60}"}
+    assert Key("placement", aside.key) in made.apply(convert(DeviceClass, {"metadata": meta("c", "", 1), "spec": spec}))
+    assert made.shared_drivers.is_shared("gpu.example.com"), "the other scheduler may be taking them for its pod"
+
+
+def test_little_is_held_of_a_pod_on_a_node_that_asks_for_more_resources_than_a_node_has() -> None:
+    made = cluster(BulkLimits(short=1_000, whole=0))
+    made.apply(many_resources("placed", nodeName="n"))
+    (kept,) = made.pods
+    assert len(pod_requests(kept)) == 34
 
 
 def test_a_pod_with_a_node_keeps_its_claims_by_which_it_is_evicted() -> None:
@@ -248,7 +275,7 @@ def test_a_pod_with_a_node_keeps_its_claims_by_which_it_is_evicted() -> None:
     made.apply(many_claims("placed", nodeName="n"))
     (kept,) = made.pods
     assert len(kept.spec.resource_claims or ()) == 200
-    assert not has_more_claims(kept)
+    assert not asks_for_more(kept)
 
 
 def test_another_schedulers_pod_of_very_many_claims_may_want_and_have_any_device() -> None:

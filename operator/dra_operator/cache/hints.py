@@ -46,7 +46,7 @@ from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ClaimTemplate, ObjectChange
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.scheduling.rules import ClusterEvent
-from dra_operator.scheduling.state import Place, counts_alike, gang_key, placeholder_key
+from dra_operator.scheduling.state import Place, asks_for_more, counts_alike, gang_key, placeholder_key
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
@@ -237,6 +237,8 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
     # The resources of both versions: the class may have begun or ceased to serve one.
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
+    # Of some pods not all resources are kept.
+    keys += [pod.key for pod in _existing(cluster, cluster.pods_aside) if asks_for_more(pod)]
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 

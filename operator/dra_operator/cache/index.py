@@ -30,7 +30,7 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache.store import ObjectChange, Store
-from dra_operator.scheduling.state import has_more_claims, is_parked
+from dra_operator.scheduling.state import asks_for_more, is_parked
 
 V = TypeVar("V", bound=Hashable)
 _NONE: Final[frozenset[Any]] = frozenset()
@@ -137,9 +137,9 @@ def owner_id(namespace: str, uid: str) -> str:
 
 
 def claims_used(pod: Pod) -> Iterable[str]:
-    """The keys of the claims that the pod uses; with ``any_claim`` if it uses more than are kept."""
+    """The keys of the claims that the pod uses; with ``any_claim`` if it asks for more than is kept."""
     keys = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
-    if pod.spec.node_selector and has_more_claims(pod):
+    if pod.spec.node_selector and asks_for_more(pod):
         keys.append(any_claim(pod.metadata.namespace))
     return keys
 
@@ -245,7 +245,7 @@ class PodGroupView:
             return self.has_active(key)
         # The group is gone, and its pods may still run with the devices.
         users = self._users_of(claim.key)
-        return any(pod.key in users or has_more_claims(pod) for pod in self.active(key))
+        return any(pod.key in users or asks_for_more(pod) for pod in self.active(key))
 
 
 class Duplicates(NamedTuple):

@@ -28,7 +28,7 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.cache.index import duplicates, owner_id
 from dra_operator.cache.state import ClusterState
-from dra_operator.scheduling.state import ANNOTATION, HOLD, has_more_claims
+from dra_operator.scheduling.state import ANNOTATION, HOLD, asks_for_more
 
 LOOKED_AT_CLAIMS: Final = 16
 """So many claims of a pod are looked at with each change of one, or of their template."""
@@ -41,7 +41,7 @@ def pod_needs_work(cluster: ClusterState, pod: Pod) -> bool:
     """
     if pod_is_ending(pod):
         return False
-    if pod.spec.node_selector and has_more_claims(pod):
+    if pod.spec.node_selector and asks_for_more(pod):
         return True  # it is read to find out
     name_of = claim_names(pod)
     for entry in pod.spec.resource_claims or ():

@@ -22,7 +22,7 @@ from dra_operator.cache.devices import EVERY_CLASS, drivers_in
 from dra_operator.cache.index import claims_used
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
-from dra_operator.scheduling.state import GATED, has_more_claims
+from dra_operator.scheduling.state import GATED, asks_for_more
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
@@ -43,7 +43,7 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         ahead = list(_templates_ahead(cluster, pod)) if is_waiting else []
         named = [class_ for template in ahead for class_ in classes_of(template)]
-        if is_waiting and has_more_claims(pod):
+        if is_waiting and asks_for_more(pod):
             named.append(EVERY_CLASS)
         classes = (*cluster.classes_serving(pod).values(), *named) if is_waiting else ()
         # Filed beside claims of the same namespace and name: the prefix has a blank, which no claim's key has.
@@ -128,7 +128,7 @@ def _users(cluster: ClusterState, claim: ResourceClaim) -> Iterable[str]:
     namespace = claim.metadata.namespace
     reserved = ((f"{namespace}/{it.name}", it.uid) for it in claim.status.reserved_for)
     known = ((key, cluster.pods.get(key, uid)) for key, uid in reserved)
-    return (*users, *[key for key, pod in known if pod is not None and has_more_claims(pod)])
+    return (*users, *[key for key, pod in known if pod is not None and asks_for_more(pod)])
 
 
 def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:

@@ -43,7 +43,12 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
 )
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
-from dra_api.storage import PersistentVolume, PersistentVolumeClaim
+from dra_api.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    VolumeResources,
+)
 from msgspec import Raw, field
 from msgspec.structs import replace
 
@@ -281,6 +286,8 @@ def _cut(obj: T) -> T:
         case Node() | Namespace() | PersistentVolume():
             return replace(obj, metadata=_with_labels(obj.metadata))
     obj = replace(obj, metadata=_without_labels(obj.metadata))
+    if isinstance(obj, PersistentVolumeClaim):
+        obj = replace(obj, spec=_that_counts(obj.spec))
     match obj:
         case Workload() if not obj.status.admission_checks:
             return workload_set_aside(obj)  # type: ignore[return-value]
@@ -293,6 +300,18 @@ def _cut(obj: T) -> T:
         case PersistentVolumeClaim() | PodDisruptionBudget() if len(encode(obj.spec.selector)) > LARGEST_OBJECT_BYTES:
             return without_selector(obj)  # type: ignore[return-value]
     return obj
+
+
+_ACCESS_MODES: Final = 4
+"""Access modes that there are."""
+
+
+def _that_counts(spec: PersistentVolumeClaimSpec) -> PersistentVolumeClaimSpec:
+    """The API server also admits requests that mean nothing, and one access mode a thousand times."""
+    amount = (spec.resources.requests or {}).get("storage")
+    resources = VolumeResources(requests=None if amount is None else {"storage": amount})
+    modes = tuple(dict.fromkeys(spec.access_modes or ()))[:_ACCESS_MODES]
+    return replace(spec, access_modes=modes or None, resources=resources)
 
 
 def _with_labels(meta: ObjectMeta) -> ObjectMeta:

@@ -103,7 +103,7 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
 
 SIZES = {"60 KB": 58_000, "6 KB": 6_000}
 """Too short to be cut down by themselves; it is their number that counts."""
-SORTS = ("claims", "pods", "greedy pods", "templates", "used claims")
+SORTS = ("claims", "pods", "greedy pods", "hungry pods", "templates", "used claims")
 CROWDS = tuple(f"{sort} of {size}" for size in SIZES for sort in SORTS)
 
 
@@ -130,12 +130,20 @@ async def crowd(tenant: Tenant, kind: str, number: int) -> None:
         await tenant.pod(name, affinity=never_near(SIZES[size]))
     elif sort == "greedy pods":
         await tenant.pod(name, [f"{name}-{it:03d}-".ljust(253, "x") for it in range(SIZES[size] // 330)])
+    elif sort == "hungry pods":
+        amounts = {f"{name}-{it}.".ljust(250, "x") + "/" + "y" * 63: "1" for it in range(SIZES[size] // 660)}
+        await tenant.pod(name, containers=[{"name": "main", "image": "none", "resources": both(amounts)}])
     elif sort == "templates":
         await tenant.template(name, tolerated(SIZES[size]))
     else:
         await tenant.claim(name, tolerated(SIZES[size]))
         if sort == "used claims":
             await tenant.pod(name, [name])
+
+
+def both(amounts: Object) -> Object:
+    """Extended resources, of which the limits are the requests."""
+    return {"requests": amounts, "limits": amounts}
 
 
 async def _used(tenant: Tenant, name: str) -> None:

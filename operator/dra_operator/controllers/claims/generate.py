@@ -75,7 +75,7 @@ from dra_operator.controllers.errors import ControllerError, GenerationFailed, P
 from dra_operator.controllers.metrics import ClaimMetrics
 from dra_operator.controllers.workers import tell
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, PodChanged, PodWriter, with_remedy
-from dra_operator.scheduling.state import bytes_of_large, has_gate, has_more_claims, size_refusal
+from dra_operator.scheduling.state import asks_for_more, bytes_of_large, has_gate, size_refusal
 
 NAME_ATTEMPTS = 5
 """So many names are tried for a claim: objects of other owners may have the first ones."""
@@ -439,7 +439,7 @@ class ClaimGenerator:
         try:
             # Beside a kube-controller-manager only placement knows which of two claims counts: the one that it
             # allocated.
-            if has_more_claims(pod):
+            if asks_for_more(pod):
                 pod = await self._pods.whole(pod)
                 if not pod_needs_work(self._cluster, pod):
                     return

@@ -6,9 +6,9 @@ hundred of them, which one user makes in a minute, would be more than the operat
 node are kept: name and UID, the room on its node, its labels and claims unless there are very many. Its rules keep no
 other pod away, and its host ports and volumes do not count.
 
-A pod that waits for a node may name thousands of claims that do not exist, and each name takes a kilobyte with all that
-is filed by it. Of such a pod that is set aside the first claims are kept, and a mark. It is read when claims may have
-to be made for it.
+A pod that waits for a node may name thousands of claims and resources that do not exist, and each name takes a kilobyte
+with all that is filed by it. Of such a pod that is set aside the first ones are kept, and a mark. It is read when
+claims may have to be made for it. A pod with a node has at most the resources that its node has, which are few.
 
 A claim first loses the labels, annotations and owners that the operator does not look at, and the device status of
 drivers; labels and annotations go from ``BULKY_BYTES`` on, since a namespace may hold a hundred thousand claims. If the
@@ -72,11 +72,16 @@ _NO_NODE: Final = "dra.kopf.dev/too-large"
 _SET_ASIDE: Final = "dra.kopf.dev/set-aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _ASIDE: Final = {_SET_ASIDE: "true"}
-_MORE_CLAIMS: Final = "dra.kopf.dev/more-claims"
-"""As ``_SET_ASIDE``: the pod uses more claims than are kept."""
+_MORE: Final = "dra.kopf.dev/more"
+"""As ``_SET_ASIDE``: the pod asks for more claims or resources than are kept."""
 _FEW_CLAIMS: Final = 2
-_FEW_CLAIMS_BYTES: Final = SMALL_BYTES // 2
-"""Of the claims' names: of a pod that uses more of them ``_FEW_CLAIMS`` are kept."""
+_BASIC: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_FEW_RESOURCES: Final = 2
+"""Beside the basic ones."""
+_FEW_BYTES: Final = SMALL_BYTES // 2
+"""Of names of claims, or of resources. Of a pod with more of them ``_FEW_CLAIMS`` or ``_FEW_RESOURCES`` are kept."""
+_MOST_RESOURCES: Final = 32
+"""Of a pod with a node, beside the basic ones."""
 _LONGEST_WORDS: Final = 500
 """Length to which a message is cut."""
 NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
@@ -124,32 +129,39 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
             return placed
     kept = _kept(short)
     if not is_placed or pod.is_terminal:
-        kept = _with_few_claims(kept)
+        kept = _with_few_names(kept)
     if is_too_large(pod):
         return kept
-    selector = _ASIDE | ({_MORE_CLAIMS: "true"} if has_more_claims(kept) else {})
+    selector = _ASIDE | ({_MORE: "true"} if asks_for_more(kept) else {})
     return structs.replace(kept, spec=structs.replace(kept.spec, node_selector=selector))
 
 
-def has_more_claims(pod: Pod) -> bool:
-    """Return whether the pod uses more claims than are kept."""
-    return _MORE_CLAIMS in (pod.spec.node_selector or {})
+def asks_for_more(pod: Pod) -> bool:
+    """Return whether the pod asks for more claims or resources than are kept."""
+    return _MORE in (pod.spec.node_selector or {})
 
 
-def _with_few_claims(pod: Pod) -> Pod:
-    claims, statuses = pod.spec.resource_claims or (), pod.status.resource_claim_statuses or ()
-    if len(claims) <= _FEW_CLAIMS or len(encode((claims, statuses))) <= _FEW_CLAIMS_BYTES:
+def _with_few_names(pod: Pod) -> Pod:
+    """Return a pod that ``_kept`` has made short, with few claims and resources."""
+    spec, status = pod.spec, pod.status
+    claims, statuses, room = spec.resource_claims or (), status.resource_claim_statuses or (), _room(pod)
+    if len(encode((claims, statuses))) > _FEW_BYTES:
+        claims = claims[:_FEW_CLAIMS]
+        names = {it.name for it in claims}
+        statuses = tuple([it for it in statuses if it.name in names])
+    if len(encode(tuple(room))) > _FEW_BYTES:
+        room = _cut(room, _FEW_RESOURCES)
+    if len(claims) == len(spec.resource_claims or ()) and len(room) == len(_room(pod)):
         return pod
-    kept = claims[:_FEW_CLAIMS]
-    names = {it.name for it in kept}
     return structs.replace(
         pod,
         spec=structs.replace(
-            pod.spec, resource_claims=kept, node_selector={**(pod.spec.node_selector or {}), _MORE_CLAIMS: "true"}
+            spec,
+            containers=(Container(resources=ResourceRequirements(requests=room)),),
+            resource_claims=claims or None,
+            node_selector={**(spec.node_selector or {}), _MORE: "true"},
         ),
-        status=structs.replace(
-            pod.status, resource_claim_statuses=tuple([it for it in statuses if it.name in names]) or None
-        ),
+        status=structs.replace(status, resource_claim_statuses=statuses or None),
     )
 
 
@@ -265,7 +277,7 @@ def _kept(pod: Pod) -> Pod:
     # They count for other pods' rules; very many of them are dropped all the same.
     labels = pod.metadata.labels if len(encode(pod.metadata.labels)) <= LARGEST_OBJECT_BYTES // 4 else None
     # The room on its node counts, whoever placed it there.
-    room = _room(pod)
+    room = _cut(_room(pod), _MOST_RESOURCES)
     # It matters which gates are ours, and whether there is another one.
     gates = spec.scheduling_gates or ()
     others = [it for it in gates if it.name != GATE and it.name not in OPENED_LAST]
@@ -283,7 +295,7 @@ def _kept(pod: Pod) -> Pod:
             overhead=None,
             resource_claims=spec.resource_claims if has_few_claims else None,
             # Should any path try to place it all the same, no node matches.
-            node_selector={_NO_NODE: "true"} | ({_MORE_CLAIMS: "true"} if has_more_claims(pod) else {}),
+            node_selector={_NO_NODE: "true"} | ({_MORE: "true"} if asks_for_more(pod) else {}),
             affinity=None,
             tolerations=None,
             topology_spread_constraints=None,
@@ -298,6 +310,12 @@ def _kept(pod: Pod) -> Pod:
 
 def _room(pod: Pod) -> dict[str, Quantity]:
     return {name: Quantity.from_nanos(amount) for name, amount in pod_requests(pod).items() if name != POD_SLOTS}
+
+
+def _cut(room: dict[str, Quantity], most: int) -> dict[str, Quantity]:
+    """Return the room with so many resources beside those that every node has."""
+    others = set(islice((name for name in room if name not in _BASIC), most))
+    return {name: amount for name, amount in room.items() if name in _BASIC or name in others}
 
 
 _READ: Final = re.compile(
