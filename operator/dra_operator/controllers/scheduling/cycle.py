@@ -406,10 +406,12 @@ class SchedulingCycle:
         def answered(node: str, answer: NodeStatus) -> None:
             tell(logger, logging.DEBUG, "node asked", pod=pod.key, node=node, answer=answer.text)
 
-        for pause in counted(pod, nodes):
-            self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=ANY_CHANGE))
-            yield pause
-        self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=nodes.rules_between(pod).hints()))
+        # For nearly every pod it stays with what ``_begin`` has set: no rule is about other pods.
+        if nodes.minds_pods(pod):
+            for pause in counted(pod, nodes):
+                self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=ANY_CHANGE))
+                yield pause
+            self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=nodes.rules_between(pod).hints()))
         # Every node's answer is put into words, which costs more than the search: only where that is logged.
         noted = answered if logger.isEnabledFor(logging.DEBUG) else None
         decision = yield from plan(cycle_state, self._filter_timeout, noted, post_filter, self._placement)

@@ -172,7 +172,7 @@ class Attempt:
         for demand in demands:
             yield from self._look_up(demand)
         for demand in demands:
-            if demand.candidates is not None:
+            if demand.candidates is not None and demand.candidates.may_error:
                 # Nodes on which a selector may fail: a fault of the claims must be found whichever nodes fit.
                 yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
         # After those: a fault of the claims is reported before time is spent on scores.
