@@ -38,12 +38,12 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import DeviceId
 from dra_operator.controllers import Control
+from dra_operator.controllers.metrics import AdmissionMetrics
 from dra_operator.kube import Client
 from dra_operator.scheduling.state import Nomination
 from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
 
-from .metrics import AdmissionMetrics
 from .planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, SeenChange, ViewSettings
 from .reading import AsideReader
 from .workloads import (
@@ -102,6 +102,8 @@ LOGGED_CHARACTERS: Final = 500
 SPARE_OBJECTS: Final = 100
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
+DECIDED: Final = (CheckState.READY, CheckState.RETRY, CheckState.REJECTED)
+"""The states that are counted from the start."""
 _LATE: Final = CheckDecision(CheckState.READY, "Kueue had admitted the workload before its queue named this check")
 _ELSEWHERE: Final = CheckDecision(
     CheckState.READY, "MultiKueue runs its pods in another cluster: name a check in the queues of that cluster"
@@ -177,7 +179,7 @@ class AdmissionController:
         self._control, self._cluster, self._client = control, control.cluster, client
         self._view, self._now, self._settings = view, now, settings or AdmissionSettings()
         self._clock = clock or asyncio.get_running_loop().time
-        self._metrics = AdmissionMetrics(registry or CollectorRegistry())
+        self._metrics = AdmissionMetrics(registry or CollectorRegistry(), DECIDED)
         self._planner: Planner | None = None
         self._changes: dict[tuple[type[Object], str], SeenChange] = {}
         self._held: dict[str, AllocationResult | None] = {}

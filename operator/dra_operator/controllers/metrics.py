@@ -25,7 +25,7 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
 from dra_api.scheduling import PodGroup
 from dra_api.values import parse_time
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -469,3 +469,39 @@ class ViolationLog:
                 self._told.add(violation)
         young = [since for one, since in self._since.items() if one not in self._told]
         return min(young) + LASTING_SECONDS - now + ROUNDING_SECONDS if young else None
+
+
+class AdmissionMetrics:
+    """Counters of the decisions about Workloads, each with a state of its check, and gauges of the last round."""
+
+    def __init__(self, registry: CollectorRegistry, states: Iterable[str]) -> None:
+        self._decisions = Counter(
+            "dra_operator_admission_decisions", "Decisions about Workloads of Kueue", ["state"], registry=registry
+        )
+        self.requeued = Counter(
+            "dra_operator_admission_requeues", "Back-offs of Workloads that freed devices ended", registry=registry
+        )
+        self.broken = Counter(
+            "dra_operator_admission_broken_promises",
+            "Workloads that were promised a place, lost it and had not started",
+            registry=registry,
+        )
+        self.errors = Counter("dra_operator_admission_errors", "Decisions that could not be written", registry=registry)
+        self.promises = Gauge(
+            "dra_operator_admission_promises", "Workloads that are ready and have not started", registry=registry
+        )
+        self.waiting = Gauge(
+            "dra_operator_admission_waiting", "Workloads that wait for a decision, or back off", registry=registry
+        )
+        self.round_seconds = Histogram(
+            "dra_operator_admission_round_duration_seconds",
+            "Seconds of one look at all Workloads that wait",
+            buckets=[0.01 * 2**power for power in range(12)],
+            registry=registry,
+        )
+        for state in states:
+            self._decisions.labels(state.lower())
+
+    def decided(self, state: str) -> None:
+        """Count a decision that was written."""
+        self._decisions.labels(state.lower()).inc()
