@@ -40,6 +40,9 @@ SLOW = (
 
 note_tokens()
 
+# No text is translated: argparse would look for a file of translations for each word of each parser.
+os.environ["LANGUAGE"] = "C"
+
 
 @pytest.fixture(autouse=True)
 def secrecy() -> Iterator[None]:

