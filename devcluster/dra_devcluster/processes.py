@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from dra_api.console import not_installed
@@ -71,9 +70,7 @@ class ChildProcess:
                 raise ProcessFailed(f"cannot start {self.name} ({self.arguments[0]}): {error}") from error
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     @property
@@ -192,9 +189,7 @@ class ForkServer:
         self._listening = asyncio.create_task(self._listen(self._process))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stdin.close()
         if self._listening is not None:
             await self._listening

@@ -10,7 +10,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -112,9 +111,7 @@ class FakePlugin:
         await self.register()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for socket in list(self._servers):
             await self._end(socket)
 
@@ -274,9 +271,7 @@ class CountingSocket:
         self._server = await asyncio.start_unix_server(self._connected, self.path)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         self.cut()

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Resource, Unreachable
@@ -310,9 +309,7 @@ class Witness:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def _follow(self, kind: Resource, revision: str) -> None:

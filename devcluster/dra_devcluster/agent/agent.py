@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dra_api.releases.release import Release
@@ -84,9 +83,7 @@ class NodeAgent:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def _start(self, stack: AsyncExitStack) -> None:

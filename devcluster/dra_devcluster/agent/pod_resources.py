@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -56,9 +55,7 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._server.stop(None)
 
     async def List(self, request: Any, context: Any) -> api_pb2.ListPodResourcesResponse:  # noqa: N802  (name of the RPC)

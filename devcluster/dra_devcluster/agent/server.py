@@ -26,7 +26,6 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Annotated, Any, Protocol, Self
 
 import msgspec
@@ -306,9 +305,7 @@ class NodeServer:
         _, self.port = await self._door.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closing.set()
         await self._door.__aexit__(None, None, None)
         await self._runner.cleanup()

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -290,9 +289,7 @@ class DevApiServer:
         for collection in self.registry.store.collections():
             collection.expire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._resources.aclose()
         self._folder = None
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import grpc
@@ -124,9 +123,7 @@ class KubeletSeat:
         self._work = asyncio.create_task(self._registrar.run(), name="plugin registration")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._work is not None
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)

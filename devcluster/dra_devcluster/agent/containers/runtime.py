@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -93,9 +92,7 @@ class LocalRuntime:
                 self._take_over((file.parent.parent.name, file.parent.name), state)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(process.stop(self._shutdown_grace) for process in self._running.values()))
         await asyncio.gather(*(self.close_sandbox(pod_uid) for pod_uid in list(self._networks)))
 

@@ -20,7 +20,6 @@ import stat
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakKeyDictionary
 
@@ -216,9 +215,7 @@ class SocketWatcher:
         self._walk(self._directory)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._events is not None:
             self._events.leave(self)
 

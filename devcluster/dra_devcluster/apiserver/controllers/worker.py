@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from dra_devcluster.apiserver.registry import Registry
@@ -73,9 +72,7 @@ class Worker(Generic[K]):
         self._task = asyncio.create_task(self._run(), name=type(self).__name__)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             for waiting in self._later.values():
