@@ -1,4 +1,4 @@
-"""Loops for callers that have none or block their own: a loop in a thread, and waiting until something is observed."""
+"""Tasks and loops beside the caller's own: their end, a loop in a thread, and waiting until something is observed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks, and return when all have ended, whatever they raise meanwhile."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from dra_devcluster.background import cancelled
 from dra_kube import ApiError, KubeError
 
 from dra_driver_test.errors import BenchError, Finding, NotJudged, Skipped
@@ -157,9 +158,7 @@ async def run_beside(
                 free.append(running.pop(task))
                 yield task.result()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancelled(*running)
 
 
 async def run_check(check: Check, bench: Bench, timeout: float = CHECK_SECONDS) -> Result:

@@ -38,6 +38,7 @@ from dra_devcluster.agent.pod_resources import PodResources
 from dra_devcluster.agent.pods import Pods
 from dra_devcluster.agent.server import ADDRESS, NodeServer
 from dra_devcluster.agent.settings import AgentSettings, declared_features
+from dra_devcluster.background import cancelled
 from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
@@ -117,7 +118,7 @@ class NodeAgent:
             "pods": pods.run,
         }
         for name, work in loops.items():
-            stack.push_async_callback(_end, asyncio.create_task(self._keep_running(name, work), name=name))
+            stack.push_async_callback(cancelled, asyncio.create_task(self._keep_running(name, work), name=name))
 
     async def _register(self, port: int, server_key: str) -> NodePresence:
         presence = NodePresence(
@@ -147,11 +148,6 @@ class NodeAgent:
             except Exception:
                 logger.exception("node %s: the task for %s has crashed and is restarted", self.node_name, name)
             await asyncio.sleep(_REVIVAL_SECONDS)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 Json = dict[str, Any]

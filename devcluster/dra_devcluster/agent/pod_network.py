@@ -30,6 +30,7 @@ from typing import Final, Self
 
 from dra_devcluster.agent.errors import NetworkError
 from dra_devcluster.agent.processes.process import command_line, own_network
+from dra_devcluster.background import cancelled
 
 LOOPBACK = "127.0.0.1"
 MOST_RELAYED_CONNECTIONS: Final = 256
@@ -116,14 +117,11 @@ class PodNetwork(Network):
         try:
             yield listener.getsockname()[1]
         finally:
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
+            await cancelled(accepting)
 
     async def close(self) -> None:
         tasks = [*self._relays, *([self._accepting] if self._accepting else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
         self._control.close()
         self._pause_process.kill()
         await asyncio.to_thread(self._pause_process.wait)

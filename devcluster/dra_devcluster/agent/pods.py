@@ -30,6 +30,7 @@ from dra_devcluster.agent.pod_network import can_be_relayed
 from dra_devcluster.agent.pod_status import Ending, PodReporter, PodView
 from dra_devcluster.agent.spec import RunPod, server_address
 from dra_devcluster.agent.storage import PodVolumes
+from dra_devcluster.background import cancelled
 from dra_devcluster.clock import now
 
 logger = logging.getLogger(__name__)
@@ -111,8 +112,7 @@ class PodWorker:
             await self._unprepare()
             await self._reporter.finish(reporting)
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
+            await cancelled(reporting)
         await self._node.runtime.close_sandbox(self._uid)
         self._over = True
         if not self._was_over:
@@ -131,9 +131,7 @@ class PodWorker:
             elif live in done:
                 live.result()
         finally:
-            for task in (live, end):
-                task.cancel()
-            await asyncio.gather(live, end, return_exceptions=True)
+            await cancelled(live, end)
 
     async def _live(self) -> None:
         """Prepare, then containers; returns when all have ended for good."""
@@ -157,9 +155,7 @@ class PodWorker:
             ]
             await asyncio.gather(*tasks)
         finally:
-            for task in (*beside, *tasks, *sidecars):
-                task.cancel()
-            await asyncio.gather(*beside, *tasks, *sidecars, return_exceptions=True)
+            await cancelled(*beside, *tasks, *sidecars)
 
     def _ended_before(self) -> bool:
         """Whether all containers ended for good under an earlier node agent."""
@@ -216,9 +212,7 @@ class PodWorker:
                         running[container.name] = asyncio.create_task(self._containers[container.name].run_once())
                 await self._new_containers.wait()
         finally:
-            for task in running.values():
-                task.cancel()
-            await asyncio.gather(*running.values(), return_exceptions=True)
+            await cancelled(*running.values())
 
     async def _prepare(self) -> None:
         while True:
@@ -249,9 +243,7 @@ class PodWorker:
             while not all(task.done() for task in self._stopping):
                 await asyncio.gather(*self._stopping)
         finally:
-            for task in self._stopping:
-                task.cancel()
-            await asyncio.gather(*self._stopping, return_exceptions=True)
+            await cancelled(*self._stopping)
             self._stopping.clear()
         self.refresh()
 
@@ -414,9 +406,7 @@ class Pods:
         try:
             await reflector.run()
         finally:
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await cancelled(*self._tasks.values())
 
     def _known(self) -> list[ObjectVersion]:
         """The pods here, as old as can be: all of them came from the API server, and none is newer than a list."""

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from aiohttp import WSMsgType, web
 
 from dra_devcluster.agent.pod_network import Network
+from dra_devcluster.background import cancelled
 
 # The dictionary of the protocol: words with their lengths, then values that headers often have.
 _WORDS = (
@@ -206,9 +207,7 @@ class PortForward:
         finally:
             self._gone = True
             tasks = [one.task for one in self._connections.values() if one.task]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
             await self._socket.close()
 
     async def _handle(self, frame: Frame) -> None:
@@ -290,8 +289,7 @@ class PortForward:
             writer.transport.abort()  # the program may never read the rest
             raise
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            await cancelled(sending)
             writer.close()
             with suppress(OSError):  # the port's program ended the connection with an error
                 await writer.wait_closed()

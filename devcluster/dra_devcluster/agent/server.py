@@ -40,6 +40,7 @@ from dra_devcluster.agent.pods import Pods, PodWorker
 from dra_devcluster.agent.port_forward import PortForward
 from dra_devcluster.agent.processes.logs import LogQuery, TooSlow, read_log
 from dra_devcluster.agent.processes.process import ContainerProcess, Input, Terminal, exit_code
+from dra_devcluster.background import cancelled
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS
 
 _OUTPUT_BYTES = 32 * 1024
@@ -111,8 +112,7 @@ class InTerminal:
             code = exit_code(await self._process.wait())
             await asyncio.wait([forwarding], timeout=_OUTPUT_DRAIN_SECONDS)
         finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
+            await cancelled(forwarding)
             transport.close()
         return result_status(code)
 
@@ -223,9 +223,7 @@ async def run_session(socket: web.WebSocketResponse, program: Program) -> None:
     except ConnectionError:
         return  # the client went
     finally:
-        for task in (feeding, ending):
-            task.cancel()
-        await asyncio.gather(feeding, ending, return_exceptions=True)
+        await cancelled(feeding, ending)
 
 
 SUCCESS: Status = {"metadata": {}, "status": "Success"}

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_devcluster.background import cancelled
+
 from .bench import Bench
 
 try:
@@ -102,9 +104,7 @@ async def ended_amid(bench: Bench, moment: Moment, call: Awaitable[object], *, k
         waiting = asyncio.ensure_future(reached.wait() if moment.files else asyncio.sleep(moment.seconds))
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
         await (bench.driver.kill() if kill else bench.driver.stop())
-        for one in (running, waiting):
-            one.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
+        await cancelled(running, waiting)
     await bench.start()
 
 

@@ -28,6 +28,7 @@ from dra_devcluster.agent.plugins.plugin import (
 )
 from dra_devcluster.agent.plugins.registration import Registrar
 from dra_devcluster.agent.settings import AgentSettings, Backoff
+from dra_devcluster.background import cancelled
 from dra_proto.health.v1 import api_pb2 as health_pb2
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
@@ -125,8 +126,7 @@ class KubeletSeat:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._work is not None
-        self._work.cancel()
-        await asyncio.gather(self._work, return_exceptions=True)
+        await cancelled(self._work)
         await self._handler.close()
 
     def _is_of_others(self, info: registration_pb2.PluginInfo) -> bool:

@@ -41,6 +41,7 @@ from dra_devcluster.agent.spec import (
     RunPod,
     TcpSocketAction,
 )
+from dra_devcluster.background import cancelled
 
 _LONGEST_OUTPUT_BYTES = 10 * 1024
 _SERVING_CODE = 1  # HealthCheckResponse.ServingStatus
@@ -191,8 +192,7 @@ class Probes:
             await self._holds("Liveness", self._liveness, target)
             return "liveness", self._liveness
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancelled(watching)
 
     async def _watch_readiness(self, target: ProbeTarget) -> None:
         """Keep ``ready`` as the readiness probe says."""

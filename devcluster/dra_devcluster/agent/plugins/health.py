@@ -37,6 +37,7 @@ from dra_devcluster.agent.errors import HealthNotServed, HealthStreamEnded
 from dra_devcluster.agent.files import write_whole
 from dra_devcluster.agent.plugins.plugin import DraPlugin
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
+from dra_devcluster.background import cancelled
 
 Status = Literal["Healthy", "Unhealthy", "Unknown"]
 Key = tuple[str, str]
@@ -251,17 +252,14 @@ class HealthMonitor:
         """Follow an instance no more, and forget its reports."""
         stream = self._streams.pop(plugin, None)
         if stream is not None:
-            stream.cancel()
-            await asyncio.gather(stream, return_exceptions=True)
+            await cancelled(stream)
             self._forget(plugin)
 
     async def close(self) -> None:
         """End all streams. The file keeps the reports for the next node agent."""
         if self._expiry is not None:
             self._expiry.cancel()
-        for stream in self._streams.values():
-            stream.cancel()
-        await asyncio.gather(*self._streams.values(), return_exceptions=True)
+        await cancelled(*self._streams.values())
 
     async def _follow(self, plugin: DraPlugin) -> None:
         while True:

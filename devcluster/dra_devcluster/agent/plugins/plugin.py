@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 
 from dra_devcluster.agent.errors import ClaimError, HealthNotServed, HealthStreamEnded, RegistrationError
 from dra_devcluster.agent.plugins.watcher import PluginSockets
+from dra_devcluster.background import cancelled
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS, _BUCKET_COUNT = 0.1, 40.0, 15
 BUCKETS = tuple(
@@ -310,8 +311,7 @@ class DraPlugin:
 
     async def close(self) -> None:
         """End the connection; calls in progress fail."""
-        self._watch.cancel()
-        await asyncio.gather(self._watch, return_exceptions=True)
+        await cancelled(self._watch)
         self.connected = False
         await self._channel.close(None)
 

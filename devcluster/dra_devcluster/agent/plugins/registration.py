@@ -41,6 +41,7 @@ from dra_devcluster.agent.plugins.plugin import (
 )
 from dra_devcluster.agent.plugins.watcher import PluginSockets, Registered, SocketWatcher
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
+from dra_devcluster.background import cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +97,7 @@ class Registrar:
                         async with asyncio.timeout(self._settings.plugin_period):
                             await watcher.news.wait()
         finally:
-            for operation in self._operations:
-                operation.cancel()
-            await asyncio.gather(*self._operations, return_exceptions=True)
+            await cancelled(*self._operations)
 
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -222,9 +221,7 @@ class SliceWiper:
     async def close(self) -> None:
         """Drop what is pending."""
         tasks = [task for task in (self._at_start, *self._pending.values()) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
     async def _wipe_later(self, driver: str) -> None:
         await asyncio.sleep(self._settings.wipe_delay)

@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection
+from dra_devcluster.background import cancelled
 
 K = TypeVar("K")
 log = logging.getLogger(__name__)
@@ -75,6 +76,4 @@ class Worker(Generic[K]):
     async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
-            for waiting in self._later.values():
-                waiting.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancelled(self._task)

@@ -15,6 +15,7 @@ from aiohttp import WSMsgType, web
 
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, internal, not_allowed
 from dra_devcluster.apiserver.verbs.read import get
+from dra_devcluster.background import cancelled
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS
 
 from .call import Call
@@ -138,9 +139,7 @@ async def _join(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketResp
     try:
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for direction in directions:
-            direction.cancel()
-        await asyncio.gather(*directions, return_exceptions=True)
+        await cancelled(*directions)
         await node.close()
         await client.close()
 
