@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from allocator_agreement import laboratory
 from allocator_lab import OUTCOMES
 from allocator_oracle import OutOfSteps, Problem, answer
+from allocator_problems import laboratory
 from dra_api.codec import convert
 from dra_api.core import Node
 

@@ -110,7 +110,7 @@ class Count:
 
 def _allocator(family: str, count: Count) -> None:
     """Decide about each fourth of a family's random problems: about claims as before, and about new ones."""
-    from allocator_agreement import laboratory
+    from allocator_problems import laboratory
     from dra_api.codec import convert
     from dra_api.core import Node
     from dra_api.resource import ResourceClaim

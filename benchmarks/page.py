@@ -27,8 +27,7 @@ from typing import Any, Final
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from aiohttp import ClientSession
-from browser import Page, browser
-from demo_cluster import DRIVER, claim, cluster, pod
+from browser import DRIVER, Page, browser, claim, cluster, pod
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.ui.server import running
 

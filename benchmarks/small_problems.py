@@ -80,7 +80,7 @@ class Side:
 
 def serve() -> None:
     """Answers the questions of a ``Side`` with the allocator that can be imported."""
-    from allocator_agreement import laboratory
+    from allocator_problems import laboratory
     from dra_api.codec import convert
     from dra_api.core import Node
     from dra_api.resource import ResourceClaim

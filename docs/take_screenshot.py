@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from browser import Page, browser
-from demo_cluster import DRIVER, cluster
+from browser import DRIVER, Page, browser, cluster
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.ui.server import running
 

@@ -9,11 +9,11 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from browser import BROWSER
+from command import Watch, note_tokens
 from corpus import CONFORMANCE
 from envtest import missing
 from hypothesis import HealthCheck, settings
 from rounds import FIRST_FRESH_SEED, WHOLE, fewer
-from secrecy import Watch, note_tokens
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
 # as the one before, but for campaigns; elsewhere each looks at new examples, fewer of them, and a failure prints what

@@ -6,9 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from allocator_agreement import REFERENCE_MISTAKES, ask_oracle, laboratory
 from allocator_lab import Json, Lab, claim, device, device_class, first_available, lab, make_node, pool, request, sub
-from allocator_problems import LocalMaker, make_case
+from allocator_problems import REFERENCE_MISTAKES, LocalMaker, ask_oracle, laboratory, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.releases.release import Release

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from allocator_agreement import laboratory
 from allocator_lab import case_lab, difference, outcome_kind
+from allocator_problems import laboratory
 from corpus import cases, kit
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node

@@ -12,7 +12,6 @@ from unittest.mock import patch
 import allocator_oracle.search as oracle
 import msgspec
 import pytest
-from allocator_agreement import ask_oracle, comparable, laboratory
 from allocator_lab import (
     Lab,
     claim,
@@ -28,7 +27,7 @@ from allocator_lab import (
     sub,
 )
 from allocator_oracle.pools import Candidate, candidates
-from allocator_problems import CrowdedMaker, Maker, make_case
+from allocator_problems import CrowdedMaker, Maker, ask_oracle, comparable, laboratory, make_case
 from corpus import kit
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node

@@ -13,9 +13,8 @@ from random import Random
 
 import dra_operator.allocator.search as search_module
 import pytest
-from allocator_agreement import comparable, laboratory
 from allocator_lab import Lab, claim, device, lab, make_node, outcome_kind, pool, request
-from allocator_problems import CrowdedMaker, Maker, make_case
+from allocator_problems import CrowdedMaker, Maker, comparable, laboratory, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_ledger.basics import each

@@ -5,9 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from allocator_agreement import comparable, laboratory
 from allocator_lab import Json, claim, device, device_class, lab, make_node, outcome_kind, pool, request
-from allocator_problems import Maker, make_case
+from allocator_problems import Maker, comparable, laboratory, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice

@@ -10,10 +10,19 @@ from typing import Any
 
 import dra_operator.allocator.search as search_module
 import pytest
-from allocator_agreement import REFERENCE_MISTAKES, ask_oracle, check, comparable, disagreement, laboratory
 from allocator_lab import Lab, difference
 from allocator_oracle import Answer, OutOfSteps, Problem, answer
-from allocator_problems import CrowdedMaker, Maker, make_case
+from allocator_problems import (
+    REFERENCE_MISTAKES,
+    CrowdedMaker,
+    Maker,
+    ask_oracle,
+    check,
+    comparable,
+    disagreement,
+    laboratory,
+    make_case,
+)
 from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.core import Node

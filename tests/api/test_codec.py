@@ -16,7 +16,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from samples import decode_list
+from objects import decode_list
 
 
 def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:

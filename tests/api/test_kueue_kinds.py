@@ -22,8 +22,8 @@ from dra_api.kueue import (
     pod_count,
     pods_of,
 )
+from kueue_model import kueue_assets
 from objects import Obj
-from real_kueue import assets
 
 KINDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "Workload": Workload,
@@ -88,9 +88,9 @@ def test_each_field_that_is_read_is_one_of_the_definition() -> None:
     assert strangers([OWN]) == []
 
 
-@pytest.mark.skipif(assets() is None, reason="KUEUE_ASSETS names no folder with Kueue")
+@pytest.mark.skipif(kueue_assets() is None, reason="KUEUE_ASSETS names no folder with Kueue")
 def test_each_field_that_is_read_is_one_of_kueue() -> None:
-    folder = assets()
+    folder = kueue_assets()
     assert folder is not None
     assert strangers((folder / "components" / "crd" / "bases").glob("*.yaml")) == []
 

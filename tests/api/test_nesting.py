@@ -7,7 +7,7 @@ import json
 import pytest
 from dra_api.codec import JSON_LEVELS, TOO_DEEP, DecodeError, convert, decode, shallow
 from dra_api.resource import ResourceClaim
-from samples import decode_list
+from objects import decode_list
 
 TOO_MANY = 1_000_000
 """Levels: up to 3.13 Python's decoders go 1,000 deep and less, later ones as deep as the stack is."""

@@ -12,7 +12,7 @@ from dra_api.validation import (
     validate_resource_pool_status_request,
     validate_resource_slice,
 )
-from samples import found, sample
+from objects import found, sample
 
 TYPES_ON = {"DRAResourcePoolStatus": True, "DRAPartitionableDevicesType": True}
 GATES = FeatureGates.of(TYPES_ON, Release.V1_37)

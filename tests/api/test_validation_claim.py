@@ -9,7 +9,7 @@ from dra_api.meta import Object
 from dra_api.releases.gates import FeatureGates
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.validation import FieldError, SelectorVerdict, validate_resource_claim, validate_resource_claim_template
-from samples import found, sample
+from objects import found, sample
 
 DEVICES, EXACTLY = "spec.devices", "spec.devices.requests.0.exactly"
 IN_EXACTLY = "spec.devices.requests[0].exactly"

@@ -23,7 +23,7 @@ from dra_api.validation import (
     validate_resource_pool_status_request,
     validate_resource_slice,
 )
-from samples import found, sample
+from objects import found, sample
 
 VALIDATORS: list[tuple[type[Object], Callable[..., list[FieldError]]]] = [
     (ResourceSlice, validate_resource_slice),

@@ -16,7 +16,7 @@ from dra_api.validation import (
     validate_resource_pool_status_request_status,
     validate_workload,
 )
-from samples import found, sample
+from objects import found, sample
 
 
 def test_what_a_class_keeps_is_judged_as_stored() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceSlice
 from dra_api.validation import driver_warnings, validate_resource_slice
-from samples import found, sample
+from objects import found, sample
 
 IN_MODEL = "spec.devices[0].attributes[model]"
 POLICY = "spec.devices.0.capacity.memory.requestPolicy"

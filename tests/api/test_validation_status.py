@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_api.validation import validate_resource_claim_status
-from samples import found, sample
+from objects import found, sample
 
 RESULT = "status.allocation.devices.results.0"
 IN_RESULT = "status.allocation.devices.results[0]"

@@ -16,9 +16,9 @@ from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import Cluster, Key, evictions
 from dra_operator.eviction import Eviction
-from eviction_lab import claim, owned_by, pod, result, rule, slice_of, taint
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import claim, owner, pod, result, rule, slice_of, taint
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BEFORE = datetime.min.replace(tzinfo=UTC)
@@ -61,9 +61,9 @@ def claims(draw: st.DrawFn) -> Change:
     forever = {"operator": "Exists", "effect": "NoExecute"}
     tolerations = [forever] if draw(st.booleans()) else []
     users = tuple(draw(st.lists(st.sampled_from(PODS), unique=True)))
-    owner = {"ownerReferences": owned_by(draw(st.sampled_from(PODS)))} if draw(st.booleans()) else {}
+    owned = {"ownerReferences": [owner(draw(st.sampled_from(PODS)))]} if draw(st.booleans()) else {}
     results = [result(device, *tolerations) for device in devices]
-    return lambda version: claim(*results, name=name, users=users, version=version, **owner)
+    return lambda version: claim(*results, name=name, users=users, version=version, **owned)
 
 
 @st.composite
@@ -91,7 +91,7 @@ def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, b
     cluster = make_cluster()
     cluster.apply(slice_of({"dev-0": [taint()], "dev-1": []}, name="s"))
     for name, device in zip(CLAIMS, DEVICES, strict=True):
-        cluster.apply(claim(result(device), name=name, users=PODS, ownerReferences=owned_by("p")))
+        cluster.apply(claim(result(device), name=name, users=PODS, ownerReferences=[owner("p")]))
     cluster.apply(pod("c", name="p"))
     cluster.apply(rule(selector={"device": "dev-1"}))
     for version, (change, removes) in enumerate(history, start=2):

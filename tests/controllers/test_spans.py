@@ -9,8 +9,8 @@ from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ServerError
 from dra_kube.spans import begin, span
 from dra_operator.controllers import LogLine
+from monitoring import Recording, recorded
 from objects import Make
-from recorded_spans import Recording, recorded
 
 
 @pytest.fixture

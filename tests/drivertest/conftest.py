@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bad_benches import OpenBench, benches_on
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
+from planted_faults import OpenBench, benches_on
 
 
 @pytest.fixture(scope="session")

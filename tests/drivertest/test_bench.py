@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bad_benches import PATIENT, OpenBench
 from bad_driver import BadLauncher
 from bad_driver_node import PARTITIONS
 from dra_api.releases.release import Release
@@ -36,6 +35,7 @@ from dra_driver_test.kit import (
 )
 from dra_kube import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, AlreadyExists, Api, connection
 from fake_plugin import FakePlugin
+from planted_faults import PATIENT, OpenBench
 from waiting import becomes
 
 HEALTH = ["health.is-offered-if-it-is-served", "health.comes-at-once"]

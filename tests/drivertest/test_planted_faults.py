@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_benches import LIMITS, PATIENT, OpenBench
 from bad_driver_node import KINDS, NETWORK, PARTITIONS, SHARED_ONLY, TWO_POOLS
 from dra_driver_test.kit import Result, Verdict, all_checks, chosen, run, run_check
-from planted_faults import FAULTS, VARIANTS, Planted
+from planted_faults import FAULTS, LIMITS, PATIENT, VARIANTS, OpenBench, Planted
 from rounds import LONG, a_half, a_third
 
 CHECKS = {check.name: check for check in all_checks()}

@@ -16,9 +16,8 @@ from command import OperatorProcess
 from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
 from dra_operator.app.settings.settings import OperatorSettings
 from kopf.testing import KopfRunner
-from scene import Scene
+from scene import Scene, World, second_operator, world
 from supervised import kopf_run
-from world import World, second_operator, world
 
 
 @asynccontextmanager

@@ -12,9 +12,8 @@ import envtest
 import pytest
 from dra_kube import NODES, RESOURCE_CLAIMS, Object
 from dra_kubeletplugin import Pool, device
-from node_stub import bare_node
-from scene import Scene, both, control_plane
-from world import NODE_LABEL
+from proving_ground import bare_node
+from scene import NODE_LABEL, Scene, both, control_plane
 
 NODES_HERE, DEVICES = 8, 100 if envtest.assets() else 10
 """Of INT-011, with so many devices on each node."""

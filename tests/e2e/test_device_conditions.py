@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from command import OperatorProcess
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Object
-from scene import Scene, control_plane
+from scene import SECOND, Scene, control_plane
 from waiting import stays, until
-from world import SECOND
 
 ATTACHED, BROKEN = "attached", "broken"
 CONDITIONS = {"bindingConditions": [ATTACHED], "bindingFailureConditions": [BROKEN]}

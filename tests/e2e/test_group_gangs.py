@@ -28,7 +28,7 @@ from dra_kube import (
     Object,
     connection,
 )
-from node_stub import bare_node
+from proving_ground import bare_node
 from waiting import until
 
 RACKS = {"rack-a-0": "a", "rack-a-1": "a", "rack-b-0": "b", "rack-b-1": "b"}

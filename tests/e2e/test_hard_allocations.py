@@ -7,8 +7,7 @@ from pathlib import Path
 from allocator_lab import partition_problem
 from command import OperatorProcess, operator_process
 from dra_kube import RESOURCE_SLICES, Object
-from scene import Scene, control_plane
-from world import SECOND
+from scene import SECOND, Scene, control_plane
 
 
 async def wish_for_what_takes_too_long(scene: Scene, scheduler: str) -> list[Object]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from command import OperatorProcess
-from scene import Scene, control_plane
+from scene import SECOND, Scene, control_plane
 from waiting import until
-from world import SECOND
 
 GAUGE = "resourceclaim_controller_resource_claims"
 OF_TEMPLATES = {"source": "resource_claim_template"}

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from command import Command, run, running
+from command import MARK, Command, run, running, secret_in
 from dra_devcluster.cluster import DRIVER, DevCluster
 from dra_kube import (
     DEVICE_CLASSES,
@@ -30,7 +30,6 @@ from dra_kube import (
     Object,
 )
 from rounds import LONG
-from secrecy import MARK, secret_in
 from waiting import until
 
 NAMESPACE = "default"

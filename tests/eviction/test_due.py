@@ -13,7 +13,7 @@ from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger.taints import rule_selects as selects
 from dra_operator.allocator import DeviceId
 from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction
-from eviction_lab import DRIVER, POOL, claim, owned_by, pod, result, rule, slice_of, taint
+from objects import DRIVER, POOL, claim, owner, pod, result, rule, slice_of, taint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = START + timedelta(hours=1)
@@ -167,9 +167,9 @@ PODS: list[tuple[str, Pod, list[ResourceClaim], bool]] = [
     ("reserved for another pod", pod("claim"), [claim(result(), users=("other",))], False),
     ("reserved for its predecessor", pod("claim", uid="uid-new"), [claim(result())], False),
     ("its second claim", pod("fine", "claim"), [claim(result("dev-1"), name="fine"), claim(result())], True),
-    ("its claim for extended resources (PRJ-011)", EXTENDED, [claim(result(), ownerReferences=owned_by("pod"))],
+    ("its claim for extended resources (PRJ-011)", EXTENDED, [claim(result(), ownerReferences=[owner("pod")])],
      True),
-    ("another pod's claim for those", EXTENDED, [claim(result(), ownerReferences=owned_by("other"))], False),
+    ("another pod's claim for those", EXTENDED, [claim(result(), ownerReferences=[owner("other")])], False),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.meta import Condition
 from dra_operator.eviction import RuleCounts, eviction_condition
-from eviction_lab import rule
+from objects import rule
 
 NOW = "2026-01-01T00:01:00Z"
 END = (

@@ -9,9 +9,9 @@ import pytest
 from dra_api.resource import ResourceSlice
 from dra_operator.allocator import DeviceId
 from dra_operator.eviction import DeviceTaints, TaintOfDevice
-from eviction_lab import DRIVER, POOL, slice_of, taint
 from hypothesis import given
 from hypothesis import strategies as st
+from objects import DRIVER, POOL, slice_of, taint
 
 Pair = tuple[ResourceSlice | None, ResourceSlice | None]
 CLEAN, BROKEN = slice_of({"dev-0": [], "dev-1": []}), slice_of({"dev-0": [taint()], "dev-1": []})

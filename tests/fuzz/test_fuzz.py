@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from fuzz.mutation import CORPUS, Mutator, inputs_of
+from fuzz.__main__ import CORPUS, Mutator, inputs_of
 from fuzz.targets import TARGETS, Target
 from rounds import fewer
 

@@ -19,9 +19,9 @@ from unittest.mock import Mock
 import pytest
 import yaml
 from authority import Authority
+from command import MARK, secret_in
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import ConnectionSettingsError, Overrides, connection, contexts, namespace_of
-from secrecy import MARK, secret_in
 
 TLS = sys.modules["dra_kube.access.credentials"]
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]

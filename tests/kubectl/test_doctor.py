@@ -15,6 +15,7 @@ from typing import Any
 import envtest
 import pytest
 import yaml
+from command import ROOT, kubectl_for
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.leases import SETTINGS, Lease
@@ -31,10 +32,9 @@ from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD
 from fake_api import FakeApi
-from kubectl import ROOT, kubectl_for
 from manifest_accounts import rules_of
 from objects import owner, user
-from rbac_server import SERVERS
+from rbac_cases import SERVERS
 from waiting import until
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

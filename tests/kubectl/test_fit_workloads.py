@@ -14,8 +14,8 @@ from dra_operator.kubectl.fit import wanted_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, Wanted, fitted, overlay_of
-from fix_campaign import NOW
 from rounds import fewer
+from told import NOW
 
 JSON = dict[str, Any]
 DRIVER = "gpu.example.com"

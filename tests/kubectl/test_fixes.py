@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fix_campaign import cluster_of, failures, fits, fixes_of
+from told import cluster_of, failures, fits, fixes_of
 
 
 @pytest.mark.parametrize("seed", [12, 13, 19, 21, 24, 36, 41, 55, 59, 63])

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 import pytest
 import yaml
+from command import ROOT, kubectl_for
 from dra_api.command_line import is_name, kubectl, shell, with_command
 from dra_api.console import printable
 from dra_api.leases import Lease
@@ -20,7 +21,6 @@ from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.commands import COMMANDS
 from hypothesis import given
 from hypothesis import strategies as st
-from kubectl import ROOT, kubectl_for
 
 HERE = Path(__file__).parent
 MARK = "EVIL"

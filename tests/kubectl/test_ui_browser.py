@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import BROWSER, Page, browser
-from demo_cluster import DRIVER, cluster
+from browser import BROWSER, DRIVER, Page, browser, cluster
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.ui.server import running
 from dra_operator.kubectl.ui.view import View

@@ -13,9 +13,9 @@ from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif.overlay import Overlay
 from fit_replays import crowd, placed_by_simulate
-from fix_campaign import NOW
 from msgspec.structs import replace
 from rounds import fewer
+from told import NOW
 
 FLEET = Path(__file__).parent / "fleet.yaml"
 

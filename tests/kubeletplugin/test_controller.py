@@ -31,7 +31,7 @@ from dra_kubeletplugin import (
     report_devices,
     results_for,
 )
-from rbac_server import ACCOUNTS, token_of
+from rbac_cases import ACCOUNTS, token_of
 from waiting import becomes, until
 
 NAME = "net.example.com"

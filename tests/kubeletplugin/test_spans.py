@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from monitoring import Recording, Tree, recorded
 from node_world import DRIVER, NodeWorld, allocated, ref
-from recorded_spans import Recording, Tree, recorded
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import aiohttp
 import envtest
 import pytest
+from command import MARK
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,7 +26,6 @@ from cryptography.x509.oid import NameOID
 from dra_kube import RESOURCE_CLAIMS, Api, ApiError, connection
 from dra_kube.request_log import REQUESTS
 from dra_kubeletplugin import ParametersWebhook, SettingsError, serve_webhook, webhook
-from secrecy import MARK
 
 NAME = "paint.example.com"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+from command import MARK, Watch, secret_in
 from dra_devcluster.apiserver.authorization import ADMIN
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.store import Store
-from secrecy import MARK, Watch, secret_in
 
 
 @pytest.fixture

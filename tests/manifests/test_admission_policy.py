@@ -10,7 +10,7 @@ import pytest
 import yaml
 from bare_client import Client
 from manifest_accounts import grant, objects
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 from waiting import until
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from aiohttp import web
+from command import ROOT
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import PODS, Api, connection
-from kubectl import ROOT
 from supervised import LiveCluster
 from waiting import until
 

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from command import ROOT
 from dra_api.version import VERSION
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.lease import lease_name
 from dra_operator.app.settings.generated import schema
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.controllers.scheduling.mix import read_mix
-from kubectl import ROOT
 
 CHART = ROOT / "manifests"
 HELM = os.environ.get("KOPF_DRA_HELM") or shutil.which("helm")

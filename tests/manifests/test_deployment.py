@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT
 from deployment_site import (
     NODES,
     WORKLOADS,
@@ -27,7 +28,6 @@ from deployment_site import (
 )
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
-from kubectl import ROOT
 from pages import BY_NAME
 from rounds import LONG
 from waiting import becomes, until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bare_client import CLAIMS, PATCH, Client, claim
 from manifest_accounts import DRIVER, ON_NODE_1, REPORTING, Json, furnish, grant, objects, path_of, plugin_on
-from rbac_server import RELEASES, ReleaseClient, rbac_server
+from rbac_cases import RELEASES, ReleaseClient, rbac_server
 from waiting import until
 
 OTHER = "nic.example.com"

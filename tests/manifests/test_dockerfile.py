@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubectl import ROOT
+from command import ROOT
 from rounds import LONG
 
 Instruction = tuple[str, str]

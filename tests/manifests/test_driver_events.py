@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from bare_client import DRA, EVENTS, NAMESPACES, PATCH, Answer, Client, client_of, pod
+from command import ROOT
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import Api, connection
 from dra_kubeletplugin import Owner, Pool, device
 from dra_kubeletplugin.commands.subcommands import create
 from dra_kubeletplugin.slices import SlicePublisher
-from kubectl import ROOT
 from manifest_accounts import PLURALS, path_of
-from rbac_server import RELEASES, rbac_server
+from rbac_cases import RELEASES, rbac_server
 from waiting import until
 
 Json = dict[str, Any]

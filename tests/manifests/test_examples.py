@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT, kubectl_for
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from kubectl import ROOT, kubectl_for
 
 EXAMPLES = ROOT / "manifests" / "examples"
 FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.name != "kustomization.yaml")

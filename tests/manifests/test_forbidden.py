@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pytest
 from bare_client import CLAIMS, NODES, PATCH, Client, claim
 from manifest_accounts import ON_NODE_1, SLICES, VIEWER, Json, account, furnish, grant, operator, plugin_on, viewer
-from rbac_cases import no
-from rbac_server import RELEASES, rbac_server
+from rbac_cases import RELEASES, no, rbac_server
 
 DRA_GROUP, COORDINATION, APPS = "resource.k8s.io", "coordination.k8s.io", "apps"
 RBAC, STORAGE = "rbac.authorization.k8s.io", "storage.k8s.io"

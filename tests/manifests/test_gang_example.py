@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
+from command import ROOT
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.releases.gates import FeatureGates
 from dra_api.scheduling import PodGroup
 from dra_api.validation.pods import validate_pod_group
 from dra_operator.scheduling.state import Gang, gang_of
-from kubectl import ROOT
 
 EXAMPLES = ROOT / "manifests" / "examples" / "gang"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT, Kubectl, kubectl_for
 from dra_devcluster.apiserver import DevApiServer
 from dra_kubeletplugin.cli import parser
 from dra_kubeletplugin.drivers.hostdev.config import read_config
-from kubectl import ROOT, Kubectl, kubectl_for
 
 COMMON = {"/etc/dra", "/var/lib/kubelet/plugins_registry", "/var/run/cdi"}
 NAME = "hostdev.dra.kopf.dev"

@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 import yaml
+from command import ROOT
 from dra_operator.scheduling.state import GATE
-from kubectl import ROOT
 
 
 def documents(path: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT, Kubectl, kubectl_for
 from dra_api.version import VERSION
 from dra_devcluster.apiserver import DevApiServer
-from kubectl import ROOT, Kubectl, kubectl_for
 
 MANIFESTS = ROOT / "manifests"
 ROOTS = ("manifests", *(f"manifests/overlays/{path.name}" for path in sorted((MANIFESTS / "overlays").iterdir())))

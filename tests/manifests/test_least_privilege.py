@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT
 from deployment_site import Site, deployment_site
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import (
@@ -31,7 +32,6 @@ from dra_kube import (
     STORAGE_CLASSES,
     Api,
 )
-from kubectl import ROOT
 from manifest_accounts import USES as RARE
 from manifest_accounts import Json, account, rules_of, single_rules
 from rounds import LONG

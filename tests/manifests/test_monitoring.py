@@ -13,9 +13,9 @@ from typing import Any
 
 import promql_parser
 import pytest
+from command import ROOT
 from dra_kubeletplugin.monitoring import Metrics
 from google.protobuf.empty_pb2 import Empty
-from kubectl import ROOT
 from monitoring import PANELS, RULES
 
 BY_PROMETHEUS = {"job", "pod", "namespace", "instance", "le"}

@@ -12,7 +12,7 @@ import yaml
 from bare_client import Client
 from dra_kubeletplugin.commands.subcommands import create
 from manifest_accounts import SLICES, path_of
-from rbac_server import RELEASES, rbac_server
+from rbac_cases import RELEASES, rbac_server
 from waiting import until
 
 NAME, NAMESPACE, ACCOUNT = "net.example.com", "net-driver", "net-driver-controller"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from command import ROOT
 from dra_kubeletplugin.commands.subcommands import create
-from kubectl import ROOT
 
 NAME = "gpu.example.com"
 NAMES = {"simulated.dra.example.com": NAME, "dra-plugins": "gpu-driver", "dra-plugin": "gpu-driver"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bare_client import PATCH, Client
 from manifest_accounts import SLICES, furnish, grant, plugin_on, slice_of
-from rbac_server import RELEASES, rbac_server
+from rbac_cases import RELEASES, rbac_server
 from waiting import until
 
 RBAC = "rbac.authorization.k8s.io"

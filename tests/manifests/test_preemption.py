@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from command import ROOT
 from dra_api.codec import convert
 from dra_api.resource import DeviceTaintRule, DeviceTaintSelector
 from dra_api.validation import validate_device_taint_rule
 from dra_operator.allocator import territory_taint
-from kubectl import ROOT
 
 KUBECTL = shutil.which("kubectl")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import envtest
 import pytest
 import yaml
+from command import ROOT
 from deployment_site import (
     Site,
     a_pod_is_moved_for_a_large_one,
@@ -14,7 +15,6 @@ from deployment_site import (
     gangs_start_together,
 )
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Api
-from kubectl import ROOT
 from scene import node_log
 from waiting import until
 

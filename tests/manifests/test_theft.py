@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from bare_client import CLAIMS, EVENTS, NAMESPACES, PATCH, PODS, claim, pod
-from kubectl import ROOT
+from command import ROOT
 from manifest_accounts import DRIVER, ON_NODE_1, Json, furnish, grant, objects, operator, single_rules
-from rbac_server import RELEASES, ReleaseClient, rbac_server
+from rbac_cases import RELEASES, ReleaseClient, rbac_server
 from waiting import until
 
 CORE, DRA_GROUP, COORDINATION = "", "resource.k8s.io", "coordination.k8s.io"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import ROOT
 from dra_kube import (
     ADMISSION_CHECKS,
     NAMESPACES,
@@ -20,7 +21,6 @@ from dra_kube import (
     Resource,
 )
 from dra_operator.app.settings.settings import OperatorSettings
-from kubectl import ROOT
 from kueue_model import CRDS, admission_check, install_kueue, workload
 from pages import BY_NAME
 from supervised import LiveCluster, Site, Supervising

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import kubectl_for
 from dra_kube import Api, Unreachable
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.completion import main
-from kubectl import kubectl_for
 from supervised import LiveCluster
 from waiting import until
 

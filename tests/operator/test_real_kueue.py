@@ -26,9 +26,8 @@ from dra_kube import (
 )
 from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.app.settings.settings import OperatorSettings
-from kueue_model import admission_check, condition, flavor, is_true
+from kueue_model import QUEUES, admission_check, condition, flavor, is_true, needs_kueue, real_kueue
 from proving_ground import NAMESPACE, ProvingGround, proving_ground
-from real_kueue import QUEUES, needs_kueue, real_kueue
 from supervised import Site, supervised
 
 pytestmark = needs_kueue

@@ -26,7 +26,7 @@ from dra_operator.app.rights import (
     needed,
 )
 from dra_operator.controllers import OwnControllers
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 from waiting import until
 
 BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/dra-operator"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import NODES, Api, connection
-from node_stub import bare_node
+from proving_ground import bare_node
 from waiting import until
 
 

@@ -29,9 +29,9 @@ from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories import replica
 from histories.history import GAME, play
+from histories.judge import URGENT, is_preempted
 from histories.neighbours import Neighbours
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
-from histories.turns import URGENT, is_preempted
 from history_kit.game import Step, shrunk
 from objects import Obj
 from rounds import LONG, a_third

@@ -20,8 +20,7 @@ from command import OperatorProcess
 from dra_kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from dra_operator.cache.devices import SETTLED_SECONDS
 from envtest import needs_stock_control_plane
-from node_stub import RUNS_SECONDS
-from proving_ground import DRIVER, ProvingGround, proving_ground
+from proving_ground import DRIVER, RUNS_SECONDS, ProvingGround, proving_ground
 from rounds import rounds
 
 PODS_EACH: Final = 15

@@ -15,8 +15,7 @@ from typing import Final
 
 import pytest
 from dra_kube import NODES
-from node_stub import RUNS_SECONDS
-from proving_ground import ProvingGround
+from proving_ground import RUNS_SECONDS, ProvingGround
 from rounds import LONG, rounds
 
 NODES_OF_ALL: Final = 8

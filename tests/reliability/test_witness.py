@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Object, connection
-from node_stub import node_stub
+from proving_ground import node_stub
 from waiting import until
 from witness import Finding, History, Witness
 

@@ -12,9 +12,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from allocator_agreement import laboratory
 from allocator_lab import Json, Lab, claim, device, first_available, lab, make_node, pool, request, sub
-from allocator_problems import LocalMaker, Maker, make_case
+from allocator_problems import LocalMaker, Maker, laboratory, make_case
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Node
 from dra_api.resource import ResourceSlice

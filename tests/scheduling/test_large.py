@@ -12,7 +12,7 @@ from dra_api.core import Pod
 from dra_operator.cache import without_bulk
 from dra_operator.scheduling.rules.node_rules import unsupported
 from dra_operator.scheduling.state import pod_requests, pod_without_bulk
-from samples import decode_list
+from objects import decode_list
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["absent"]}]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

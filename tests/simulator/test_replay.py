@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 import yaml
 from allocator_lab import device, device_class, pool
+from command import ROOT
 from dra_operator.cli import main
-from kubectl import ROOT
 from trace_objects import made_traces
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from archive import ROOT, archive
 from archive_main import tag_here
+from command import kubectl_for
 from dra_api.version import VERSION
-from kubectl import kubectl_for
 from release import notes, plugin, rendered, tarball
 
 HERE = {"here.txt": b"for this Python"}

@@ -4,27 +4,42 @@ They start in little time: a server imports the programs once, and forks for eac
 of a processor until it has imported what it needs, and the tests start hundreds. What a process does from there on is
 its own: it has its own pid, signals, environment, folder and streams. The server is that of ``multiprocessing``; there
 is one for each process of the tests, from the first use on.
+
+The real kubectl, called beside servers in the test's own event loop or in another thread.
+
+What must never be seen in a log, an event, a condition, a metric or a message: what users keep secret.
+
+Every log line of the suite is looked at (``tests/conftest.py``), and what commands print (here). Secrets are
+the tokens that development clusters give out, whatever has the form of a service account's token, and ``MARK``, which
+tests put where users put theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import json
+import logging
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
+import pytest
+from dra_devcluster.apiserver.identity import Tokens
 from prometheus_client.parser import text_string_to_metric_families
-from secrecy import secret_in
 from waiting import until
 
 PROGRAMS = {
@@ -343,3 +358,148 @@ async def operator_process(
     finally:
         running.signal(signal.SIGCONT)
         await running.kill()
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """Call it with kubectl's arguments: what it printed comes back, on both streams.
+
+    The exit code is checked, unless ``code`` is None.
+    """
+
+    program: str
+    kubeconfig: Path
+    home: Path
+
+    async def __call__(self, *arguments: str, stdin: str = "", code: int | None = 0) -> str:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            self.program, *arguments, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=environment,
+            cwd=ROOT,
+        )  # fmt: skip
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 150)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert code in (None, process.returncode), (
+            f"kubectl {' '.join(arguments)}: {process.returncode}\n{output.decode()}"
+        )
+        return output.decode()
+
+    async def read(self, *arguments: str) -> Any:
+        """An object, or a list of them, as plain data."""
+        return json.loads(await self("get", *arguments, "-o", "json"))
+
+
+def kubectl_for(kubeconfig: Path, home: Path) -> Kubectl:
+    """A kubectl that keeps its caches in ``home``; skips the test, loudly, where there is none."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("kubectl is not installed: what needs it is NOT tested")
+    return Kubectl(program, kubeconfig, home)
+
+
+# --- The real kubectl, called in its own namespace beside a server that runs in another thread ---
+
+TIMEOUT = 60.0
+Post = Callable[[str, dict[str, Any]], None]
+"""Creates an object at a path, without the cost of a kubectl."""
+
+
+@dataclass(frozen=True)
+class BlockingKubectl:
+    """Call it with kubectl's arguments: it returns what kubectl printed (both streams) and checks the exit code."""
+
+    path: str
+    environment: dict[str, str]
+    namespace: str
+
+    def __call__(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
+        done = subprocess.run(
+            self.command(*arguments),
+            input=textwrap.dedent(stdin),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == code, f"kubectl {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def read(self, *arguments: str) -> Any:
+        """An object, or a list of them, as plain data."""
+        return json.loads(self("get", *arguments, "-o", "json"))
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """What `get` prints, as words, without the heading."""
+        return [line.split() for line in self("get", *arguments, "--no-headers", "--ignore-not-found").splitlines()]
+
+    def command(self, *arguments: str) -> list[str]:
+        return [self.path, "--namespace", self.namespace, *arguments]
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[IO[str]]:
+        """A command that runs until the end of the block; what it prints can be read."""
+        command = self.command(*arguments)
+        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.terminate()
+            process.communicate(timeout=TIMEOUT)
+
+
+MARK = "hunter2-9f1c3b7e"
+_FORM = re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}")
+_given: set[str] = {MARK}
+
+
+def secret_in(text: str) -> str | None:
+    """The beginning of a secret that the text shows; None if there is none."""
+    form = _FORM.search(text)
+    found = form[0] if form else next((secret for secret in _given if secret in text), None)
+    return None if found is None else f"{found[:6]}... in: {text[:300]}"
+
+
+class Watch(logging.Handler):
+    """Keeps the lines that show a secret."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at the line with its traceback."""
+        if (shown := secret_in(self.format(record))) is not None:
+            self.found.append(shown)
+
+
+def note_tokens() -> None:
+    """Remember, from now on, each token that a development cluster of this process gives out."""
+    made, issued = Tokens.credential, Tokens.issue
+    begun = Tokens.__init__
+
+    def begin(self: Tokens, *arguments: Any, **named: Any) -> None:
+        begun(self, *arguments, **named)
+        _given.add(self.admin)
+
+    def noted(give: Callable[..., Any]) -> Callable[..., Any]:
+        def given(*arguments: Any, **named: Any) -> Any:
+            answer = give(*arguments, **named)
+            _given.add(answer if isinstance(answer, str) else answer[0])
+            return answer
+
+        return given
+
+    Tokens.__init__ = begin  # type: ignore[method-assign]
+    Tokens.credential = noted(made)  # type: ignore[method-assign]
+    Tokens.issue = noted(issued)  # type: ignore[method-assign]

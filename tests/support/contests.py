@@ -40,8 +40,7 @@ import envtest
 from command import OperatorProcess
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Object, Resource, Unreachable, connection
 from faults import FaultProxy
-from node_stub import node_stub
-from proving_ground import PATIENCE, ProvingGround
+from proving_ground import PATIENCE, ProvingGround, node_stub
 from waiting import until
 from witness import Witness
 

@@ -21,12 +21,12 @@ from typing import Any
 import envtest
 import pytest
 import yaml
+from command import ROOT, Kubectl, kubectl_for
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.agent.processes.process import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import ClusterNode, DevCluster
 from dra_kube import Api, Connection, connection
-from kubectl import ROOT, Kubectl, kubectl_for
 from manifest_accounts import namespace_of, recorded
 
 _STAND_IN = """#!{python}

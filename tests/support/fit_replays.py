@@ -28,8 +28,8 @@ from dra_operator.kubectl.serve.desk import Desk, question_of
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import Plan
 from dra_simulator.report import attempts
-from fix_campaign import NOW, waiting_pod
 from msgspec.structs import replace
+from told import NOW, waiting_pod
 
 MAKERS: Final = (Maker, LocalMaker, CrowdedMaker)
 QUESTIONS: Final = 4

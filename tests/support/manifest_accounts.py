@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from bare_client import DRA, NODES, Client, pod
+from command import ROOT
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
@@ -35,7 +36,6 @@ from dra_operator.app.lease import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.claims import ClaimWriter
 from dra_operator.kube.writers import PoolRequestWriter
-from kubectl import ROOT
 
 Json = dict[str, Any]
 _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",

@@ -2,6 +2,8 @@
 serve as targets.
 
 Both programs are taken from the folder KOPF_DRA_PROMETHEUS or from PATH; ``.ci/prometheus`` fetches them.
+
+The spans that our code makes, kept in memory as trees.
 """
 
 from __future__ import annotations
@@ -10,16 +12,19 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
-from command import running
-from kubectl import ROOT
+from command import ROOT, running
+from dra_kube import spans
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from waiting import until
 
 _FOLDER = ROOT / "manifests" / "components" / "monitoring"
@@ -89,3 +94,39 @@ async def prometheus(folder: Path, targets: Mapping[str, str], rules: Path) -> A
 
         await until("two scrapes of each target", scraped)
         yield server
+
+
+Tree = tuple[str, list["Tree"]]
+
+
+class Recording:
+    """The spans that have ended."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def all(self, name: str) -> list[ReadableSpan]:
+        """Those of one name, in the order of their ends."""
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def trees(self) -> list[Tree]:
+        """Names, children in the order in which they began."""
+        return [self._tree(span) for span in self._exporter.get_finished_spans() if span.parent is None]
+
+    def _tree(self, span: ReadableSpan) -> Tree:
+        assert span.context is not None
+        own = span.context.span_id
+        found = [it for it in self._exporter.get_finished_spans() if it.parent is not None and it.parent.span_id == own]
+        return span.name, [self._tree(it) for it in sorted(found, key=lambda it: it.start_time or 0)]
+
+
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
+    """Spans are recorded meanwhile."""
+    monkeypatch.setattr(spans, "_tracer", None)
+    exporter = InMemorySpanExporter()
+    spans.record(SimpleSpanProcessor(exporter), "test")
+    try:
+        yield Recording(exporter)
+    finally:
+        monkeypatch.undo()

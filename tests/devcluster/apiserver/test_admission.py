@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bare_client import CONFIG_MAPS, NAMESPACES, PATCH, Answer, Client, config_map
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 from waiting import until
 
 Json = dict[str, Any]

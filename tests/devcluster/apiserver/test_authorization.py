@@ -8,8 +8,25 @@ from pathlib import Path
 import pytest
 from bare_client import CONFIG_MAPS, PATCH, PODS, Client, client_of, names, pod
 from dra_devcluster.apiserver import DevApiServer
-from rbac_cases import ACCESS, GRANTS, NODES, OBJECTS, POD_ON_NODE_1, RBAC, ask, binding, create, role, rule, urls
-from rbac_server import SERVERS, new_account, rbac_server, token_of, whoami
+from rbac_cases import (
+    ACCESS,
+    GRANTS,
+    NODES,
+    OBJECTS,
+    POD_ON_NODE_1,
+    RBAC,
+    SERVERS,
+    ask,
+    binding,
+    create,
+    new_account,
+    rbac_server,
+    role,
+    rule,
+    token_of,
+    urls,
+    whoami,
+)
 
 
 @pytest.fixture(params=SERVERS)

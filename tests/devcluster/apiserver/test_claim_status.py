@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from bare_client import CLAIMS, PATCH, Client, claim, client_of
 from dra_devcluster.apiserver import DevApiServer
-from rbac_cases import binding, create, role, rule
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, binding, create, rbac_server, role, rule
 
 Json = dict[str, Any]
 GROUP, STATUS = "resource.k8s.io", f"{CLAIMS}/c/status"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import EVENTS, PATCH, Client, Json, causes
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 TIME = "2026-01-01T00:00:00.000000Z"

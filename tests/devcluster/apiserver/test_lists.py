@@ -13,7 +13,7 @@ from dra_devcluster.apiserver.endpoints.call import render_list
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire import wanted
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bare_client import CONFIG_MAPS, NAMESPACES, NODES, PODS, Client, client_of, config_map, pod
 from dra_devcluster.apiserver import DevApiServer
-from rbac_server import SERVERS, new_account, rbac_server, token_of
+from rbac_cases import SERVERS, new_account, rbac_server, token_of
 
 
 async def test_a_new_object_gets_its_identity_from_the_server(client: Client) -> None:

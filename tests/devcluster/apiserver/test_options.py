@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from bare_client import CONFIG_MAPS, PATCH, Client, causes, config_map
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 NONE_MATCH = "labelSelector=none"
 INVALID, UNSUPPORTED, FORBIDDEN = "FieldValueInvalid", "FieldValueNotSupported", "FieldValueForbidden"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bare_client import CONFIG_MAPS, PATCH, PODS, Client, Json, causes, config_map, pod
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 
 @pytest.mark.parametrize(

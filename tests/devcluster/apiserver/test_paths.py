@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import DRA, PODS, Client, pod
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 
 async def _shown(client: Client, method: str, path: str) -> tuple[int, str]:

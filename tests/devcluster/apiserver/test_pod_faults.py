@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import PATCH, PODS, Client, Json, causes, pod
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 INVALID, REQUIRED, FORBIDDEN = "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"
 UNSUPPORTED = "FieldValueNotSupported"

@@ -9,7 +9,7 @@ import pytest
 from bare_client import PATCH, PODS, Client, Json, causes, client_of, pod
 from dra_api.releases.release import Release
 from dra_devcluster.apiserver import DevApiServer
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}

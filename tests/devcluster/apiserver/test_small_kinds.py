@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bare_client import CONFIG_MAPS, NODES, PATCH, Json, causes
-from rbac_server import SERVERS, rbac_server
+from rbac_cases import SERVERS, rbac_server
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 INVALID, REQUIRED, DUPLICATE = "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"

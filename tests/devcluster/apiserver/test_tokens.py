@@ -12,7 +12,7 @@ import pytest
 from bare_client import NODES, PODS, Client, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.identity import ISSUER
-from rbac_server import ACCOUNTS, SERVERS, new_account, rbac_server, token_of, whoami
+from rbac_cases import ACCOUNTS, SERVERS, new_account, rbac_server, token_of, whoami
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 EXTRA = "authentication.kubernetes.io"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import TIMEOUT, BlockingKubectl, Post
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
-from kubectl import TIMEOUT, BlockingKubectl, Post
 
 _numbers = count(1)
 

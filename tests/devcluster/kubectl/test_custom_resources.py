@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl import BlockingKubectl
+from command import BlockingKubectl
 
 DEFINITION = """
     apiVersion: apiextensions.k8s.io/v1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kubectl import BlockingKubectl
+from command import BlockingKubectl
 
 
 def test_taints_come_and_go(kubectl: BlockingKubectl, node: str) -> None:

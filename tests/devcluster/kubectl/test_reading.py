@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from kubectl import BlockingKubectl
+from command import BlockingKubectl
 
 CLAIM = """
     apiVersion: resource.k8s.io/v1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kubectl import BlockingKubectl
+from command import BlockingKubectl
 
 POD = """
     apiVersion: v1

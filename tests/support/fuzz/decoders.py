@@ -59,7 +59,7 @@ from dra_operator.commands import cel_command
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from dra_simulator import command as simulate_command
-from samples import decode_list
+from objects import decode_list
 
 _UID = "claim-uid"
 

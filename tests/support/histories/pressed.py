@@ -15,9 +15,9 @@ from typing import Final
 
 from history_kit.game import Game, Outcome, Step, main
 
-from . import history
-from .script import GANG, STEADFAST, TOLERANT, VOLUME, Script, faults
-from .turns import URGENT
+from histories import history
+from histories.judge import URGENT
+from histories.script import GANG, STEADFAST, TOLERANT, VOLUME, Script, faults
 
 CALM_AT, STORM_SECONDS = 25.0, 200.0
 BELOW: Final = ("template", "two", "shared", "both", "extended", "plain", TOLERANT, STEADFAST, VOLUME, GANG)

@@ -29,7 +29,8 @@ from dra_kube import (
 from fake_api import FakeStore, key_of
 from objects import Obj
 
-from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
+from histories.script import is_allowed, is_cordoned, is_held, rules_of, running_on
+
 from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, HALF, OTHER, STEADFAST, TOLERANT, USUAL
 
 

@@ -10,9 +10,11 @@ from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_S
 from objects import Make, Obj
 from volume_lab import HOST, OURS, storage_class
 
+from histories.judge import Urgency
+from histories.script import ZONE
+
 from .judge import Judge
 from .neighbours import Attacher, Neighbours, Rival
-from .node_rules import ZONE
 from .replica import KINDS, LEASE_OVER, RESTART, Incarnation, Replica
 from .script import (
     ATTACHED,
@@ -29,7 +31,6 @@ from .script import (
     USUAL,
 )
 from .server import START, Server, Weather
-from .turns import Urgency
 
 ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
 

@@ -32,7 +32,7 @@ from dra_kube import (
     Unreachable,
     connection,
 )
-from node_stub import bare_node, node_stub
+from proving_ground import bare_node, node_stub
 from waiting import until
 from zoo.asking import Beast, Tenant, request, spec
 from zoo.neighbour import CONTROL, READY, publish
