@@ -27,9 +27,8 @@ from fnmatch import fnmatchcase
 from dra_devcluster.background import cancelled
 from dra_kube import ApiError, KubeError
 
-from dra_driver_test.errors import BenchError, Finding, NotJudged, Skipped
+from dra_driver_test.errors import CHECK_SECONDS, BenchError, Finding, NotJudged, Skipped
 from dra_driver_test.harness.bench import Bench
-from dra_driver_test.harness.waiting import CHECK_SECONDS
 
 Function = Callable[[Bench], Awaitable[None]]
 

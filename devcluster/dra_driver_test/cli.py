@@ -16,7 +16,7 @@ from dra_api.console import finish, needing
 from dra_api.releases.release import BUILT, NEWEST, Release
 from dra_api.version import VERSION
 
-from dra_driver_test.harness.waiting import CHECK_SECONDS
+from dra_driver_test.errors import CHECK_SECONDS
 
 NODE = "driver-test"
 RELEASES = [name for name, release in BUILT.items() if release >= Release.V1_36]

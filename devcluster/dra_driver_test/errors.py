@@ -9,6 +9,9 @@ BenchError       the bench cannot be set up: no API server, no driver, unusable 
 
 from __future__ import annotations
 
+CHECK_SECONDS = 600.0
+"""A check that takes longer ends with a finding: the slowest waits three times for slices that others deleted."""
+
 
 class CheckEnd(Exception):
     """A check ended early."""

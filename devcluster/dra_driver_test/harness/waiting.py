@@ -12,9 +12,6 @@ from typing import TypeVar
 
 from dra_driver_test.errors import Finding
 
-CHECK_SECONDS = 600.0
-"""For one check: the slowest waits three times for slices that others deleted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
