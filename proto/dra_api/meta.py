@@ -11,7 +11,6 @@ shape of the first version in the list (``dra_api.conversion`` converts).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 from msgspec import Struct
@@ -114,8 +113,7 @@ class Object(Part, frozen=True):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resource:
+class Resource(Struct, frozen=True, eq=False):
     """A kind as the API server addresses it: ``/apis/<group>/<version>/namespaces/<ns>/<plural>``.
 
     Each kind is one object, and equal to no other: so it is a quick key.

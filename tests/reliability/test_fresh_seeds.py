@@ -18,7 +18,7 @@ from rounds import FIRST_FRESH_SEED, LONG, fresh
 SUPPORT = Path(__file__).parents[1] / "support"
 CAMPAIGNS = {
     "gang_campaign": 600,
-    "fix_campaign": 40,
+    "told": 40,
     "defrag_campaign": 40,
     "histories": 40,
     "histories.pressed": 10,
