@@ -2,8 +2,6 @@
 
 It reserves quota by priority and age, whatever is behind a Workload that does not fit (BestEffortFIFO). As the real one
 it does nothing with a Workload until ``requeueAt``, evicts in two steps, and resets a check to Pending in the first.
-Who removes ``requeueAt`` has to change the condition ``Requeued`` as well: otherwise the Workload looks to the queue as
-when it was found to wait, and is not tried.
 
 The real Kueue beside a real API server, from the folder that ``KUEUE_ASSETS`` names.
 
@@ -108,8 +106,6 @@ class KueueModel:
         """Whether it admits Workloads whose wait it ends itself without looking at their devices, as up to 0.19.2."""
         self.forgotten: list[str] = []
         """Keys of such Workloads."""
-        self._found_waiting: dict[str, Obj | None] = {}
-        """By the key of a Workload that waits: its condition ``Requeued`` then."""
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -139,12 +135,11 @@ class KueueModel:
                 api.change(WORKLOADS, key, partial(_set_requeue_at, due=due))
                 used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
             elif _backs_off(obj, now):
-                self._found_waiting[key] = condition(obj, "Requeued")
                 used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
             elif is_true(obj, "QuotaReserved"):
                 self._go_on(api, key, obj, now)
                 used += self._cost(obj) if is_true(api[WORKLOADS, key], "QuotaReserved") else 0
-            elif self._is_tried(key, obj):
+            else:
                 pending.append(obj)
         for obj in [it for it in pending if self.forgets_devices and _requeue_at(it) is not None]:
             pending.remove(obj)
@@ -153,14 +148,6 @@ class KueueModel:
             if not self.is_stopped and used + self._cost(obj) <= self.quota:
                 used += self._cost(obj)
                 self._reserve(api, f"{obj['metadata']['namespace']}/{obj['metadata']['name']}", now)
-
-    def _is_tried(self, key: str, obj: Obj) -> bool:
-        """Whether the Workload waits no longer: by its time, or since somebody said so."""
-        has_changed = self._found_waiting.get(key) != condition(obj, "Requeued")
-        if key in self._found_waiting and _requeue_at(obj) is None and not has_changed:
-            return False
-        self._found_waiting.pop(key, None)
-        return True
 
     def _reserve(self, api: FakeApi, key: str, now: datetime) -> None:
         def edit(obj: Obj) -> None:
@@ -221,8 +208,6 @@ class KueueModel:
             obj["status"].pop("admission", None)
             _set(obj, "QuotaReserved", "False", "Pending", now)
             _set(obj, "Admitted", "False", "NoReservation", now)
-            if is_true(obj, "Evicted"):
-                _set(obj, "Requeued", "False", "Evicted", now)
 
         api.change(WORKLOADS, key, edit)
 

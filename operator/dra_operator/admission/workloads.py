@@ -40,8 +40,6 @@ CHECK_MESSAGE_CHARACTERS: Final = 4000
 FIRST_BACKOFF_SECONDS: Final = 60.0
 """Freed devices end a back-off. One that ends before that puts its Workload in the way of those that fit."""
 DOUBLED_ATTEMPTS: Final = 20
-REQUEUED: Final = "Requeued"
-"""The condition by which Kueue says that a Workload is in its queue again."""
 KUEUE_LATER_SECONDS: Final = 60.0
 """Seconds after the end of a back-off at which Kueue would end it, if the operator did not."""
 KUEUE_SOONER_SECONDS: Final = 5.0
@@ -297,20 +295,7 @@ def decision_patch(
 def requeue_patch(workload: Workload, names: Collection[str], why: str, now: str) -> list[Mapping[str, Any]]:
     """Return a JSON patch that ends the wait in this version of the Workload; ``why`` becomes the check's message."""
     patch = decision_patch(workload, names, CheckDecision(CheckState.PENDING, why), now)
-    conditions = [it.type for it in workload.status.conditions or ()]
-    place = conditions.index(REQUEUED) if REQUEUED in conditions else None
-    meta = workload.metadata
-    requeued = Condition(REQUEUED, "True", "BackoffFinished", f"The back-off was ended: {why}", now, meta.generation)
-    return [
-        *patch,
-        {"op": "remove", "path": "/status/requeueState/requeueAt"},
-        # Otherwise Kueue's queue takes the Workload for the one that it knows to wait, and does not try it.
-        {
-            "op": "add" if place is None else "replace",
-            "path": f"/status/conditions/{'-' if place is None else place}",
-            "value": to_dict(requeued),
-        },
-    ]
+    return [*patch, {"op": "remove", "path": "/status/requeueState/requeueAt"}]
 
 
 def active_condition(check: AdmissionCheck, now: str) -> Condition:
