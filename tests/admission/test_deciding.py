@@ -11,7 +11,7 @@ from admission_world import AdmissionWorld, LaggingWorld
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
 from dra_operator.admission.workloads import AdmissionSettings
 from fake_api import ERRORS, Call
-from kueue_model import admission_check, check_of, finish, is_true, pods_of, workload
+from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
 from objects import Make, Obj
 
 
@@ -115,6 +115,52 @@ async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(w
         await world.until("it has quota again", lambda: is_true(world.workload("first"), "QuotaReserved"))
         await world.until("first runs", lambda: len(world.pods("first")) == 3)
     assert not world.kueue.forgotten
+
+
+async def test_a_lone_job_that_kueue_overlooks_is_tried_once_its_check_has_paused(world: AdmissionWorld) -> None:
+    world.kueue.overlooks = True
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+        world.at(26.0)
+        world.admission._look_again()
+        await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
+        world.at(30.0)
+        await world.rests(0.3)
+        assert is_true(world.api[ADMISSION_CHECKS, CHECK], "Active")
+        assert not is_true(world.workload("first"), "QuotaReserved")
+        world.at(31.1)
+        await world.until("the check pauses", lambda: not is_true(world.api[ADMISSION_CHECKS, CHECK], "Active"))
+        world.at(32.2)
+        await world.until("the check is active", lambda: is_true(world.api[ADMISSION_CHECKS, CHECK], "Active"))
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        world.at(60.0)
+        await world.rests(0.3)
+        assert is_true(world.api[ADMISSION_CHECKS, CHECK], "Active")
+
+
+async def test_no_check_pauses_while_another_job_of_the_queue_has_quota(world: AdmissionWorld) -> None:
+    """Its end has Kueue try the others; until then the job may rightly wait for quota."""
+    world.kueue.overlooks = True
+    world.api.add(WORKLOADS, workload("first", 1))
+    world.api.add(WORKLOADS, workload("second", 1, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("both run", lambda: len(world.pods("first")) == len(world.pods("second")) == 1)
+        world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+        world.at(26.0)
+        world.admission._look_again()
+        await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
+        for moment in (32.0, 50.0, 80.0):
+            world.at(moment)
+            await world.rests(0.3)
+            assert is_true(world.api[ADMISSION_CHECKS, CHECK], "Active")
+        finish(world.api, "ns/second")
+        await world.until("first runs", lambda: len(world.pods("first")) == 1)
 
 
 async def test_a_wait_that_the_check_of_another_controller_asks_for_goes_on(world: AdmissionWorld) -> None:

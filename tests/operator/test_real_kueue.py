@@ -29,7 +29,6 @@ from dra_operator.app.settings.settings import OperatorSettings
 from kueue_model import QUEUES, admission_check, condition, flavor, is_true, needs_kueue, real_kueue
 from proving_ground import NAMESPACE, ProvingGround, proving_ground
 from supervised import Site, supervised
-from waiting import NotObserved
 
 pytestmark = needs_kueue
 
@@ -120,16 +119,6 @@ async def becomes(ground: ProvingGround, job: str, kind: str, reason: str = "") 
     return await ground.until(f"{job} is {kind}", has)
 
 
-async def skip_if_left_in_queue(ground: ProvingGround, job: str) -> None:
-    """Skip the test if Kueue was told to try the job again, and has not: up to 0.19.2 it may wait for other jobs."""
-    found = await workload_of(ground, job)
-    status: Object = found["status"] if found is not None else {}
-    checks = status.get("admissionChecks", [])
-    was_told = [it["state"] for it in checks] == ["Pending"] and checks[0]["message"] == "its back-off is over"
-    if was_told and "admission" not in status and "requeueAt" not in status.get("requeueState", {}):
-        pytest.skip("KUEUE NEVER ASKED: it has left the job in its queue since its back-off is over")
-
-
 async def without_quota(ground: ProvingGround, job: str) -> None:
     async def has_none() -> bool:
         found = await workload_of(ground, job)
@@ -179,11 +168,7 @@ async def test_a_job_that_no_empty_cluster_takes_is_deactivated(
     monkeypatch.setattr("dra_operator.app.operator.AdmissionSettings", partial(AdmissionSettings, never=2.0))
     async with operator(ground):
         await add_job(ground, "huge", 3)
-        try:
-            huge = await becomes(ground, "huge", "Evicted", "Deactivated")
-        except NotObserved:
-            await skip_if_left_in_queue(ground, "huge")
-            raise
+        huge = await becomes(ground, "huge", "Evicted", "Deactivated")
         assert huge["spec"]["active"] is False
         assert "only 2 of 3 pods fit together" in str(huge["status"])
 

@@ -1,7 +1,8 @@
 """What Kueue does with Workloads, and a job controller with their pods: enough for tests of an admission check.
 
 It reserves quota by priority and age, whatever is behind a Workload that does not fit (BestEffortFIFO). As the real one
-it does nothing with a Workload until ``requeueAt``, evicts in two steps, and resets a check to Pending in the first.
+it does nothing with a Workload until ``requeueAt``, evicts in two steps, and resets a check to Pending in the first. If
+it ``overlooks``, it tries a Workload whose wait others have ended when another one ends, or when its check was paused.
 
 The real Kueue beside a real API server, from the folder that ``KUEUE_ASSETS`` names.
 
@@ -106,6 +107,9 @@ class KueueModel:
         """Whether it admits Workloads whose wait it ends itself without looking at their devices, as up to 0.19.2."""
         self.forgotten: list[str] = []
         """Keys of such Workloads."""
+        self.overlooks = False
+        self._waiting: set[str] = set()
+        self._ended, self._is_paused = 0, False
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -119,6 +123,11 @@ class KueueModel:
         now = datetime.fromisoformat(api.now)
         pending: list[Obj] = []
         used = 0
+        ended = sum(is_true(it, "Finished") or it["spec"].get("active") is False for it in api.of(WORKLOADS))
+        was_paused, self._is_paused = self._is_paused, self._has_paused_check(api)
+        if ended != self._ended or (was_paused and not self._is_paused):
+            self._waiting.clear()
+        self._ended = ended
         for obj in list(api.of(WORKLOADS)):
             key = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
             if is_true(obj, "Finished"):
@@ -135,11 +144,12 @@ class KueueModel:
                 api.change(WORKLOADS, key, partial(_set_requeue_at, due=due))
                 used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
             elif _backs_off(obj, now):
+                self._waiting.add(key)
                 used += self._cost(obj) if is_true(obj, "QuotaReserved") else 0
             elif is_true(obj, "QuotaReserved"):
                 self._go_on(api, key, obj, now)
                 used += self._cost(obj) if is_true(api[WORKLOADS, key], "QuotaReserved") else 0
-            else:
+            elif not (self._is_paused or (self.overlooks and key in self._waiting and _requeue_at(obj) is None)):
                 pending.append(obj)
         for obj in [it for it in pending if self.forgets_devices and _requeue_at(it) is not None]:
             pending.remove(obj)
@@ -148,6 +158,9 @@ class KueueModel:
             if not self.is_stopped and used + self._cost(obj) <= self.quota:
                 used += self._cost(obj)
                 self._reserve(api, f"{obj['metadata']['namespace']}/{obj['metadata']['name']}", now)
+
+    def _has_paused_check(self, api: FakeApi) -> bool:
+        return any((condition(it, "Active") or {}).get("status") == "False" for it in api.of(ADMISSION_CHECKS))
 
     def _reserve(self, api: FakeApi, key: str, now: datetime) -> None:
         def edit(obj: Obj) -> None:

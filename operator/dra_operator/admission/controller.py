@@ -92,6 +92,11 @@ CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 10.0
 """Seconds for which it is kept. A *Retry* with a back-off would have Kueue end the wait (``workloads``)."""
+LEFT_BEHIND_SECONDS: Final = 5.0
+"""Seconds after which a Workload without quota, whose back-off was ended, counts as one that Kueue has not tried. The
+pause doubles each time."""
+CHECK_PAUSE_SECONDS: Final = 1.0
+"""Seconds for which a check is not active then."""
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 CLOCK_SECONDS: Final = 1.0
@@ -196,6 +201,10 @@ class AdmissionController:
         self._is_unread = False
         """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._failed_checks: dict[str, float] = {}
+        self._paused: dict[str, float] = {}
+        """By the name of a check: until when it is not active."""
+        self._ended: dict[str, tuple[str, float, float]] = {}
+        """By the key of a Workload whose back-off was ended: its UID, when Kueue has left it behind, the next pause."""
         self._names = CheckNames()
         self._follow_ups = set[asyncio.Task[None]]()
         self._follow_up_limit = asyncio.Semaphore(WRITES)
@@ -291,6 +300,7 @@ class AdmissionController:
     async def _round(self) -> None:
         self._news.clear()
         self._due, self._is_cut = math.inf, False
+        self._find_left_behind()
         await self._activate_checks()
         stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
@@ -671,6 +681,8 @@ class AdmissionController:
                 self._tell(workload, error)
                 return False
         logger.info("workload %s: Kueue may try it again: %s", workload.key, why)
+        self._ended[workload.key] = meta.uid, self._clock() + LEFT_BEHIND_SECONDS, 2 * LEFT_BEHIND_SECONDS
+        self._due = min(self._due, self._clock() + LEFT_BEHIND_SECONDS)
         self._control.answered(convert(Workload, raw))
         return True
 
@@ -716,7 +728,10 @@ class AdmissionController:
         for check in list(self._cluster.store_of(AdmissionCheck)):
             if check.spec.controller_name != CONTROLLER_NAME or self._failed_checks.get(check.key, 0.0) > self._clock():
                 continue
-            patch = active_patch(check, format_time(self._now()))
+            until = self._paused.get(check.key, -math.inf)
+            if until > self._clock():
+                self._due = min(self._due, until)
+            patch = active_patch(check, format_time(self._now()), is_paused=until > self._clock())
             if patch is None:
                 continue
             try:
@@ -729,6 +744,37 @@ class AdmissionController:
                     logger.warning("admission check %s: cannot be written: %s", check.key, error)
                 continue
             self._control.answered(convert(AdmissionCheck, raw))
+
+    def _find_left_behind(self) -> None:
+        """Pause the checks of a Workload that Kueue should have tried, and has not.
+
+        Kueue 0.19.2 may not see that the back-off of a Workload with device claims was ended. It tries the Workload
+        when another one of its queue ends, or when a check of the queue was not active for a moment.
+        """
+        store = self._cluster.store_of(Workload)
+        for key, (uid, due, pause) in list(self._ended.items()):
+            workload = store.get(key, uid)
+            requeue = workload.status.requeue_state if workload is not None else None
+            is_stopped = workload is None or workload.spec.active is False or workload.has("Finished")
+            if workload is None or is_stopped or workload.has_quota or (requeue and requeue.requeue_at):
+                del self._ended[key]
+                continue
+            if due > self._clock():
+                self._due = min(self._due, due)
+                continue
+            self._ended[key] = uid, self._clock() + pause, min(2 * pause, LONGEST_REQUEUE_REST_SECONDS * 10)
+            queue = self._queue_of(workload)
+            if any(it.has_quota and not it.has("Finished") and self._queue_of(it) == queue for it in store):
+                continue
+            logger.info("workload %s: Kueue has not tried it since its back-off ended: its checks pause", key)
+            for _, state in states(workload, self._names.active):
+                self._paused[state.name] = self._clock() + CHECK_PAUSE_SECONDS
+
+    def _queue_of(self, workload: Workload) -> str:
+        """Return the ClusterQueue in which the Workload has quota, or had it last."""
+        memory = self._memory.get(workload.metadata.uid)
+        admission = workload.status.admission or (memory.admission if memory is not None else None)
+        return admission.cluster_queue if admission is not None else ""
 
     # --- promises ---
 

@@ -298,9 +298,12 @@ def requeue_patch(workload: Workload, names: Collection[str], why: str, now: str
     return [*patch, {"op": "remove", "path": "/status/requeueState/requeueAt"}]
 
 
-def active_condition(check: AdmissionCheck, now: str) -> Condition:
-    """Return the condition by which Kueue knows that somebody answers the check."""
-    if is_active(check):
+def active_condition(check: AdmissionCheck, now: str, *, is_paused: bool = False) -> Condition:
+    """Return the condition by which Kueue knows that somebody answers the check; ``is_paused``: not in this moment."""
+    if is_paused:
+        status, reason = "False", "TriesAgain"
+        message = "for a second, so that Kueue tries jobs whose back-off has ended"
+    elif is_active(check):
         status, reason, message = "True", "Active", "The admission check is active"
     else:
         status, reason = "False", "ParametersNotSupported"
@@ -317,9 +320,9 @@ def active_condition(check: AdmissionCheck, now: str) -> Condition:
     )
 
 
-def active_patch(check: AdmissionCheck, now: str) -> Mapping[str, Any] | None:
+def active_patch(check: AdmissionCheck, now: str, *, is_paused: bool = False) -> Mapping[str, Any] | None:
     """Return a merge patch of the check's conditions, or None if they are right."""
-    wanted = active_condition(check, now)
+    wanted = active_condition(check, now, is_paused=is_paused)
     conditions = check.status.conditions or ()
     if wanted in conditions:
         return None
