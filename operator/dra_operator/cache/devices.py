@@ -110,6 +110,8 @@ class SharedDrivers:
     def _is_among(self, wanted: Index[str], drivers: Set[str]) -> bool:
         """Goes through the classes that there are: pods may name others by the thousand."""
         # Over the classes that exist, not over those that are wanted: a tenant chooses how many of these there are.
+        if not len(wanted):
+            return False
         every = wanted.has(EVERY_CLASS)
         known = (driver for name, driver in self._class_drivers.items() if every or wanted.has(name))
         return any(ANY_DRIVER in (driver, *drivers) or driver in drivers for driver in known)
