@@ -23,7 +23,7 @@ import secrets
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from dra_kube import (
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
+from msgspec.structs import replace
 from proving_ground import bare_node
 from waiting import NotObserved, stays, until
 
