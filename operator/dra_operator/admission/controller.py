@@ -751,7 +751,7 @@ class AdmissionController:
         Kueue 0.19.2 may not see that the back-off of a Workload with device claims was ended. It tries the Workload
         when another one of its queue ends, or when a check of the queue was not active for a moment.
         """
-        store = self._cluster.store_of(Workload)
+        store, late = self._cluster.store_of(Workload), list[Workload]()
         for key, (uid, due, pause) in list(self._ended.items()):
             workload = store.get(key, uid)
             requeue = workload.status.requeue_state if workload is not None else None
@@ -763,10 +763,14 @@ class AdmissionController:
                 self._due = min(self._due, due)
                 continue
             self._ended[key] = uid, self._clock() + pause, min(2 * pause, LONGEST_REQUEUE_REST_SECONDS * 10)
-            queue = self._queue_of(workload)
-            if any(it.has_quota and not it.has("Finished") and self._queue_of(it) == queue for it in store):
+            late.append(workload)
+        if not late:
+            return
+        busy = {self._queue_of(it) for it in store if it.has_quota and not it.has("Finished")}
+        for workload in late:
+            if self._queue_of(workload) in busy:
                 continue
-            logger.info("workload %s: Kueue has not tried it since its back-off ended: its checks pause", key)
+            logger.info("workload %s: Kueue has not tried it since its back-off ended: its checks pause", workload.key)
             for _, state in states(workload, self._names.active):
                 self._paused[state.name] = self._clock() + CHECK_PAUSE_SECONDS
 
