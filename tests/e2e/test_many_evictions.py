@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import envtest
 import pytest
 from command import OperatorProcess
 from dra_kube import DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, NotServed, Object
+from msgspec.structs import replace
 from scene import Scene, control_plane, done_by_us
 from waiting import until
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -30,6 +29,7 @@ from dra_kube import (
 )
 from dra_operator.app.settings.settings import OperatorSettings
 from dra_operator.gates import OPERATOR
+from msgspec.structs import replace
 from supervised import Supervising, gates_text
 from waiting import until
 
