@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from admission_run import NoEnd, Run
+from dra_operator.admission.controller import LATE_WRITE_SECONDS
 
 
 def test_with_the_check_no_job_is_admitted_that_cannot_start() -> None:
@@ -19,7 +20,9 @@ def test_slow_and_lost_answers_break_no_promise(seed: int) -> None:
     """Pods of a job start while others of it have no claim yet, and nobody knows whether a job is Ready."""
     result = Run(20, 8, seed, is_checked=True, slowest=0.05, lost=0.03).play()
     assert (result.timeouts, result.broken) == (0, 0)
-    assert max(result.delays) < 30
+    # While it is not known whether a job is Ready, others may wait for its devices. How many answers are lost depends
+    # on the time that the processor takes for decisions, so the runs of a seed differ.
+    assert max(result.delays) < LATE_WRITE_SECONDS + 10
 
 
 def test_devices_that_a_promise_leaves_over_end_a_back_off() -> None:
