@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from dra_kubeletplugin import PreparedDevice, attribute
 from dra_kubeletplugin.files import cdi, checkpoint, claim_files
+from fake_host import open_files
 from node_world import NodeWorld, allocated, ref
 
 FAULTS = [(errno.EIO, False), (errno.ENOSPC, False), (errno.EDQUOT, True), (errno.EROFS, True)]
@@ -159,12 +160,12 @@ async def test_a_write_that_fails_at_any_step(
         await before(node)
         node.prepared.answered({"uid-of-a": []})
         node.prepared.record_answered(["uid-of-a"])
-        descriptors = os.listdir("/proc/self/fd")
+        before_call = open_files()
         disk = Disk(node.root, at, number, lasts=lasts)
         with disk.failing(monkeypatch):
             answer = await call(node)
         where = f"change {at} of {disk.seen}: {answer!r}"
-        assert os.listdir("/proc/self/fd") == descriptors, where
+        assert open_files() <= before_call, where
 
         # A call that fails says of what, and gives containers nothing that its answer does not name.
         given = node.containers("uid-of-a")

@@ -19,6 +19,7 @@ from dra_kubeletplugin import plugin, process
 from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.drivers.hostdev import hotplug
 from dra_kubeletplugin.files import checkpoint
+from fake_host import open_files
 from history_kit.clock import VirtualLoop, in_no_time
 from history_kit.game import Game, Outcome, Weather
 
@@ -52,12 +53,12 @@ def play(
             stage = Stage(Path(folder), script or script_of(seed), weather, traced=traced)
             loop.set_exception_handler(partial(_unhandled, stage))
             with _in_place(stage):
-                before = _handles()
+                before = open_files()
                 found = [finding async for finding in _pass(stage, script or script_of(seed))]
                 await loop.end_all()
                 found += stage.judge.findings
                 stage.close_locks()
-                if after := _handles() - before:
+                if after := open_files() - before:
                     found.append(f"open files are left: {sorted(after)}")
         return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.trace or ()))
 
@@ -160,10 +161,6 @@ def _unhandled(stage: Stage, _loop: asyncio.AbstractEventLoop, about: dict[str, 
     """A task has failed, and nothing asked for its result: those of killed processes do."""
     if not isinstance(error := about.get("exception"), Killed):
         stage.judge.find(f"{about['message']}: {error!r}")
-
-
-def _handles() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 def _is_passing(line: str) -> bool:
