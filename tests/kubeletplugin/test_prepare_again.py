@@ -293,6 +293,40 @@ async def test_that_a_kubelet_has_an_answer_is_recorded_when_it_has(node: NodeWo
     assert not seems_new("b")
 
 
+async def test_a_driver_that_hangs_does_not_keep_the_process_from_its_end(
+    node: NodeWorld, kubelet: NodeCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of an answer waits for the next work on the claim, as it would for that on any with ``serialize``."""
+    monkeypatch.setattr(calls, "_GRACE_SECONDS", 0.05)
+    await kubelet.prepare([ref("a")])
+    node.driver.unprepare = lambda _claim: asyncio.sleep(3600)  # type: ignore[method-assign]
+    hangs = asyncio.create_task(kubelet.unprepare([ref("a")]))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(kubelet.stop(), 10)
+    record = node.records.read("uid-of-a")
+    assert record is not None
+    assert not record.was_given, "the next process takes the claim for one without an answer"
+    hangs.cancel()
+
+
+async def test_an_answer_whose_record_fails_is_told(
+    node: NodeWorld, kubelet: NodeCalls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kubelet._turns, "run", _no_lock(kubelet._turns.run))
+    await kubelet.prepare([ref("a")])
+    await kubelet.stop()
+    assert "1 claims are answered without recording that: no more files" in caplog.text
+
+
+def _no_lock(run: Callable[..., Any]) -> Callable[..., Any]:
+    async def without(what: str, *more: Any, **options: Any) -> Any:
+        if what == "record of answers":
+            raise OSError("no more files")
+        return await run(what, *more, **options)
+
+    return without
+
+
 async def test_an_answer_of_a_former_allocation_is_not_recorded(node: NodeWorld, kubelet: NodeCalls) -> None:
     await kubelet.prepare([ref("a")])
     await kubelet.unprepare([ref("a")])

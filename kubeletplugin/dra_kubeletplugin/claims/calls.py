@@ -323,9 +323,13 @@ class NodeCalls:
         self._stopped = asyncio.Event()
 
     async def stop(self) -> None:
-        """Record at once what was answered, when no more calls come."""
+        """Record the answers at once, when no more calls come; those behind a call that hangs are left out."""
         self._stopped.set()
-        await asyncio.gather(*self._recording, return_exceptions=True)
+        if self._recording:
+            _, late = await asyncio.wait(self._recording, timeout=_GRACE_SECONDS)
+            for task in late:
+                log.warning("%s waits for work that does not end, and is left out", task.get_name())
+                task.cancel()
 
     async def prepare(self, refs: Sequence[ClaimRef], seconds: float = _CALL_SECONDS) -> PrepareResults:
         """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails.
@@ -354,7 +358,10 @@ class NodeCalls:
                 async with asyncio.timeout(_ARRIVED_SECONDS):
                     await self._stopped.wait()
             work = partial(asyncio.to_thread, self._prepared.record_answered, uids)
-            await self._turns.run("record of answers", uids, work)
+            try:
+                await self._turns.run("record of answers", uids, work)
+            except (ClaimError, OSError) as error:
+                log.warning("%d claims are answered without recording that: %s", len(uids), error)
 
     async def _fetched(self, refs: Sequence[ClaimRef], seconds: float) -> list[ResourceClaim]:
         fetching = [asyncio.ensure_future(fetch_claim(self._api, ref)) for ref in refs]
