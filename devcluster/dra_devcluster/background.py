@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel the tasks, and return when all have ended, whatever they raise meanwhile."""
+    """Cancel the tasks, and return when all have ended. Their errors are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -47,10 +47,7 @@ async def _end_tasks() -> None:
     """
     await _turns()
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others)
+    await cancelled(*others)
     await _turns()
 
 

@@ -274,7 +274,7 @@ async def test_a_workload_whose_claim_is_not_at_hand_says_so_and_is_not_rejected
 async def test_promises_that_were_read_stay_so_when_an_older_workload_of_another_namespace_is_promised_a_place(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A namespace gets half of what the others leave: one that came first would have less after the other one."""
+    """A namespace gets half of the room that others leave: the first one would lose room to the next."""
     monkeypatch.setattr(reading, "READ_BYTES", 40_000)
     world.limits = BulkLimits(whole=0)
     world.api.change(

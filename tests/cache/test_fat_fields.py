@@ -96,7 +96,7 @@ KINDS: Mapping[str, type[Object]] = {
     "PodGroup": PodGroup,
 }
 _ELSEWHERE_LIMITED = re.compile(
-    r"\.status"  # written by controllers and kubelets, which keep what the API server says about lengths
+    r"\.status"  # written by controllers and kubelets, within the lengths of the API
     r"|PodGroup\.spec\.schedulingConstraints\.topology\[\]$"  # one
     r"|PodGroup\.spec\.(schedulingPolicy\.basic|disruptionMode\.\w+)\{\}"  # without fields
 )
@@ -123,7 +123,7 @@ def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(kind: type
 
 
 def test_nearly_all_fields_are_tried() -> None:
-    """Also those of lists in lists: a change of how types are looked into must not leave them out."""
+    """Also fields of lists in lists: a change in the walk over types must not leave them out."""
     assert len(FAT_OBJECTS) > 150
     assert "Pod.spec.containers[].ports[]" in FAT_OBJECTS
     assert "Workload.spec.podSets[].template.spec.tolerations[]" in FAT_OBJECTS

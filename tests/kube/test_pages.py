@@ -38,8 +38,8 @@ class Shelf:
     """Objects of these sizes in bytes, served in pages as an API server does.
 
     ``pages``: how many objects each page had; ``seconds``: how long one takes for each object; ``expires``: after how
-    many pages the version of a list is forgotten; ``behind``: so many pages that follow are refused, since the watch
-    cache has not come so far.
+    many pages the version of a list is forgotten; ``behind``: number of pages refused after the first one, since the
+    watch cache lags.
     """
 
     sizes: list[int]

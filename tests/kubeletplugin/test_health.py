@@ -136,7 +136,7 @@ async def test_a_driver_that_reports_without_a_pause_holds_up_nobody(api: Plugin
 
 
 async def test_a_kubelet_that_reads_nothing_holds_up_nobody(kubelet: FakeKubelet, driver: Reporting) -> None:
-    """Its stream is full; what it would hear is made when it reads, from the latest report."""
+    """Its stream is full. When it reads again, it hears the latest report."""
     stalled, other = kubelet.health(), kubelet.health()
     driver.reports.put_nowait([GOOD])
     await heard(stalled)

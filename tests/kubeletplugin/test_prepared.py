@@ -457,7 +457,7 @@ async def test_no_changed_byte_of_a_record_frees_its_device(node: NodeWorld) -> 
 
 
 async def test_no_changed_byte_of_a_record_keeps_its_claim_from_being_unprepared(node: NodeWorld) -> None:
-    """One made of it a record of a newer version, which is kept for that."""
+    """One made it look like a record of a newer version. Such a record is kept."""
     await prepared(node, allocated("a", "p/gpu-0"))
     path = node.root / "claims" / "uid-of-a.json"
     for at, bit in itertools.product(range(path.read_bytes().index(b"checksum")), range(8)):

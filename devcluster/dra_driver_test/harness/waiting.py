@@ -1,6 +1,6 @@
 """How long the bench waits for a driver, in seconds, and waiting: with a finding when nothing comes.
 
-The defaults are those of a kubelet, where it has one.
+The defaults are a kubelet's, where it has one.
 """
 
 from __future__ import annotations

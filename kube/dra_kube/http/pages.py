@@ -20,9 +20,9 @@ A list that takes longer than the API server keeps its version (five minutes) go
 instead: the rest as of now (https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks).
 The resourceVersion remains that of the first page, so that a watch from there brings all that the pages have missed.
 
-An API server whose watch cache is behind reads the first page from etcd, and refuses those that follow until the cache
-has come so far (504, ``ResourceVersionTooLarge``). A list that began anew would be ahead of the cache again, for as
-long as others write much. So the same page is asked for again.
+While the watch cache of an API server lags, it reads the first page from etcd and refuses the next pages until the
+cache has caught up (504, ``ResourceVersionTooLarge``). A new list would be ahead of the cache again, as long as others
+write much. So the client asks for the same page again.
 """
 
 from __future__ import annotations

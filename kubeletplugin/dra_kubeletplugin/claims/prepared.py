@@ -32,7 +32,7 @@ Each step leaves a state from which the same call, made again by another process
   whose record cannot be read may have any device, so it loses its CDI files as well. A claim is new until a kubelet has
   the answer: if that call was given up, and the devices have changed since, its next call begins anew. The record says
   ``unanswered`` until shortly after, since a process may be killed before. The next process does not know whether the
-  claim has containers: it gets nothing that others had, and nobody gets what it had.
+  claim has containers: it gets no part that others had, and others get no part that it had.
 """
 
 from __future__ import annotations

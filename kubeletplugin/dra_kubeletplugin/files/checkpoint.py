@@ -305,7 +305,7 @@ class ClaimRecords:
         return before.remainder if before and before.remainder else Remainder(boot_id())
 
     def _rest(self, uid: str) -> Remainder | None:
-        """Return what the second file of a claim says, or None if that is missing or damaged."""
+        """Return the remainder in the second file of a claim, or None if that file is missing or damaged."""
         return decoded_rest(uid, _content(self._held_path(uid)))
 
     def _is_of_earlier_boot(self, path: Path) -> bool:
@@ -381,7 +381,7 @@ def boot_time() -> float | None:
 def _read(path: Path) -> tuple[tuple[int, int, int], bytes]:
     """Return the version and the content of a file, cut off beyond the largest size.
 
-    Raises OSError, and CheckpointCorrupted for what is no file.
+    Raises OSError, and CheckpointCorrupted for anything but a regular file.
     """
     # Neither a link, which may lead anywhere, nor a pipe, which would block the plugin.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

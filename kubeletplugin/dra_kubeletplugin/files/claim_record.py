@@ -6,7 +6,7 @@
 - Every format has ``checksum``, and ``record`` with ``bootId`` and ``holds`` as they are here: who cannot read the rest
   knows at least which devices are not to be given to others.
 - The same two stand a second time, in ``<claim uid>.held``, with the parts of the host that the devices own or owned:
-  a damaged record frees no device. New fields of that file belong into ``rest``, which its checksum covers as a text.
+  a damaged record frees no device. New fields of that file belong into ``rest``: its checksum covers that text.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Remainder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
     @classmethod
     def of(cls, record: ClaimRecord) -> Remainder:
-        """Return what others have to know of a claim."""
+        """Return the part of a record that decides about other claims."""
         owned = {part: (device.pool, device.device) for device in record.exclusive() for part in device.owns}
         return cls(record.boot_id, record.holds, owned, tuple(sorted(record.had)), node=record.node)
 
@@ -171,7 +171,7 @@ def decoded(path: Path, content: bytes) -> ClaimRecord:
 
 
 def rest_of_newer(content: bytes | None) -> Remainder | None:
-    """Return what a record of a newer version holds, or None if that is damaged, or says no boot."""
+    """Return the remainder of a newer version's record, or None if that is damaged or names no boot."""
     try:
         file = msgspec.json.decode(content or b"", type=_File)
         rest = msgspec.json.decode(file.record, type=Remainder)
@@ -181,7 +181,7 @@ def rest_of_newer(content: bytes | None) -> Remainder | None:
 
 
 def decoded_rest(uid: str, content: bytes | None) -> Remainder | None:
-    """Return what the second file of a claim says, or None if that is missing, damaged or about another claim."""
+    """Return the remainder in a second file, or None if that is missing, damaged or about another claim."""
     try:
         held = msgspec.json.decode(content or b"", type=_HeldFile)
         rest = msgspec.json.decode(held.rest, type=Remainder)

@@ -202,9 +202,9 @@ class AdmissionController:
         """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._failed_checks: dict[str, float] = {}
         self._paused: dict[str, float] = {}
-        """By the name of a check: until when it is not active."""
+        """The time at which the pause of a check is over, by its name."""
         self._ended: dict[str, tuple[str, float, float]] = {}
-        """By the key of a Workload whose back-off was ended: its UID, when Kueue has left it behind, the next pause."""
+        """Workloads whose back-off was ended, by key: UID, time of the next look, and pause until the look after it."""
         self._names = CheckNames()
         self._follow_ups = set[asyncio.Task[None]]()
         self._follow_up_limit = asyncio.Semaphore(WRITES)

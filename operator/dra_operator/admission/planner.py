@@ -66,11 +66,11 @@ SEARCH_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.5
 """Seconds of decisions after which the Workloads that a round has not reached are left to the next one.
 
-Or as many as the promises took before, so that half of the work is for those that wait. One that comes meanwhile is
-decided on in the next round, and is to have its answer within 2 s.
+Or as many as the promises took before, so that candidates get half of the work. The next round decides on a Workload
+that comes meanwhile, within 2 s.
 """
 ROUND_SECONDS: Final = 5.0
-"""The same at most, and seconds that a namespace gets for its promises that have lost their place."""
+"""At most the same, and seconds that a namespace gets to plan its lost promises anew."""
 NAMESPACE_SECONDS: Final = 0.25
 """Seconds after which the Workloads of a namespace let other namespaces go first."""
 WRITE_SECONDS: Final = 0.01
@@ -520,7 +520,7 @@ class Planner:
     def _on(self, pods: Sequence[Pod], nodes: Mapping[str, Sequence[str]]) -> list[Placed] | None:
         """Place each pod on a node that one of its set had before, or none.
 
-        Some of these pods have started since, on any of the nodes. Those that have devices go where these are.
+        Some of these pods have started since, on any of the nodes. Pods with devices go to the nodes of these.
         """
         left = {name: list(known) for name, known in nodes.items()}
         mark, found = self._placing.mark, list[Placed]()

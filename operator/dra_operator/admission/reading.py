@@ -1,8 +1,8 @@
 """Workloads, templates and claims that are set aside (``cache.store``): they are read when it is their Workload's turn.
 
 Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
-until its pods run. What a promise had in the last round it has in this one, whatever others have been promised since:
-without it, its place would be given away.
+until its pods run. A promise keeps its room of the last round beside newer promises: otherwise its place would be given
+away.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AsideReader:
                             self.templates[key] = content
                 for key in claims_named(whole):
                     claim = self._cluster.claims.get(key)
-                    # An allocated claim has its devices: what it asked for does not matter any more.
+                    # An allocated claim has its devices: its requests do not matter any more.
                     is_open = claim is not None and claim.status.allocation is None
                     if claim is not None and is_open and is_set_aside(claim) and key not in self.claims:
                         asked = await read(RESOURCE_CLAIMS, ResourceClaim, claim)

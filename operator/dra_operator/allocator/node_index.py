@@ -159,7 +159,7 @@ class Counted(NamedTuple):
 def find_faulty_claims(program: ClaimProgram, counts_of: CountsOf, compiles: Callable[[str], bool]) -> ErrorNodes:
     """Return the nodes on which a fault of the claims would show; the counts are up to date."""
     anywhere = program.fault is not None or program.may_fail_anywhere
-    # The devices that each claim asks for on every node, those of requests for all devices left out.
+    # The devices that each claim asks for on every node, without requests for all devices.
     least = [0] * len(program.claims)
     for stage in program.stages:
         least[stage.claim] += min([0 if other.everything else other.count for other in stage.alternatives])

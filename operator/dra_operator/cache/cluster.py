@@ -140,7 +140,7 @@ class Cluster(ClusterState):
         """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
         store, absorb = self._rooms[type(obj)]
         key, meta = obj.key, obj.metadata
-        # First: one that is no news has no say in what there is room for.
+        # First: a version that is no news must take no room.
         if store.knows(key, meta.uid, meta.resource_version):
             return NOTHING
         # Made small before it is kept: tenants may write thousands of objects of a megabyte, and most of that is never

@@ -237,7 +237,7 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
     # The resources of both versions: the class may have begun or ceased to serve one.
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
-    # Of some pods not all resources are kept.
+    # The cache lacks resources of these pods.
     keys += [pod.key for pod in _existing(cluster, cluster.pods_aside) if asks_for_more(pod)]
     return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 

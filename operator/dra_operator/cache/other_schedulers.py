@@ -120,11 +120,11 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
 
 
 def _users(cluster: ClusterState, claim: ResourceClaim) -> Iterable[str]:
-    """Return the keys of the pods that use the claim, as far as the cache says which these are."""
+    """Return the keys of the known pods that use the claim."""
     users = cluster.pods_by_claim.keys(claim.key)
     if not cluster.pods_aside or not claim.status.reserved_for:
         return users
-    # Of a pod that is set aside not all claims are kept, but whose they are is written in the claims.
+    # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
     namespace = claim.metadata.namespace
     reserved = ((f"{namespace}/{it.name}", it.uid) for it in claim.status.reserved_for)
     known = ((key, cluster.pods.get(key, uid)) for key, uid in reserved)

@@ -6,6 +6,6 @@
 ``interfaces``  which network interfaces a claim may have, and which a pod has
 ``scan``        from the file and the host to the devices that are there now
 ``driver``      prepares claims: what containers get
-``hotplug``     looks once a second; what is published and prepared again after a change
+``hotplug``     looks once a second, and publishes and prepares again after a change
 ==============  =====================================================================
 """

@@ -7,7 +7,7 @@ fewer: the interfaces with the best default route, their ports, and loopback.
 
 A network card may be divided into virtual functions (SR-IOV), each with an interface of its own. These are offered,
 also if the node's network needs the card's own interface. That one is not: with it a pod could set addresses, VLANs and
-links of the functions that other pods have. Nor is the node's end of a function, its representor in a software switch.
+links of other pods' functions. Nor is the node's end of a function, its representor in a software switch.
 
 While a pod has an interface, the node's sysfs lacks it. A claim holds it then, so it is not gone, unless its hardware
 was pulled. When the pod's namespace ends, the kernel moves hardware back to the node, down and with the name that it

@@ -1,4 +1,4 @@
-"""``kubectl dra lint``: what is wrong with manifests before they are applied, for people and for CI.
+"""``kubectl dra lint``: faults of manifests before they are applied, for people and for CI.
 
 The checks here are of mistakes that the API server admits: drivers, entries and rules that lead nowhere. The driver of
 a class or rule should publish devices, and the configuration of a claim should be for a driver that its class allows. A

@@ -8,7 +8,7 @@ other pod away, and its host ports and volumes do not count.
 
 A pod that waits for a node may name thousands of claims and resources that do not exist, and each name takes a kilobyte
 with all that is filed by it. Of such a pod that is set aside the first ones are kept, and a mark. It is read when
-claims may have to be made for it. A pod with a node has at most the resources that its node has, which are few.
+claims may have to be made for it. A pod with a node has at most the few resources of its node.
 
 A claim first loses the labels, annotations and owners that the operator does not look at, and the device status of
 drivers; labels and annotations go from ``BULKY_BYTES`` on, since a namespace may hold a hundred thousand claims. If the
@@ -77,11 +77,11 @@ _MORE: Final = "dra.kopf.dev/more"
 _FEW_CLAIMS: Final = 2
 _BASIC: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _FEW_RESOURCES: Final = 2
-"""Beside the basic ones."""
+"""Resources beside the basic ones."""
 _FEW_BYTES: Final = SMALL_BYTES // 2
-"""Of names of claims, or of resources. Of a pod with more of them ``_FEW_CLAIMS`` or ``_FEW_RESOURCES`` are kept."""
+"""Bytes of the names of claims, or of resources. A pod with more keeps ``_FEW_CLAIMS`` or ``_FEW_RESOURCES``."""
 _MOST_RESOURCES: Final = 32
-"""Of a pod with a node, beside the basic ones."""
+"""Resources of a pod with a node, beside the basic ones."""
 _LONGEST_WORDS: Final = 500
 """Length to which a message is cut."""
 NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
@@ -313,7 +313,7 @@ def _room(pod: Pod) -> dict[str, Quantity]:
 
 
 def _cut(room: dict[str, Quantity], most: int) -> dict[str, Quantity]:
-    """Return the room with so many resources beside those that every node has."""
+    """Return the room with the basic resources and ``most`` others."""
     others = set(islice((name for name in room if name not in _BASIC), most))
     return {name: amount for name, amount in room.items() if name in _BASIC or name in others}
 
