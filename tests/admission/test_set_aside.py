@@ -114,7 +114,7 @@ async def test_large_workloads_run_one_after_another_though_there_is_room_for_fe
                 done.add(name)
         await world.until(
             "little is held",
-            lambda: all(is_workload_set_aside(it) for it in world.cluster.store_of(Workload) if it.has("Finished")),
+            lambda: all(it.has("Finished") and is_workload_set_aside(it) for it in world.cluster.store_of(Workload)),
         )
         assert sum(len(encode(it)) for it in world.cluster.store_of(Workload)) < 20 * 1_500
     assert world.kueue.decided["Rejected"] == 0
