@@ -299,7 +299,7 @@ async def test_a_driver_that_hangs_does_not_keep_the_process_from_its_end(
     """The record of an answer waits for the next work on the claim, as it would for that on any with ``serialize``."""
     monkeypatch.setattr(calls, "_GRACE_SECONDS", 0.05)
     await kubelet.prepare([ref("a")])
-    node.driver.unprepare = lambda _claim: asyncio.sleep(3600)  # type: ignore[method-assign]
+    monkeypatch.setattr(node.driver, "unprepare", lambda _claim: asyncio.sleep(3600))
     hangs = asyncio.create_task(kubelet.unprepare([ref("a")]))
     await asyncio.sleep(0)
     await asyncio.wait_for(kubelet.stop(), 10)
