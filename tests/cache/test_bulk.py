@@ -14,6 +14,7 @@ from dra_api.references import classes_of
 from dra_api.resource import DeviceClass, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
+from dra_api.validation.formats import label_key
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
@@ -22,6 +23,7 @@ from dra_operator.scheduling.state import (
     asks_for_more,
     has_lost_selector,
     is_set_aside,
+    is_too_large,
     is_workload_set_aside,
     pod_requests,
 )
@@ -268,6 +270,21 @@ def test_little_is_held_of_a_pod_on_a_node_that_asks_for_more_resources_than_a_n
     made.apply(many_resources("placed", nodeName="n"))
     (kept,) = made.pods
     assert len(pod_requests(kept)) == 34
+
+
+def test_no_tenant_can_make_a_pod_that_looks_like_one_that_is_set_aside() -> None:
+    """It would be read at each event, or have every driver count as shared."""
+    for size in (2_000, 100_000):
+        (aside,) = _held_of(many_claims("pod", affinity=pod("pod", size).spec.affinity))
+        assert is_set_aside(aside) or is_too_large(aside)
+        for key in aside.spec.node_selector or {}:
+            assert list(label_key(key)), "the API server admits the key"
+
+
+def _held_of(obj: Pod) -> list[Pod]:
+    made = cluster(BulkLimits(short=1_000, whole=0))
+    made.apply(obj)
+    return list(made.pods)
 
 
 def test_a_pod_with_a_node_keeps_its_claims_by_which_it_is_evicted() -> None:

@@ -67,12 +67,13 @@ SMALL_BYTES: Final = 2 << 10
 MOST_CLAIMS: Final = 256
 _MOST_CLASSES: Final = 4
 """Of a claim that is set aside. One with more may be of any driver."""
-_NO_NODE: Final = "dra.kopf.dev/too-large"
-"""The pod is left with the selector of a label that no node has."""
-_SET_ASIDE: Final = "dra.kopf.dev/set-aside"
+_NO_NODE: Final = "dra.kopf.dev/too large"
+"""The pod is left with the selector of a label that no node has. The API server admits no blank in the key of a label,
+so no tenant can make a pod that looks like one of which little is kept."""
+_SET_ASIDE: Final = "dra.kopf.dev/set aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _ASIDE: Final = {_SET_ASIDE: "true"}
-_MORE: Final = "dra.kopf.dev/more"
+_MORE: Final = "dra.kopf.dev/asks for more"
 """As ``_SET_ASIDE``: the pod asks for more claims or resources than are kept."""
 _FEW_CLAIMS: Final = 2
 _BASIC: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
