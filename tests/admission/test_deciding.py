@@ -99,14 +99,24 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
     assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
 
 
-async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(world: AdmissionWorld) -> None:
-    world.kueue.forgets_devices = True
-    world.api.add(WORKLOADS, workload("first", 3))
+@asynccontextmanager
+async def waiting_for_its_pods(world: AdmissionWorld, *jobs: Obj) -> AsyncIterator[None]:
+    """The jobs run, and Kueue evicts the job ``first`` for 30 s, as if its pods had not been ready in time."""
+    for job in jobs:
+        world.api.add(WORKLOADS, job)
     world.at(0.0)
     world.start()
     async with world.running():
-        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        await world.until(
+            "all run", lambda: all(len(world.pods(it["metadata"]["name"])) == len(pods_of(it)) for it in jobs)
+        )
         world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+        yield
+
+
+async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(world: AdmissionWorld) -> None:
+    world.kueue.forgets_devices = True
+    async with waiting_for_its_pods(world, workload("first", 3)):
         world.at(24.0)
         await world.rests(0.3)
         assert not is_true(world.workload("first"), "QuotaReserved")
@@ -119,12 +129,7 @@ async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(w
 
 async def test_a_lone_job_that_kueue_overlooks_is_tried_once_its_check_has_paused(world: AdmissionWorld) -> None:
     world.kueue.overlooks = True
-    world.api.add(WORKLOADS, workload("first", 3))
-    world.at(0.0)
-    world.start()
-    async with world.running():
-        await world.until("first runs", lambda: len(world.pods("first")) == 3)
-        world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+    async with waiting_for_its_pods(world, workload("first", 3)):
         world.at(26.0)
         world.admission._look_again()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
@@ -145,13 +150,8 @@ async def test_a_lone_job_that_kueue_overlooks_is_tried_once_its_check_has_pause
 async def test_no_check_pauses_while_another_job_of_the_queue_has_quota(world: AdmissionWorld) -> None:
     """Its end has Kueue try the others; until then the job may rightly wait for quota."""
     world.kueue.overlooks = True
-    world.api.add(WORKLOADS, workload("first", 1))
-    world.api.add(WORKLOADS, workload("second", 1, created="2026-01-01T00:00:01Z"))
-    world.at(0.0)
-    world.start()
-    async with world.running():
-        await world.until("both run", lambda: len(world.pods("first")) == len(world.pods("second")) == 1)
-        world.kueue.evict(world.api, "ns/first", "PodsReadyTimeout", wait=30)
+    second = workload("second", 1, created="2026-01-01T00:00:01Z")
+    async with waiting_for_its_pods(world, workload("first", 1), second):
         world.at(26.0)
         world.admission._look_again()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
