@@ -60,6 +60,7 @@ from .workloads import (
     backoff_seconds,
     decision_patch,
     evicted_at,
+    is_in_queue,
     promised_at,
     rank,
     rank_of_promise,
@@ -754,9 +755,7 @@ class AdmissionController:
         store, late = self._cluster.store_of(Workload), list[Workload]()
         for key, (uid, due, pause) in list(self._ended.items()):
             workload = store.get(key, uid)
-            requeue = workload.status.requeue_state if workload is not None else None
-            is_stopped = workload is None or workload.spec.active is False or workload.has("Finished")
-            if workload is None or is_stopped or workload.has_quota or (requeue and requeue.requeue_at):
+            if workload is None or not is_in_queue(workload):
                 del self._ended[key]
                 continue
             if due > self._clock():

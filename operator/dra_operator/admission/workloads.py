@@ -224,6 +224,13 @@ def evicted_at(workload: Workload) -> str:
     return (evicted.last_transition_time or "") if evicted is not None else ""
 
 
+def is_in_queue(workload: Workload) -> bool:
+    """Return whether Kueue should try the Workload: it has no quota, no wait, and has not ended."""
+    requeue = workload.status.requeue_state
+    has_ended = workload.spec.active is False or workload.has("Finished")
+    return not (has_ended or workload.has_quota or (requeue is not None and requeue.requeue_at))
+
+
 def wait_left(workload: Workload, names: Collection[str], now: datetime) -> float | None:
     """Return the seconds until the operator ends the wait of the Workload, or None if there is none that it may end."""
     requeue = workload.status.requeue_state
