@@ -12,9 +12,10 @@ At most ``MOST_PAGES`` pages of a client are in memory, whichever kinds it lists
 until its reader decodes it, so nothing of a page exists twice but the item that is being decoded.
 
 Rows of a table are short, however large the objects are. So they are asked for without a limit: before Kubernetes 1.34
-the server reads the objects of a page from etcd, and takes a whole list from memory. Only if that is too large or late
-they come in pages, which adapt in the same way. One more page of them may be in memory, so that who waits for rows does
-not wait for the pages of a long list of objects.
+the server reads the objects of a page from etcd, and takes a whole list from memory. All rows have the time of a whole
+request: a server whose cache lags waits three seconds for it, once for a list or once for each page. Only if that is
+too large or late they come in pages, which adapt in the same way. One more page of them may be in memory, so that who
+waits for rows does not wait for the pages of a long list of objects.
 
 A list that takes longer than the API server keeps its version (five minutes) goes on with what the server offers
 instead: the rest as of now (https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks).
@@ -235,7 +236,7 @@ class Pages:
             query=query if asked == ALL_OBJECTS else {**query, "limit": str(asked)},
             headers={"Accept": form.accept} if form.accept else {},
             largest=largest_page(asked),
-            seconds=None if asked == 1 else LATE_SECONDS,
+            seconds=None if asked in (1, ALL_OBJECTS) else LATE_SECONDS,
         )
         try:
             found = form.read(content)
