@@ -3,8 +3,8 @@
 ``python -m zoo.neighbour KUBECONFIG NAMESPACE CONTROL`` runs until its input ends; in the first namespace is a template
 ``one``. Then it prints JSON: two lists of the seconds that pods waited, from the first that was heard of each until the
 news of its node. Those of the first list the operator placed. Those of the second were placed at once by this process,
-with the writes that it takes: so long the API server alone lets a pod wait. What has no node a minute after the end
-never got one.
+with the writes that it takes and the news of them: so long the API server alone lets a pod wait. What has no node a
+minute after the end never got one.
 """
 
 from __future__ import annotations
@@ -95,11 +95,30 @@ class Neighbour:
 
 
 class Control(Neighbour):
-    """Places its pods itself, with a claim for each that asks for no device there is."""
+    """Places its pods itself, with a claim for each that asks for no device there is.
+
+    It goes by what the watch of claims brings, as schedulers do: an API server that is busy with large claims answers
+    a write at once, and tells of it late.
+    """
 
     def __init__(self, api: Api, namespace: str) -> None:
         super().__init__(api, namespace)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[str, asyncio.Event] = {}
+        """By resourceVersion of a claim: whether the watch has brought it."""
+
+    async def hear(self) -> None:
+        """Take in the news of claims."""
+        while True:
+            with suppress(Unreachable, Gone):
+                claims, revision = await self._api.list(RESOURCE_CLAIMS, self._namespace)
+                for claim in claims:
+                    self._event(claim).set()
+                async for event in self._api.watch(RESOURCE_CLAIMS, self._namespace, resource_version=revision):
+                    self._event(event.object).set()
+
+    def _event(self, claim: Object) -> asyncio.Event:
+        return self._told.setdefault(claim["metadata"]["resourceVersion"], asyncio.Event())
 
     def _pod(self, name: str) -> Object:
         body = {"schedulerName": CONTROL, "containers": [{"name": "main", "image": "none"}]}
@@ -111,13 +130,15 @@ class Control(Neighbour):
         task.add_done_callback(self._tasks.discard)
 
     async def _place(self, name: str) -> None:
-        """Make a claim, record it, allocate and reserve, bind: four writes after each other."""
+        """Make a claim, record it, allocate and reserve, bind: four writes in turn, and the news of two."""
         api, namespace = self._api, self._namespace
         meta: Object = {"name": name, "namespace": namespace}
-        await api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": spec(request("req", kind="nothing"))})
+        claim = await api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": spec(request("req", kind="nothing"))})
+        await self._event(claim).wait()
         said = {"conditions": [{"type": "Recorded", "status": "True"}]}
         await api.patch(PODS, name, {"status": said}, namespace, subresource="status")
-        await api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"allocated": "yes"}}}, namespace)
+        claim = await api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"allocated": "yes"}}}, namespace)
+        await self._event(claim).wait()
         node = {"apiVersion": "v1", "kind": "Node", "name": "node-0"}
         binding: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": node}
         await api.create_subresource(PODS, name, "binding", binding, namespace)
@@ -128,7 +149,7 @@ async def main(kubeconfig: Path, namespace: str, control: str) -> None:
     """Come and go until the input ends."""
     async with Api(connection(kubeconfig), timeout=150.0) as api:
         both = (Neighbour(api, namespace), Control(api, control))
-        going = [asyncio.create_task(it.go()) for it in both]
+        going = [asyncio.create_task(it) for it in (*(one.go() for one in both), both[1].hear())]
         coming = [asyncio.create_task(it.come()) for it in both]
         print(READY.decode(), end="", flush=True)
         await asyncio.to_thread(sys.stdin.read)
