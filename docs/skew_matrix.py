@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dra_api.releases.release import AUTO, BUILT, Release
+from dra_api.releases import AUTO, BUILT, Release
 from dra_devcluster.cluster import DevCluster
 from dra_devcluster.demo import claim_spec, device_class, pod
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from dra_api.console import needing
-from dra_api.releases.release import BUILT, NEWEST
+from dra_api.releases import BUILT, NEWEST
 from dra_api.version import VERSION
 
 MAX_NODES = 1000

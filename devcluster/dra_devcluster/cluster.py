@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import yaml
-from dra_api.releases.gates import Component, FeatureGates
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Component, FeatureGates, Release
 from dra_kube import Api, Connection, connection
 
 from dra_devcluster.apiserver.identity import NAME

@@ -15,8 +15,7 @@ from typing import Final
 
 from dra_api.command_line import shell
 from dra_api.meta import RESOURCE_SLICES
-from dra_api.releases.gates import GateError
-from dra_api.releases.release import BUILT
+from dra_api.releases import BUILT, GateError
 
 from dra_devcluster.agent import AgentSettings, KubeletDefect
 from dra_devcluster.apiserver import ServerError

@@ -21,7 +21,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from dra_api.releases.release import BUILT
+from dra_api.releases import BUILT
 
 from dra_driver_test.check import Check, Result, Verdict, chosen, run_beside
 from dra_driver_test.checks import all_checks

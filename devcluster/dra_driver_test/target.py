@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import Api, KubeError, connection
 

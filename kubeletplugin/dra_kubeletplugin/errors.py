@@ -40,8 +40,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from dra_api.releases.gates import TABLE
-from dra_api.releases.release import Release
+from dra_api.releases import TABLE, Release
 from dra_kube import Forbidden, NotFound, Unauthorized
 
 _RIGHTS = (

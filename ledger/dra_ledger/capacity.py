@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dra_api.quantity import NANO, Quantity
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
 
 from .features import Features

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from dra_api.cache import Cache
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import Device, DeviceAttribute
 from dra_cel import (
     DerivedAttribute,

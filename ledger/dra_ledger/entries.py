@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dra_api.core import Node
 from dra_api.meta import Part
 from dra_api.quantity import Quantity
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import Device, DeviceAttribute, DeviceTaint
 from dra_api.selectors import declares_optional_node_operations
 from msgspec import field

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from dra_api.releases.gates import GATE_OF, FeatureGates
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import GATE_OF, NEWEST, FeatureGates, Release
 from msgspec import Struct
 
 _DEFAULTS: Final = FeatureGates.of({})

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceTaintRule, ResourceSlice
 
 from dra_ledger.basics import DeviceId, Journal, Memo, PoolId, are_short, each

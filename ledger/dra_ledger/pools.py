@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Node
 from dra_api.quantity import Quantity
-from dra_api.releases.gates import POOL_RULES, PoolRules
+from dra_api.releases import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
 
 from .basics import DeviceId, Expressions, Memo, PoolId, are_short

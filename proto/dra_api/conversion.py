@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 if TYPE_CHECKING:
     from dra_api.meta import Resource  # loads dataclasses, which a program that asks the ledger once need not

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dra_api.core import PodResourceClaim, PodResourceClaimStatus
 from dra_api.meta import Condition, LabelSelector, Object, Part
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 GROUP: Final = "scheduling.k8s.io"
 

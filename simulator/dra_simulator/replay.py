@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from dra_api.codec import to_dict
 from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.releases.release import BUILT, NEWEST
+from dra_api.releases import BUILT, NEWEST
 from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceSlice
 from dra_api.values import format_time
 from dra_operator.allocator import AllocationError, Features, Semantics

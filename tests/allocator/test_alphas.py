@@ -12,7 +12,7 @@ import pytest
 from allocator_lab import Answer, claim, device, held, lab, pool, request
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceAttribute, ResourceSlice
 from dra_ledger.cel_language import CelSelectors
 from dra_ledger.columns import DerivedColumn

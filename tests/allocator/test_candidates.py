@@ -10,7 +10,7 @@ from allocator_lab import Json, Lab, claim, device, device_class, first_availabl
 from allocator_problems import REFERENCE_MISTAKES, LocalMaker, ask_oracle, laboratory, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Outcome, Semantics, Usage
 from hypothesis import HealthCheck, given, settings

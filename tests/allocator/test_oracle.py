@@ -26,7 +26,7 @@ from allocator_problems import (
 from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_operator.allocator import (
     Allocated,

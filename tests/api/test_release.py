@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_api.releases.release import BUILT, NEWEST, Release, chosen, release_of
+from dra_api.releases import BUILT, NEWEST, Release, chosen, release_of
 
 TREATED = "it is treated as"
 

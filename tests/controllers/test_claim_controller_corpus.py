@@ -9,7 +9,7 @@ import pytest
 from controllers_world import World
 from corpus import each_case
 from dra_api.codec import convert
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_kube import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict, Resource
 from dra_operator.allocator import Features

@@ -13,7 +13,7 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_kube import (
     DEVICE_TAINT_RULES,
     EVENTS,

@@ -10,7 +10,7 @@ import pytest
 from controllers_world import World
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.releases.release import NEWEST
+from dra_api.releases import NEWEST
 from dra_kube import (
     EVENTS,
     NODES,

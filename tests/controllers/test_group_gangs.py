@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from controllers_world import World
 from dra_api.codec import convert
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.scheduling import PodGroup
 from dra_kube import NODES, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Unreachable
 from dra_operator.allocator import Features

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from controllers_world import World
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
 from dra_operator.allocator import Features
 from fake_api import Call

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from controllers_world import World
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_kube import (
     DEVICE_TAINT_RULES,
     POD_GROUPS,

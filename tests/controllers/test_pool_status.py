@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from controllers_world import World, idle
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_POOL_STATUS_REQUESTS, RESOURCE_SLICES
 from dra_operator.allocator import Features
 from dra_operator.cache import Key

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert, to_dict
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, PoolStatus, ResourcePoolStatusRequest, ResourceSlice
 from dra_operator.allocator import Features, Usage
 from dra_operator.controllers.pools import incomplete_pools, pool_answer

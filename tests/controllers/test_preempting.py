@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 from controllers_world import HOST, World
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.values import format_time
 from dra_kube import (
     DEVICE_CLASSES,

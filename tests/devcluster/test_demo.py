@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from command import left_in, run
-from dra_api.releases.release import NEWEST
+from dra_api.releases import NEWEST
 from rounds import LONG
 
 BIN = Path(sys.executable).parent

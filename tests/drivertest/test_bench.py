@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bad_driver import BadLauncher
 from bad_driver_node import PARTITIONS
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_driver_test.cli import main
 from dra_driver_test.command import as_junit
 from dra_driver_test.errors import NotJudged

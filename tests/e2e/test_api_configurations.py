@@ -13,7 +13,7 @@ from pathlib import Path
 
 import envtest
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import FINALIZER
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import RESOURCE_CLAIMS, Api, Invalid, Object, connection

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command import operator_process
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     DEVICE_CLASSES,

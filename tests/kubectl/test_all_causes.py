@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from scheduling_causes import DRIVER, asks, claim, device_class, node, pod, slice_
 from told import Json, told
 

@@ -19,7 +19,7 @@ from command import ROOT, kubectl_for
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.leases import SETTINGS, Lease
-from dra_api.releases.release import BUILT, NEWEST
+from dra_api.releases import BUILT, NEWEST
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, User

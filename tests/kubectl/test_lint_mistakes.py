@@ -14,7 +14,7 @@ import yaml
 from dra_api import conversion
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_devcluster.apiserver.registry import exists_in
 from dra_operator.cli import main as operator

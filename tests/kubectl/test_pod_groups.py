@@ -9,7 +9,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Event, Node, NodeSelector, Pod
 from dra_api.meta import Object
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
 from dra_operator.kubectl.claims import claims_of

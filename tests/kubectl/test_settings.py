@@ -9,7 +9,7 @@ import pytest
 from dra_api.codec import convert, encode
 from dra_api.core import Pod
 from dra_api.leases import MIX, SETTINGS, Lease, PublishedSettings
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceClass
 from dra_operator.app.run import published
 from dra_operator.app.settings.settings import OperatorSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load

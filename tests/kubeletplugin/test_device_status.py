@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from dra_api.meta import Condition
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import NetworkDeviceData, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import RESOURCE_CLAIMS, Api, Conflict, connection

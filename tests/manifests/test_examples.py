@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT, kubectl_for
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 
 EXAMPLES = ROOT / "manifests" / "examples"

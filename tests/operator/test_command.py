@@ -13,8 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from command import Command, running
-from dra_api.releases.gates import GateError
-from dra_api.releases.release import Release
+from dra_api.releases import GateError, Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.allocator import Features
 from dra_operator.gates import features_of

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pytest
 from dra_api.meta import Resource
-from dra_api.releases.gates import TABLE
-from dra_api.releases.release import Release
+from dra_api.releases import TABLE, Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.registry import API_SERVER
 from dra_devcluster.apiserver.structure import Structure

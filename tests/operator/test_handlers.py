@@ -11,7 +11,7 @@ from typing import Any
 
 import kopf
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_kube import (
     ADMISSION_CHECKS,
     CSI_DRIVERS,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from dra_api.meta import Object
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import FINALIZER
 from dra_kube import (
     DEVICE_TAINT_RULES,

@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_operator.app import operator, run
 from dra_operator.app.operator import Operator, times_of
 from dra_operator.app.settings.command_line import CommandLine, strangers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.scheduling.claims import Readiness, claim_readiness

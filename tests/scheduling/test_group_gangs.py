@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features
 from dra_operator.scheduling.rules.node_rules import group_obstacle

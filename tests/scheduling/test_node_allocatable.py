@@ -9,8 +9,7 @@ import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Pod
 from dra_api.quantity import Quantity
-from dra_api.releases.gates import GateError
-from dra_api.releases.release import Release
+from dra_api.releases import GateError, Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceRequestAllocationResult, ResourceSlice
 from dra_operator.allocator import Allocator, ClaimError, Features, Inventory
 from dra_operator.gates import features_of

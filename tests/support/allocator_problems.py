@@ -23,7 +23,7 @@ from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
-from dra_api.releases.release import BUILT, Release
+from dra_api.releases import BUILT, Release
 from dra_api.resource import AllocationResult, DeviceTaintRule
 from dra_operator.allocator import Allocated, Outcome, Semantics, search
 

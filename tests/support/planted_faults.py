@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bad_driver import BadLauncher
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_driver_test.kit import Bench, CommandLauncher, Launcher, Limits, Parameters, Place, open_bench
 

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from bare_client import PATCH, Answer, Client, client_of
 from dra_api.conversion import VERSIONS, convert
-from dra_api.releases.release import BUILT, NEWEST, Release
+from dra_api.releases import BUILT, NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
 from rounds import LONG
 

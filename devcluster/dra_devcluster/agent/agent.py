@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.values import format_micro_time
 from dra_cdi import CdiDirectory
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound

@@ -39,7 +39,7 @@ from dra_api.references import (
     is_reserved_for,
     without_group,
 )
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceAllocationResult, ResourceClaim
 from dra_api.selectors import OPTIONAL_NODE_OPERATIONS, has_skipped_operations
 from dra_api.validation.published import ALL, PREPARE, UNPREPARE

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from dra_api.releases.gates import GATE_OF, FeatureGates
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import GATE_OF, NEWEST, FeatureGates, Release
 
 
 class KubeletDefect(StrEnum):

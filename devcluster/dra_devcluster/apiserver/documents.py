@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Any
 
 import orjson
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 from dra_devcluster.apiserver.errors import Json, PathNotFound, no_such_resource
 from dra_devcluster.apiserver.structure import Resource, Structure, load_data

@@ -26,8 +26,7 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, FeatureGates, Release
 from dra_kube.door import MOST_CONNECTIONS, open_door
 from dra_kube.request_log import request_log
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.agent.plugins.plugin import HEALTH_SERVICES, describe
 
 from dra_driver_test.check import Level, check

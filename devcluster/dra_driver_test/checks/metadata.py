@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, NotJudged, Skipped

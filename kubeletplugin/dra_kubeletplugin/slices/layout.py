@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from dra_api.releases.gates import POOL_RULES, PoolRules
-from dra_api.releases.release import Release
+from dra_api.releases import POOL_RULES, PoolRules, Release
 from dra_api.resource import CounterSet, Device, DeviceTaint
 from dra_api.values import format_time
 from msgspec import structs

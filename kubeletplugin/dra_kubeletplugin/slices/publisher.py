@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from dra_api.releases.release import NEWEST, Release, release_of
+from dra_api.releases import NEWEST, Release, release_of
 from dra_api.values import format_time
 from dra_kube import EVENTS, Api, ApiError, Forbidden, KubeError, NotFound, Resource
 

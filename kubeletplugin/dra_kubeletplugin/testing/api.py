@@ -12,7 +12,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, cast
 
-from dra_api.releases.release import NEWEST
+from dra_api.releases import NEWEST
 from dra_kube import Api, Change, Conflict, Gone, NotFound, Resource
 from dra_kube import WatchEvent as Event
 
@@ -45,7 +45,7 @@ class PluginApi:
     @property
     def client(self) -> Api:
         """This, as what a plugin takes for its client."""
-        return cast(Api, self)
+        return cast("Api", self)
 
     # --- what tests do ---
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import (
     AllocationResult,
     Device,

@@ -23,8 +23,7 @@ from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
 from dra_api.quantity import Quantity
-from dra_api.releases.gates import POOL_RULES
-from dra_api.releases.release import Release
+from dra_api.releases import POOL_RULES, Release
 from dra_api.resource import (
     Device,
     DeviceAllocationConfiguration,

@@ -34,8 +34,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dra_api.core import Pod
-from dra_api.releases.gates import defaults_of, is_on_by_default
-from dra_api.releases.release import NEWEST, Release, release_of
+from dra_api.releases import NEWEST, Release, defaults_of, is_on_by_default, release_of
 from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
 
 from dra_operator.allocator import Features

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_api.meta import ObjectVersion
-from dra_api.releases.release import chosen
+from dra_api.releases import chosen
 from dra_kube import (
     DEVICE_TAINT_RULES,
     PODS,

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from dra_api.meta import Condition
 from dra_api.quantity import Quantity
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import (
     Device,
     PartitionTypeStatus,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from dra_api.releases.release import AUTO, BUILT
+from dra_api.releases import AUTO, BUILT
 
 STRATEGIES: Final = ("first-fit", "emptiest", "best-fit", "packing", "fgd", "frag")
 ORDERS: Final = ("reference", "best-fit", "least-loss", "aligned")

@@ -23,8 +23,7 @@ from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
 from dra_api.meta import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Object, ObjectMeta, Resource
 from dra_api.quota import ResourceQuota
-from dra_api.releases.gates import defaults_of
-from dra_api.releases.release import release_of
+from dra_api.releases import defaults_of, release_of
 from dra_api.resource import (
     AllocationResult,
     DeviceClass,

@@ -16,7 +16,7 @@ from dra_api.codec import encode
 from dra_api.core import Event, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, group_name, pod_is_done
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_api.selectors import Selector
 
 from dra_operator.kubectl.answer import ExitCode, Problem

@@ -20,7 +20,7 @@ from dra_api.codec import to_dict
 from dra_api.command_line import path_word, shell
 from dra_api.core import Node, Pod
 from dra_api.meta import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES, Object
-from dra_api.releases.release import NEWEST, Release, chosen
+from dra_api.releases import NEWEST, Release, chosen
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct

@@ -27,7 +27,7 @@ from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod
 from dra_api.meta import Object, ObjectMeta
 from dra_api.references import is_reserved_for, pod_is_done
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import (
     SCHEDULER_KEY,
     Device,

@@ -12,7 +12,7 @@ from collections.abc import Set
 from functools import partial
 from typing import Final, NamedTuple
 
-from dra_api.releases.gates import FeatureGates
+from dra_api.releases import FeatureGates
 from dra_api.resource import (
     MOST_CONSUMERS,
     MOST_RESULTS,

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Final
 
 from dra_api.quantity import NANO, Quantity
-from dra_api.releases.gates import POOL_RULES, FeatureGates
-from dra_api.releases.release import Release
+from dra_api.releases import POOL_RULES, FeatureGates, Release
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,

@@ -21,8 +21,7 @@ from dra_api.core import (
     PodSpec,
 )
 from dra_api.meta import Part
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import Release
+from dra_api.releases import FeatureGates, Release
 from dra_api.scheduling import (
     GangWorkload,
     PodGroup,

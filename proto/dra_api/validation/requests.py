@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import Release
+from dra_api.releases import FeatureGates, Release
 from dra_api.resource import (
     DeviceAllocationConfiguration,
     DeviceClaim,
@@ -239,7 +238,7 @@ REQUEST_FIELDS: Final = (
 )
 """Every gated field of a request, in the order in which an allocator refuses them.
 
-A new one is a row here, with its check above; its type in ``resource``; its gate in ``releases.gates`` and in the
+A new one is a row here, with its check above; its type in ``resource``; its gate in ``releases`` and in the
 ledger's ``features``; and its use by the allocator in ``claim_program`` and a ledger or filter.
 """
 # Made once: a validation of thousands of claims asks for them with each request.

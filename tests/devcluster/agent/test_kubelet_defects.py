@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.agent import AgentSettings, KubeletDefect
 from dra_devcluster.agent.claims import DraManager
 from dra_devcluster.agent.errors import ClaimError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import Release
+from dra_api.releases import FeatureGates, Release
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.settings import settings_for
 

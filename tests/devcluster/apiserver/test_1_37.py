@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bare_client import Client, Json, client_of
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 
 GROUP = "/apis/resource.k8s.io"

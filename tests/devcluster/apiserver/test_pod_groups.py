@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bare_client import Answer, Client, client_of, pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bare_client import PATCH, PODS, Client, Json, causes, client_of, pod
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 from rbac_cases import SERVERS, rbac_server
 

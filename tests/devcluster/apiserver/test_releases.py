@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bare_client import Json, client_of
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 
 GROUP = "/apis/resource.k8s.io"

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver.apply import (
     ApplyConflict,
     ApplyRefused,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from corpus import API_SCHEMA, needs_api_schema
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver.cells import CELLS, COMMON, ROWS
 from dra_devcluster.apiserver.registry import exists_in
 from dra_devcluster.apiserver.structure import Structure, load_data

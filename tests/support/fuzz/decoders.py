@@ -28,7 +28,7 @@ from dra_api.core import Pod
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
 from dra_api.quantity import parse_quantity
-from dra_api.releases.gates import FeatureGates
+from dra_api.releases import FeatureGates
 from dra_api.resource import (
     Device,
     DeviceClass,

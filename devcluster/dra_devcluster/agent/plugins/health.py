@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 
 from dra_devcluster.agent.errors import HealthNotServed, HealthStreamEnded
 from dra_devcluster.agent.files import write_whole

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation.published import PREPARE, UNPREPARE
 from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1

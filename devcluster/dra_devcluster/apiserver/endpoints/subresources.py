@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.selectors import Selector
 from dra_api.validation.formats import FieldError, not_supported, required
 from dra_api.validation.formats import invalid as invalid_field

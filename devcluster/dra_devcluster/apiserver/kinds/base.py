@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dra_api.codec import DecodeError, convert
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation.formats import FieldError
 
 from dra_devcluster.apiserver import metadata

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import FieldError
 

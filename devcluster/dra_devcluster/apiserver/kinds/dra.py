@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from dra_api import conversion, strategy, validation
 from dra_api.core import Namespace
 from dra_api.meta import Object
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import (
     AllocatedDeviceStatus,
     AllocationResult,

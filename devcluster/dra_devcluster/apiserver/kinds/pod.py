@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from dra_api import core
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 from dra_api.validation import formats as faults
 

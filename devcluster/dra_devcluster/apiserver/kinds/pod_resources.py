@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dra_api.quantity import Quantity, QuantityError, parse_quantity
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import FieldError
 

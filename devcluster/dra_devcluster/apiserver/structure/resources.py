@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 import re2  # type: ignore[import-untyped]  # ships no types; the real server's pattern language, linear in time
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_api.validation.formats import ErrorType, FieldError, duplicate, invalid, required, too_long
 
 from dra_devcluster.apiserver.structure.schema import Components, Json, Schema, compile_structural, component_of

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation.requests import REQUEST_FIELDS, Place
 
 Json = dict[str, Any]

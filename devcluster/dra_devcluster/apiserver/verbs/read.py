@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 import orjson
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.validation.formats import FieldError, forbidden, not_supported
 
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found

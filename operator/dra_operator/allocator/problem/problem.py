@@ -26,7 +26,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import MOST_RESULTS
 from dra_api.selectors import declares_optional_node_operations
 from dra_ledger.basics import each

@@ -13,7 +13,7 @@ from operator import getitem
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from dra_api.releases.release import AUTO, BUILT, chosen
+from dra_api.releases import AUTO, BUILT, chosen
 from msgspec import Meta, Struct, inspect
 
 from dra_operator.admission.workloads import AdmissionSettings

@@ -55,7 +55,7 @@ from dra_api.references import (
     is_reserved_for,
     pod_is_ending,
 )
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_api.resource import (
     EXTENDED_RESOURCE_ANNOTATION,
     FINALIZER,

@@ -30,7 +30,7 @@ from dra_api.references import (
     claim_name,
     is_owned_by_group,
 )
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.scheduling import PodGroup, placed_condition
 from dra_kube import KubeError, NotFound

@@ -47,7 +47,7 @@ from dra_api.references import (
     pod_as_consumer,
     volume_uses,
 )
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import ApiError, Conflict, Gone, KubeError, NotFound, TooManyRequests, Unauthorized
 from dra_kube.spans import span

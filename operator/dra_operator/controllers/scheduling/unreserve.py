@@ -20,7 +20,7 @@ from dra_api.references import (
     owning_pod,
     stands_for,
 )
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import KubeError, NotFound
 

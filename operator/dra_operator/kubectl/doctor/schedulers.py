@@ -18,7 +18,7 @@ from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
 from dra_api.meta import LEASES, RESOURCE_CLAIMS, Resource
 from dra_api.references import every_toleration, pod_is_done
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_api.resource import SCHEDULER_KEY, DeviceTaint, ResourceClaim
 from dra_api.values import parse_time
 from dra_kube import Api, Forbidden

@@ -19,7 +19,7 @@ from typing import Final
 
 from dra_api.core import Container, Node, Pod
 from dra_api.meta import ObjectMeta
-from dra_api.releases.gates import FeatureGates
+from dra_api.releases import FeatureGates
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     DeviceClass,

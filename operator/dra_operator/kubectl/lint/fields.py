@@ -12,7 +12,7 @@ from typing import Final
 
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.meta import Object
-from dra_api.releases.gates import FeatureGates
+from dra_api.releases import FeatureGates
 from dra_api.resource import (
     ADMIN_ACCESS_LABEL,
     DeviceClaim,

@@ -21,7 +21,7 @@ import msgspec
 from dra_api import conversion
 from dra_api.core import ContainerClaim, PodResourceClaim
 from dra_api.meta import Object
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
 
 from dra_operator.cache import ClaimTemplate

@@ -17,7 +17,7 @@ from itertools import count
 from dra_api.core import Node, Pod, PodStatus
 from dra_api.quota import ResourceQuota
 from dra_api.references import is_pod_group, is_reserved_for, stands_for
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceClaimTemplate
 from msgspec.structs import replace
 

@@ -34,7 +34,7 @@ from dra_api.references import (
     is_reserved_for,
     volume_uses,
 )
-from dra_api.releases.release import NEWEST, Release
+from dra_api.releases import NEWEST, Release
 from dra_api.resource import MOST_CONSUMERS, DeviceRequestAllocationResult, ResourceClaim
 from dra_api.selectors import declares_optional_node_operations, has_skipped_operations
 from dra_api.storage import SELECTED_NODE, PersistentVolumeClaim

@@ -26,7 +26,7 @@ from typing import Final
 from dra_api.core import NodeSelector, Pod, Toleration, Volume
 from dra_api.quota import may_be_devices
 from dra_api.references import group_name
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_api.scheduling import PodGroup
 from msgspec import structs
 

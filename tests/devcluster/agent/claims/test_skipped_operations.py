@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from dra_api.codec import convert
-from dra_api.releases.gates import FeatureGates
-from dra_api.releases.release import Release
+from dra_api.releases import FeatureGates, Release
 from dra_api.resource import DeviceAllocationResult
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims import PREPARE, UNPREPARE, DraManager, is_skipped

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.agent import AgentSettings, LocalRuntime
 from dra_kube import PODS
 from fake_plugin import CountingSocket, FakePlugin, MakePlugin

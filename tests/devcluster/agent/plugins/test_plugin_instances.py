@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from dra_api.releases.release import Release
+from dra_api.releases import Release
 from dra_devcluster.agent.errors import ClaimError, RegistrationError
 from dra_devcluster.agent.plugins.plugin import PluginInstances, choose_health_service, choose_service
 from dra_devcluster.agent.plugins.watcher import PluginSockets, Registered

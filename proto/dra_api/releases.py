@@ -1,34 +1,102 @@
-"""Feature gates: which optional features of Dynamic Resource Allocation are on, and what each release made of them.
+"""The releases of Kubernetes that are known here, and what each made of the feature gates of devices.
+
+Only the releases in ``BUILT`` can be chosen. ``TABLE`` has the gates of later ones too, but nothing else of them.
 
 ``TABLE`` has every gate that concerns devices, with its history and the gates that it needs: facts of Kubernetes, and
-the only place for them. A step holds from its release until the next step; what a gate was before 1.32 counts as of
-1.32. ``FeatureGates`` has the gates at which some part of this project looks, as attributes. docs/feature-gates.md
-shows all of them. Spec: api.md section 2.
+the only place for them. A step holds from its release until the next step. Steps before 1.32 count as steps of 1.32.
+``FeatureGates`` has the gates that some part of this project reads, as attributes. docs/feature-gates.md shows all of
+them. Spec: api.md section 2.
 
-A component looks at some gates only. It takes changes to those, as Kubernetes does: a gate must exist in the release
-that counts, a locked one keeps its value, and one that is on needs those on which it depends. Gates at which the
-component does not look have the release's default, and no part in that check.
+A component reads some gates only, and takes changes to those alone. It checks them as Kubernetes does: a gate must
+exist in the release, a locked gate keeps its value, and a gate that is on needs those on which it depends. All other
+gates have the release's default, and no part in that check.
 
 ``POOL_RULES`` has what each release asks of the slices of a pool, and what it allocates from them. Partitions draw from
 counters. Until 1.34 the counters of a device stand in its own slice: the API server refuses a device that draws from
-another slice's. From 1.35 on (Kubernetes 134189) counters have slices of their own: a slice with both is refused, and
-one that an older server has stored offers no devices until its driver writes it again. So a driver has to know which
-form its API server takes.
+another slice's. Since 1.35 (Kubernetes 134189) counters have slices of their own: a slice with both is refused, and
+one that an older server has stored offers no devices until its driver writes it again. So a driver has to know the
+form that its API server takes.
 
-Two rules about allocation have changed as well. From a pool that lacks slices nothing is allocated since 1.35, and
-the devices of its other slices before. A request for all devices succeeds without any device in 1.32, and fails since.
+Two rules about allocation have changed as well. Since 1.35 nothing is allocated from a pool that lacks slices; before,
+the devices of its other slices were. A request for all devices succeeds without any device in 1.32, and fails since.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
 
-from dra_api.releases.release import NEWEST, Release, min_compatibility_of, release_of
+
+class Release(IntEnum):
+    """A minor release. They compare by age."""
+
+    V1_32 = 32
+    V1_33 = 33
+    V1_34 = 34
+    V1_35 = 35
+    V1_36 = 36
+    V1_37 = 37
+
+    def __str__(self) -> str:
+        return f"1.{self.value}"
+
+
+NEWEST: Final = Release.V1_37
+"""The newest release whose behaviour is built, and the default where no server says which one counts."""
+BUILT: Final = {str(release): release for release in Release if release <= NEWEST}
+"""The releases that can be chosen, by their names."""
+AUTO: Final = "auto"
+"""What stands for the release of the API server."""
+
+
+def chosen(text: str) -> Release | None:
+    """The release of this name; None for ``auto``. Raises ValueError, also for a release that is not built."""
+    if text == AUTO:
+        return None
+    if text not in BUILT:
+        raise ValueError(f"{text!r} is not among {', '.join(BUILT)}")
+    return BUILT[text]
+
+
+def release_of(version: Mapping[str, object]) -> tuple[Release, str]:
+    """The release to go by beside the server that answers so at ``/version``, and what people should know about it.
+
+    That is the release which the server emulates, if it says so. A server that is newer or older than all releases
+    that are built gets the nearest one, with a sentence that says so.
+    """
+    major, minor = numbers_of(version)
+    nearest = min(max(minor, min(BUILT.values())), NEWEST) if major == 1 else NEWEST
+    release = Release(nearest)
+    if (major, minor) == (1, release):
+        return release, ""
+    if not major:
+        return release, f"the API server does not tell its version; it is treated as Kubernetes {release}"
+    end = "newest" if release == NEWEST else "oldest"
+    return release, f"the API server is Kubernetes {major}.{minor}; it is treated as {release}, the {end} known here"
+
+
+def numbers_of(version: Mapping[str, object]) -> tuple[int, int]:
+    """Major and minor version by an answer of ``/version``, whose minor may be ``36+``; zeros if it has none.
+
+    A newer server says which release it emulates: its own one unless it was told otherwise (K37-GATE-03).
+    """
+    return _pair(version, "emulationMajor", "emulationMinor") or _pair(version, "major", "minor") or (0, 0)
+
+
+def min_compatibility_of(version: Mapping[str, object]) -> tuple[int, int]:
+    """The oldest release whose components the server has to be compatible with; zeros if it does not say."""
+    return _pair(version, "minCompatibilityMajor", "minCompatibilityMinor") or (0, 0)
+
+
+def _pair(version: Mapping[str, object], *names: str) -> tuple[int, int] | None:
+    found = [re.match(r"\d{1,9}", str(version.get(name))) for name in names]
+    major, minor = (int(number.group()) if number else 0 for number in found)
+    return (major, minor) if all(found) else None
 
 
 class Stage(StrEnum):
