@@ -127,7 +127,7 @@ release: install  ## make the files of a release in build/release: wheel, manife
 ENGINE ?= docker
 
 image:  ## build the container image with ENGINE (docker, podman), as kopf-dra:VERSION
-	version=$$(sed -n 's/^VERSION = "\(.*\)"/\1/p' proto/dra_api/version.py); \
+	version=$$(sed -n 's/^VERSION = "\(.*\)"/\1/p' proto/dra_api/__init__.py); \
 	$(ENGINE) build --build-arg "VERSION=$$version" --build-arg "REVISION=$$(git rev-parse HEAD)" \
 	  --tag "ghcr.io/kopf-dra/kopf-dra:$$version" .
 

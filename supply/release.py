@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import yaml
 from archive import PLATFORMS, PYTHONS, ROOT, archive, fetched, tag_of
-from dra_api.version import VERSION
+from dra_api import VERSION
 
 HOME: Final = "https://github.com/kopf-dra/kopf-dra"
 MANIFESTS: Final = {
@@ -58,7 +58,7 @@ def main() -> None:
         if options.notes:
             print(text)
         elif options.check_tag != f"v{VERSION}":
-            sys.exit(f"the tag is {options.check_tag}, the version v{VERSION} (proto/dra_api/version.py)")
+            sys.exit(f"the tag is {options.check_tag}, the version v{VERSION} (proto/dra_api/__init__.py)")
         return
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)

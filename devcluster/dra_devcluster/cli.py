@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Callable
 
+from dra_api import VERSION
 from dra_api.console import needing
 from dra_api.releases import BUILT, NEWEST
-from dra_api.version import VERSION
 
 MAX_NODES = 1000
 MAX_DEVICES = 10_000

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dra_api import VERSION
 from dra_api.console import finish, needing
 from dra_api.releases import BUILT, NEWEST, Release
-from dra_api.version import VERSION
 
 from dra_driver_test.errors import CHECK_SECONDS
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dra_api import VERSION
 from dra_api.console import needing
-from dra_api.version import VERSION
 
 from .commands import CONTROLLER_FLAGS, FLAGS
 

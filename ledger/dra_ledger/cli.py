@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dra_api import VERSION
 from dra_api.console import finish, printable
 from dra_api.releases import BUILT, NEWEST
-from dra_api.version import VERSION
 
 _KINDS = "kubectl get nodes,resourceslices,deviceclasses,resourceclaims,pods -A -o json"
 

@@ -11,8 +11,8 @@ import importlib
 import sys
 from collections.abc import Collection, Sequence
 
+from dra_api import VERSION
 from dra_api.console import finish, needing
-from dra_api.version import VERSION
 
 RUN = "dra_operator.app.run"
 """Has ``main``, which takes the settings."""

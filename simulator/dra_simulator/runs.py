@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from xml.sax.saxutils import escape
 
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_operator.commands.object_files import BadInput
 
 NAMES: Final = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import alive, children, running
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_devcluster.processes import ForkServer, ProcessFailed
 from waiting import becomes
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.authorization import Attributes, Rule
 from dra_driver_test.cli import parser as kit_options

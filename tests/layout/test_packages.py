@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from dra_api.version import VERSION
+from dra_api import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import yaml
 from command import ROOT
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.lease import lease_name
 from dra_operator.app.settings.generated import schema

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT, Kubectl, kubectl_for
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_devcluster.apiserver import DevApiServer
 
 MANIFESTS = ROOT / "manifests"

@@ -15,7 +15,7 @@ import yaml
 from archive import ROOT, archive
 from archive_main import tag_here
 from command import kubectl_for
-from dra_api.version import VERSION
+from dra_api import VERSION
 from release import notes, plugin, rendered, tarball
 
 HERE = {"here.txt": b"for this Python"}

@@ -14,7 +14,7 @@ import sbom
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from dra_api.version import VERSION
+from dra_api import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements-image.lock"

@@ -15,8 +15,8 @@ from string import Template
 from typing import Final
 
 import msgspec
+from dra_api import VERSION
 from dra_api.command_line import path_word, shell
-from dra_api.version import VERSION
 from dra_kube import KubeError
 
 from dra_kubeletplugin import Driver, KubeletPlugin, PluginError, PluginSettings, Resources, SettingsError

@@ -29,7 +29,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
-from dra_api.version import VERSION
+from dra_api import VERSION
 from dra_kube import Resource
 from dra_kube.door import open_door
 from dra_kube.request_log import request_log

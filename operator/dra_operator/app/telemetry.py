@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
+from dra_api import VERSION
 from dra_api.console import printable
-from dra_api.version import VERSION
 from dra_kube import Resource
 from msgspec import json
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
+from dra_api import VERSION
 from dra_api.console import finish, needing
-from dra_api.version import VERSION
 
 from .commands import COMMANDS
 
