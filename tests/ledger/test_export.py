@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import dra_ledger.export
+import dra_ledger.cli
 import promql_parser
 import pytest
 from dra_ledger import Ledger
-from dra_ledger.cli import main
-from dra_ledger.export import prometheus
+from dra_ledger.cli import main, prometheus
 from ledger_worlds import World
 from prometheus_client.parser import text_string_to_metric_families
 from rounds import rounds
@@ -124,7 +123,7 @@ def test_counters_are_summed_up_too() -> None:
 
 
 def test_the_number_of_series_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dra_ledger.export, "MOST_NAMES", 3)
+    monkeypatch.setattr(dra_ledger.cli, "MOST_NAMES", 3)
     slices = [sliced({"name": "gpu-0"}, node=f"n{number}") for number in range(20)]
     claims = [
         {**claimed(f"c{number}", "gpu-0", *(f"p{pod}" for pod in range(30)), namespace=f"ns{number}")}
@@ -149,7 +148,7 @@ def test_names_that_a_driver_makes_up_do_not_add_series_without_end() -> None:
     many = {f"capacity-{number}": {"value": "1"} for number in range(30)}
     text = prometheus(Ledger.of(sliced({"name": "gpu-0", "capacity": many}), CLASS))
     assert len(series(text)["dra_class_capacity"]) == 30
-    family = dra_ledger.export._Family("f", "h", most=3)
+    family = dra_ledger.cli._Family("f", "h", most=3)
     for number in (1, 2, 3, 3, 4, 5):
         family.add({"name": str(number)}, number)
     assert (len(str(family).splitlines()), family.left_out) == (5, 2)

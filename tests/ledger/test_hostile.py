@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_ledger import Ledger
-from dra_ledger.export import prometheus
+from dra_ledger.cli import prometheus
 
 Json = dict[str, Any]
 DRIVER = "gpu.example.com"
