@@ -29,7 +29,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from . import demo  # imports half of the project
 
         return demo.run()
-    from .up import run
+    from .cluster import run
 
     return run(arguments)
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from command import alive, children, left_in, run, running
-from dra_devcluster.cluster import DevCluster
-from dra_devcluster.up import _progress
+from dra_devcluster.cluster import DevCluster, _progress
 from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_kube.access.connection import contexts
 from waiting import until

@@ -48,7 +48,7 @@ PROGRAMS = {
     "dra-kubelet-plugin": "dra_kubeletplugin.cli:main",
 }
 """Console scripts, and the function that each calls."""
-PRELOADED = ["command", "dra_operator.app.run", "dra_devcluster.up", "dra_kubeletplugin.cli"]
+PRELOADED = ["command", "dra_operator.app.run", "dra_devcluster.cluster", "dra_kubeletplugin.cli"]
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(PRELOADED)

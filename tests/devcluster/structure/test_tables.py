@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dra_api.values import format_time
 from dra_devcluster.apiserver.cells import human_duration
+from dra_devcluster.apiserver.endpoints.call import render_table, shows_labels, shows_spec
 from dra_devcluster.apiserver.structure import Structure
-from dra_devcluster.apiserver.tables import render_table, shows_labels, shows_spec
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 10, tzinfo=UTC)

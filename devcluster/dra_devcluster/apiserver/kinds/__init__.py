@@ -3,7 +3,6 @@
 from dra_devcluster.apiserver.registry import OF_WORKLOADS
 from dra_devcluster.apiserver.structure import Resource
 
-from .admission import PolicyBindingKind, PolicyKind
 from .base import Kind, Write
 from .core import (
     Budgets,
@@ -24,8 +23,8 @@ from .core import (
     Services,
     StorageClasses,
 )
-from .definitions import CustomKind, DefinitionKind
 from .dra import DraKind
+from .extensions import CustomKind, DefinitionKind, PolicyBindingKind, PolicyKind
 from .pod import PodKind
 from .rbac import BindingKind, RoleKind
 from .workloads import CronJobs, DaemonSets, Deployments, Jobs, ReplicaSets, StatefulSets
