@@ -12,7 +12,7 @@ from dra_api.meta import Object
 from dra_api.releases import Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import DisruptionMode, PodGroup
-from dra_operator.kubectl.claims import claims_of
+from dra_operator.kubectl.devices import claims_of
 from dra_operator.kubectl.doctor.answer import device_troubles
 from dra_operator.kubectl.doctor.claims import claim_troubles
 from dra_operator.kubectl.facts import devices_of

@@ -11,8 +11,7 @@ import yaml
 from dra_operator.commands.object_files import BadInput
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
-from dra_operator.kubectl.lint.manifest import read_manifests
-from dra_operator.kubectl.pod_templates import not_read, pod_templates
+from dra_operator.kubectl.lint.manifest import not_read, pod_templates, read_manifests
 
 JSON = dict[str, Any]
 ENTRIES: Final = [{"name": "g", "resourceClaimTemplateName": "absent"}]

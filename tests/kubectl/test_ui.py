@@ -19,7 +19,7 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.cli import main, parser
-from dra_operator.kubectl.ui.fleet import JSON
+from dra_operator.kubectl.ui.lines import JSON
 from dra_operator.kubectl.ui.server import FILES, PAGE, running
 from dra_operator.kubectl.ui.view import View
 from waiting import until

@@ -19,9 +19,8 @@ from dra_operator.kubectl.arguments import given_options
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.ui import fleet, lists, view
-from dra_operator.kubectl.ui.fleet import FACETS, NONE, NodeQuestion
-from dra_operator.kubectl.ui.lists import Commands, Wish
+from dra_operator.kubectl.ui import lines, view
+from dra_operator.kubectl.ui.lines import FACETS, NONE, Commands, NodeQuestion, Wish
 from dra_operator.kubectl.ui.server import PAGE
 from dra_operator.kubectl.ui.view import History, View
 
@@ -165,10 +164,10 @@ def test_a_device_whose_counters_others_have_drawn_is_counted_like_any_other() -
 
 
 def test_the_page_has_each_state_of_the_ledger_but_that_of_what_is_not_published() -> None:
-    assert {*fleet.STATES, "gone"} == set(LEDGER_STATES)
+    assert {*lines.STATES, "gone"} == set(LEDGER_STATES)
     script, styles = ((PAGE / name).read_text() for name in ("nodes.js", "app.css"))
-    assert f"const STATES = {json.dumps(fleet.STATES)};" in script
-    assert all(f'.tile[data-state="{state}"]' in styles for state in fleet.STATES)
+    assert f"const STATES = {json.dumps(lines.STATES)};" in script
+    assert all(f'.tile[data-state="{state}"]' in styles for state in lines.STATES)
 
 
 def test_claims_and_classes_are_lists_that_can_be_sorted_and_searched() -> None:
@@ -210,7 +209,7 @@ def test_waiting_pods_say_what_their_scheduler_said_until_causes_are_worked_out(
     shown = view_of(objects)
     before = shown.waiting(Wish("-age"), 0, 9)
     assert [(row["key"], row["age"], row["cause"]) for row in before["rows"]] == [
-        ("ml/w-2", "90m", lists.SAID_NOTHING),
+        ("ml/w-2", "90m", lines.SAID_NOTHING),
         ("ml/w-1", "5m", "0/3 nodes are available"),
     ]
     assert before["rows"][1]["command"] == "kubectl dra why -n ml -- pod w-1"
@@ -310,10 +309,10 @@ def worst(number: int) -> list[Json]:
 
 def test_every_answer_has_a_limit_whatever_tenants_and_drivers_write(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, most in {"PAGE_CELLS": 20, "OFFERED_VALUES": 10, "LINE_TILES": 8}.items():
-        monkeypatch.setattr(fleet, name, most)
+        monkeypatch.setattr(lines, name, most)
     for name, most in {"TREE_ENTRIES": 10, "PAGE_HOLDERS": 5, "MOST_NOTE_LINES": 5, "MOST_WHY_LINES": 10}.items():
         monkeypatch.setattr(view, name, most)
-    monkeypatch.setattr(lists, "OFFERED_REASONS", 5)
+    monkeypatch.setattr(lines, "OFFERED_REASONS", 5)
     few, many = (
         view_of(worst(number), malformed={f"Pod ml/{at}{LONG}": MARKUP * 99 for at in range(number)})
         for number in (24, 36)

@@ -225,9 +225,9 @@ def _claims_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .claims import answer
+    from .devices import claims_answer
 
-    return answer(seen, options)
+    return claims_answer(seen, options)
 
 
 def _pools_arguments(parser: argparse.ArgumentParser) -> None:

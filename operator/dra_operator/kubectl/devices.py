@@ -1,24 +1,26 @@
-"""Tables of published devices: ``kubectl dra devices``, ``who``, ``pools`` and ``top``.
+"""Tables of what there is: ``kubectl dra devices``, ``who``, ``pools``, ``top`` and ``claims``.
 
 ``devices`` has each device with its state and holders, ``who`` the holders of some, ``pools`` how much of each resource
-pool is published and free, ``top`` the devices in use by node, driver, class or namespace. Only ``top classes`` decides
-anything; the others load nothing of the scheduler.
+pool is published and free, ``top`` the devices in use by node, driver, class or namespace. ``claims`` has each claim
+with its state, its devices, the pods that use it, and its requests. Only ``top classes`` decides anything; the others
+load nothing of the scheduler.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Final
 
-from dra_api.core import Node
-from dra_api.resource import ResourceSlice
+from dra_api.core import Node, Pod
+from dra_api.references import claims_of_pod, pod_is_done
+from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import PoolEntry
-from dra_ledger.basics import PoolId
+from dra_ledger.basics import DeviceId, PoolId
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import (
@@ -29,6 +31,7 @@ from dra_operator.kubectl.facts import (
     every_device_of,
     labels_of_node,
     ledger_of,
+    pods_of,
     shelves,
 )
 from dra_operator.kubectl.observed import Observed, joined, no_node, notes_on, require, selecting
@@ -370,3 +373,110 @@ def bar(share: float) -> str:
 
 def _colour(fact: UsageFact) -> str:
     return "red" if fact.share >= 0.9 else "yellow" if fact.share >= 0.6 else "green"
+
+
+class ClaimFact(Fact, frozen=True):
+    """``state`` in kubectl's words: pending, allocated or allocated,reserved, after ``deleted,`` if it is."""
+
+    namespace: str
+    name: str
+    state: str
+    requests: tuple[str, ...]
+    """``2 gpu``: number of devices and class; alternatives with ``or``."""
+    devices: tuple[str, ...]
+    pods: tuple[str, ...]
+    """That it is reserved for or, of a claim without devices, that wait with it."""
+    node: str
+    """Of the pods; empty if they have none."""
+    owner: str
+    created: str
+    since: str
+    """When it got its devices."""
+
+
+def claims_of(seen: Observed) -> list[ClaimFact]:
+    """All claims, sorted by namespace and name."""
+    waiting: dict[str, list[str]] = {}
+    for pod in seen.every(Pod):
+        if not pod_is_done(pod):
+            for use in claims_of_pod(pod):
+                waiting.setdefault(f"{pod.metadata.namespace}/{use.name}", []).append(pod.metadata.name)
+    facts = (_claim_fact(seen, claim, waiting.get(claim.key, [])) for claim in seen.every(ResourceClaim))
+    return sorted(facts, key=lambda claim: (claim.namespace, claim.name))
+
+
+def _claim_fact(seen: Observed, claim: ResourceClaim, waiting: list[str]) -> ClaimFact:
+    meta, allocation = claim.metadata, claim.status.allocation
+    state = "pending" if allocation is None else "allocated,reserved" if claim.status.reserved_for else "allocated"
+    owner = meta.controller
+    pods = [user.name for user in pods_of(seen, claim)] if allocation is not None else sorted(waiting)
+    found = (seen.one(Pod, f"{meta.namespace}/{name}") for name in pods)
+    return ClaimFact(
+        namespace=meta.namespace,
+        name=meta.name,
+        state=f"deleted,{state}" if meta.deletion_timestamp is not None else state,
+        requests=tuple(_requests(claim)),
+        devices=tuple(str(DeviceId.of(given)) for given in claim.results),
+        pods=tuple(pods),
+        node=next((pod.spec.node_name for pod in found if pod is not None and pod.spec.node_name), ""),
+        owner=f"{owner.kind}/{owner.name}" if owner is not None else "",
+        created=meta.creation_timestamp or "",
+        since=(allocation.allocation_timestamp if allocation is not None else None) or "",
+    )
+
+
+def _requests(claim: ResourceClaim) -> Iterator[str]:
+    for request in claim.spec.devices.requests or ():
+        wanted = (request.exactly,) if request.exactly is not None else (request.first_available or ())
+        yield " or ".join(
+            f"{'all' if one.allocation_mode == 'All' else one.count or 1} {one.device_class_name}" for one in wanted
+        )
+
+
+_CLAIM_COLOURS: Final = {"allocated,reserved": "green", "pending": "yellow"}
+
+
+def claims_answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """The claims of a namespace, or of all."""
+    require(seen, "resourceclaims.resource.k8s.io")
+    matches = selecting(options.selector)
+    chosen = {claim.key for claim in seen.every(ResourceClaim) if matches(claim.metadata.labels)}
+    found = [
+        claim
+        for claim in claims_of(seen)
+        if f"{claim.namespace}/{claim.name}" in chosen
+        and (options.all_namespaces or claim.namespace == seen.namespace)
+        and (not options.pending or "pending" in claim.state)
+    ]
+    in_namespace = "" if options.all_namespaces else f" in namespace {seen.namespace}"
+    columns = _claim_columns(seen, with_namespace=options.all_namespaces)
+    table = Table(
+        columns,
+        found,
+        lambda it: f"resourceclaim.resource.k8s.io/{it.name}",
+        f"No claims found{in_namespace}",
+        kind="Claim",
+        labels=lambda it: _labels(seen, it),
+    )
+    return Answer(table, notes=notes_on(seen))
+
+
+def _labels(seen: Observed, fact: ClaimFact) -> Mapping[str, str] | None:
+    claim = seen.one(ResourceClaim, f"{fact.namespace}/{fact.name}")
+    return claim.metadata.labels if claim is not None else None
+
+
+def _claim_columns(seen: Observed, *, with_namespace: bool) -> list[Column[ClaimFact]]:
+    namespace: list[Column[ClaimFact]] = [Column("NAMESPACE", lambda it: it.namespace)] if with_namespace else []
+    return [
+        *namespace,
+        Column("NAME", lambda it: it.name),
+        Column("STATE", lambda it: it.state, colour=lambda it: _CLAIM_COLOURS.get(it.state, "")),
+        Column("REQUESTS", lambda it: joined(it.requests)),
+        Column("DEVICES", lambda it: joined(it.devices), keeps_end=True),
+        Column("PODS", lambda it: joined(it.pods)),
+        Column("AGE", lambda it: age(it.created, seen.taken) or "<unknown>"),
+        Column("NODE", lambda it: it.node or "<none>", wide=True),
+        Column("OWNER", lambda it: it.owner or "<none>", wide=True),
+        Column("ALLOCATED", lambda it: age(it.since, seen.taken) or "<none>", wide=True),
+    ]

@@ -24,8 +24,8 @@ from dra_operator.admission.planner import planned_sets
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.commands.simulated.cluster import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
+from dra_operator.kubectl.lint.manifest import PodTemplate, not_read, pod_templates
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require
-from dra_operator.kubectl.pod_templates import PodTemplate, not_read, pod_templates
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import (
     MOST_PLACED_PODS,

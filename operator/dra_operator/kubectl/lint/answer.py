@@ -39,20 +39,30 @@ from msgspec import structs
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.facts import value_text
-from dra_operator.kubectl.lint.fields import (
+from dra_operator.kubectl.lint.checks import (
     CLAIMS,
     CLASSES,
     TEMPLATES,
+    Supply,
     dead_references,
+    drivers_in,
     faulty_selectors,
     invalid_fields,
+    lacking_devices,
     meant,
+    unusable_pools,
 )
-from dra_operator.kubectl.lint.manifest import Finding, Manifest, Severity, Surroundings, claims_in, read_manifests
-from dra_operator.kubectl.lint.supply import Supply, drivers_in, lacking_devices, unusable_pools
+from dra_operator.kubectl.lint.manifest import (
+    Finding,
+    Manifest,
+    Severity,
+    Surroundings,
+    claims_in,
+    not_read,
+    read_manifests,
+)
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
-from dra_operator.kubectl.pod_templates import not_read
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request

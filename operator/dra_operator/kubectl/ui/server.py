@@ -34,8 +34,7 @@ from dra_operator.kubectl.arguments import given_options
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.ui.fleet import FACETS, JSON, ORDERS, STATES, NodeQuestion
-from dra_operator.kubectl.ui.lists import PAGE_LINES, Commands, Wish
+from dra_operator.kubectl.ui.lines import FACETS, JSON, ORDERS, PAGE_LINES, STATES, Commands, NodeQuestion, Wish
 from dra_operator.kubectl.ui.view import History, View
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -27,16 +27,19 @@ from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Pausing, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import Branch, Topology
-from dra_operator.kubectl.ui.fleet import JSON, Fleet, NodeQuestion, shortened
-from dra_operator.kubectl.ui.lists import (
+from dra_operator.kubectl.ui.lines import (
+    JSON,
     Commands,
+    Fleet,
     Lines,
+    NodeQuestion,
     Wish,
     claim_lines,
     class_lines,
     classes_asked,
     expressions_of,
     said_of,
+    shortened,
     waiting_lines,
 )
 from dra_operator.kubectl.why.answer import hidden, is_waiting, waiting_groups, why_within_limits
