@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -33,6 +31,7 @@ from dra_kubeletplugin.errors import ClaimError, Fatal, Recoverable, SettingsErr
 from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.files.folders import NewFolders, check_writable
 from dra_kubeletplugin.kubelet.health import HealthReports
 from dra_kubeletplugin.kubelet.server import (
     Interceptor,
@@ -49,30 +48,9 @@ from dra_kubeletplugin.slices import Owner, PoolCounters, Resources, SlicePublis
 log = logging.getLogger(__name__)
 
 _LATE_START_SECONDS = 10.0
-
-
-class NewFolders:
-    """Left with an error, removes those of the folders, and of their parents, that were missing and are empty."""
-
-    def __init__(self, *folders: Path) -> None:
-        chains = [folder for path in folders for folder in (path, *path.parents)]
-        self._missing = [folder for folder in dict.fromkeys(chains) if not os.path.exists(folder)]
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            for folder in sorted(self._missing, key=lambda path: len(path.parts), reverse=True):
-                with suppress(OSError):  # not there, or not empty: another instance uses it
-                    folder.rmdir()
-
-
-def check_writable(folder: Path) -> None:
-    """Raise OSError, which names the folder, if no file can be made in it. Its own has no name, or a hidden one."""
-    with tempfile.TemporaryFile(prefix=".", dir=folder):
-        pass
+_FILES_LOOK_SECONDS = 5.0
+_LONGEST_FILES_LOOK_SECONDS = 60.0
+"""Seconds from one look at the files of prepared claims to the next, while they cannot be written again."""
 
 
 class KubeletPlugin:
@@ -129,6 +107,7 @@ class KubeletPlugin:
         self._check(dra, registration)
         async with AsyncExitStack() as stack:
             stack.push(NewFolders(*self._folders()))
+            stack.callback(self._leave_records)
             stack.push_async_callback(self._turns.stop)
             stack.push_async_callback(self._calls.stop)
             stack.push_async_callback(registration.stop)
@@ -142,7 +121,7 @@ class KubeletPlugin:
             if settings.run_dra_service:
                 await self._load_records()
                 # when nothing can fail any more: it takes lock files, which stay
-                for work in (self._tidy(sweep=not is_new), self._health.follow()):
+                for work in (self._keep_files(sweep=not is_new), self._health.follow()):
                     stack.push_async_callback(_cancel, asyncio.create_task(work))
             self._stack = stack.pop_all()
         log.info("driver %s serves on %s", settings.driver_name, settings.plugin_path)
@@ -347,11 +326,27 @@ class KubeletPlugin:
         with suppress(ClaimError):  # each call says so
             await self._prepared.load()
 
-    async def _tidy(self, *, sweep: bool) -> None:
+    async def _keep_files(self, *, sweep: bool) -> None:
+        """Bring the files in line with the prepared claims, and write again what somebody else removes of them."""
         try:
             await self._turns.run("tidying prepared claims", (), partial(self._prepared.tidy, sweep=sweep))
         except Exception as error:
             log.error("cannot bring CDI files in line with the prepared claims: %s", error, exc_info=error)
+        pause = _FILES_LOOK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                is_well = await self._prepared.restore(partial(self._turns.run, "restoring files of a prepared claim"))
+            except (ClaimError, OSError) as error:
+                log.error("cannot restore the files of prepared claims: %s", error)
+                is_well = False
+            pause = _FILES_LOOK_SECONDS if is_well else min(2 * pause, _LONGEST_FILES_LOOK_SECONDS)
+
+    def _leave_records(self) -> None:
+        try:
+            self._records.close()
+        except ClaimError as error:
+            log.error("the next process will not know the prepared claims: %s", error)
 
     def _server(
         self, path: Path, instances: re.Pattern[str], register: Callable[[grpc.aio.Server], None]

@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_kubeletplugin import PreparedDevice, attribute
-from dra_kubeletplugin.files import cdi, checkpoint, claim_files
 from fake_host import open_files
-from node_world import NodeWorld, allocated, ref
+from node_world import Disk, NodeWorld, allocated, ref
 
 FAULTS = [(errno.EIO, False), (errno.ENOSPC, False), (errno.EDQUOT, True), (errno.EROFS, True)]
 """Errors, each with whether it lasts: a bad sector, a disk that is full for a moment, a quota, a disk set read-only."""
-_CHANGES = ("open", "replace", "unlink", "mkdir", "rmdir", "fchmod", "fsync")
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-
-
-class Disk:
-    """Fails the change number ``at`` below ``root``, and if it ``lasts`` those after it; ``seen`` counts them."""
-
-    def __init__(self, root: Path, at: int, number: int, *, lasts: bool) -> None:
-        self._root, self._at, self._number, self._lasts = str(root), at, number, lasts
-        self.seen = 0
-
-    def change(self, path: object) -> None:
-        """One is about to be made. Raises OSError."""
-        name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
-        if name.startswith(self._root) and "/hardware/" not in name:
-            self.seen += 1
-            if self.seen == self._at or (self._lasts and self.seen > self._at):
-                raise OSError(self._number, os.strerror(self._number), name)
-
-    @contextmanager
-    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Meanwhile."""
-        with monkeypatch.context() as patch:
-            for name in _CHANGES:
-                patch.setattr(os, name, self._checked(getattr(os, name)))
-            for module in (cdi, checkpoint, claim_files):
-                patch.setattr(module, "open", self._opened, raising=False)
-            yield
-
-    def _checked(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(path: Any, *more: Any, **named: Any) -> Any:
-            if real.__name__ != "open" or more[0] & _WRITING:
-                at = named.get("dir_fd")
-                self.change(path if at is None else f"{os.readlink(f'/proc/self/fd/{at}')}/{path}")
-            return real(path, *more, **named)
-
-        return checked
-
-    def _opened(self, descriptor: int, mode: str, **named: Any) -> Any:
-        """A file whose content finds no room."""
-        file = builtins.open(descriptor, mode, **named)  # noqa: SIM115  # its user closes it
-        if "w" in mode:
-            write = file.write
-
-            class Full:
-                def __enter__(self) -> Full:
-                    return self
-
-                def __exit__(self, *_: object) -> None:
-                    file.close()
-
-                def write(this, content: bytes) -> int:  # noqa: N805  # the disk is ``self``
-                    self.change(descriptor)
-                    return write(content)
-
-                def __getattr__(self, name: str) -> Any:
-                    return getattr(file, name)
-
-            return Full()
-        return file
 
 
 async def nothing(_node: NodeWorld) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dra_api.codec import encode
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
 from dra_kubeletplugin.claims.prepared import PreparedClaims
+from dra_kubeletplugin.files import cdi, checkpoint, claim_files
 from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice
@@ -99,17 +103,19 @@ class NodeWorld:
 
     def start(self) -> None:
         """A process without memory, in the place of the one before."""
+        for name in ("prepared", "records"):
+            self.__dict__.pop(name, None)  # with its descriptors
         self.driver = Hardware(self.hardware)
         self.records = ClaimRecords(self.root / "claims")
         self.records.create()
-        cdi = CdiFolder(self.root / "cdi", DRIVER)
-        cdi.create()
+        folder = CdiFolder(self.root / "cdi", DRIVER)
+        folder.create()
         metadata = MetadataFiles(self.root / "metadata", DRIVER, ("v1alpha1",) if self.with_metadata else ())
         self.prepared = PreparedClaims(
             self.driver,
             DRIVER,
             self.records,
-            ClaimFiles(cdi, metadata),
+            ClaimFiles(folder, metadata),
             offers=self._offers,
             deciding=self.deciding,
             counters=lambda pool: self.counters.get(pool),
@@ -138,3 +144,65 @@ class NodeWorld:
     def leftovers(self) -> list[Path]:
         """Every file below the folder."""
         return sorted(path for path in self.root.rglob("*") if path.is_file())
+
+
+_CHANGES = ("open", "replace", "unlink", "mkdir", "rmdir", "fchmod", "fsync")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Disk:
+    """Fails the change number ``at`` below ``root``, and if it ``lasts`` those after it; ``seen`` counts them."""
+
+    def __init__(self, root: Path, at: int, number: int, *, lasts: bool) -> None:
+        self._root, self._at, self._number, self._lasts = str(root), at, number, lasts
+        self.seen = 0
+
+    def change(self, path: object) -> None:
+        """One is about to be made. Raises OSError."""
+        name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
+        if name.startswith(self._root) and "/hardware/" not in name:
+            self.seen += 1
+            if self.seen == self._at or (self._lasts and self.seen > self._at):
+                raise OSError(self._number, os.strerror(self._number), name)
+
+    @contextmanager
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Meanwhile."""
+        with monkeypatch.context() as patch:
+            for name in _CHANGES:
+                patch.setattr(os, name, self._checked(getattr(os, name)))
+            for module in (cdi, checkpoint, claim_files):
+                patch.setattr(module, "open", self._opened, raising=False)
+            yield
+
+    def _checked(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(path: Any, *more: Any, **named: Any) -> Any:
+            if real.__name__ != "open" or more[0] & _WRITING:
+                at = named.get("dir_fd")
+                self.change(path if at is None else f"{os.readlink(f'/proc/self/fd/{at}')}/{path}")
+            return real(path, *more, **named)
+
+        return checked
+
+    def _opened(self, descriptor: int, mode: str, **named: Any) -> Any:
+        """A file whose content finds no room."""
+        file = builtins.open(descriptor, mode, **named)  # noqa: SIM115  # its user closes it
+        if "w" in mode:
+            write = file.write
+
+            class Full:
+                def __enter__(self) -> Full:
+                    return self
+
+                def __exit__(self, *_: object) -> None:
+                    file.close()
+
+                def write(this, content: bytes) -> int:  # noqa: N805  # the disk is ``self``
+                    self.change(descriptor)
+                    return write(content)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(file, name)
+
+            return Full()
+        return file

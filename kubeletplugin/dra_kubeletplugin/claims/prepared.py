@@ -81,7 +81,7 @@ from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part,
 log = logging.getLogger(__name__)
 
 _CHANGED_CLAIMS = 8
-"""Claims for which the driver is asked at the same time whether they have changed."""
+"""Claims that are looked at beside each other, whether they or their files have changed."""
 _RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
 Result = TypeVar("Result")
@@ -374,6 +374,38 @@ class PreparedClaims:
                     self._files.withdraw(record.uid)
             except (PluginError, CdiError) as error:
                 log.error("claim %s: %s", record.ref, error)
+
+    async def restore(self, in_turn: InTurn | None = None) -> bool:
+        """Write again what somebody else has removed of prepared claims, alone or with its folder.
+
+        Running containers need their CDI files when they start again, and no kubelet asks for those then. False if a
+        file could not be written: it is logged, and missed by the next call. Raises ClaimError without the records.
+        """
+        await asyncio.to_thread(self._records.restore)
+        if not (lost := await asyncio.to_thread(self._files.lost)):
+            return True
+        log.warning("files of %d claims were removed: those of prepared claims are written again", len(lost))
+        run = in_turn or _at_once
+        few = asyncio.Semaphore(_CHANGED_CLAIMS)
+
+        async def restored(uid: str) -> bool:
+            async with few:  # a claim at which the driver works keeps no other one from its files
+                return await run([uid], partial(asyncio.to_thread, self._restore_files, uid))
+
+        return all(await asyncio.gather(*map(restored, sorted(lost))))
+
+    def _restore_files(self, uid: str) -> bool:
+        try:
+            record = self._records.read(uid)
+            self._files.forget(uid)
+            if record and _is_prepared(record):
+                self._files.write(record)
+        except CheckpointCorrupted:
+            self._files.forget(uid)  # nobody knows what they were
+        except (PluginError, CdiError) as error:
+            log.error("claim with the uid %s: %s", uid, error)
+            return False
+        return True
 
     async def _prepare(self, claim: ResourceClaim) -> Prepared:
         begun = await self._begin(claim)

@@ -20,9 +20,12 @@ from typing import Final
 import msgspec
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, check_kind, encode
 
+from .folders import KeptFiles
+
 CDI_DIR = Path("/var/run/cdi")
 
 _FILE_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_ENDS = (".json", ".tmp")
 _ABANDONED_SECONDS: Final = 60.0
 """A hidden file of this age, in seconds, was left by a process that ended while it wrote."""
 
@@ -42,13 +45,14 @@ class CdiFolder:
         self.folder = folder
         self._driver = driver
         self._kind = f"{driver}/{class_name}"
+        self.kept = KeptFiles()
         check_kind(self._kind)
 
     def create(self) -> None:
         """Make the folder if it is missing, and remove what a process that was killed left half written."""
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            for path in self._paths((f".{self._driver}=", ".tmp")):
+            for path in self._paths(f".{self._driver}="):
                 if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                     path.unlink()
         except FileNotFoundError:
@@ -68,6 +72,7 @@ class CdiFolder:
             content = encode(CdiSpec.of(self._kind, [CdiDevice(name, edits)]))
         except (CdiError, UnicodeEncodeError) as error:
             raise CdiError(f"CDI file {path.name}: {error}") from error
+        self.kept.add(claim_uid, path)
         try:
             if not _says(path, content):
                 try:
@@ -81,7 +86,8 @@ class CdiFolder:
 
     def remove(self, claim_uid: str) -> bool:
         """Remove all files of a claim, half written ones as well; False if there were none."""
-        found = self._paths((self._prefix(claim_uid), ".json"), (f".{self._driver}={claim_uid}-", ".tmp"))
+        found = self._paths(self._prefix(claim_uid), f".{self._driver}={claim_uid}-")
+        self.kept.forget(claim_uid)
         for path in found:
             self._unlink(path)
         return bool(found)
@@ -93,21 +99,20 @@ class CdiFolder:
         """
         kept = tuple(self._prefix(uid) for uid in keep)
         hidden = f".{self._driver}="
-        for path in self._paths((f"{self._driver}-", ".json"), (hidden, ".tmp")):
+        for path in self._paths(f"{self._driver}-", hidden):
             if path.name.startswith(hidden) or (not path.name.startswith(kept) and self._is_ours(path)):
                 self._unlink(path)
 
-    def _paths(self, *forms: tuple[str, str]) -> list[Path]:
-        """Return the files whose names begin and end in one of these forms; none if the folder is missing."""
+    def _paths(self, *begins: str) -> list[Path]:
+        """Return the files whose names begin so, hidden and whole ones; none if the folder is missing."""
         try:
             names = os.listdir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise CdiError(f"cannot read the CDI folder {self.folder}: {error}") from error
-        # The folder may have the files of 1,000 claims: it is read once, and most names fail the first comparison.
-        found = {name for begin, end in forms for name in names if name.startswith(begin) and name.endswith(end)}
-        return [self.folder / name for name in sorted(found)]
+        # The folder may have the files of 1,000 claims: most names fail the first comparison.
+        return [self.folder / name for name in sorted(names) if name.startswith(begins) and name.endswith(_ENDS)]
 
     def _is_ours(self, path: Path) -> bool:
         """Whether the kind is this driver's; the name may be that of a driver whose name begins like this one's."""

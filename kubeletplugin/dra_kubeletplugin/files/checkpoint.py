@@ -10,6 +10,8 @@ text is that of ``claim_record.py``.
   no longer an answer.
 - A record that finds no room on the disk can be kept in memory instead, as long as its file does not change. Only this
   process knows it then.
+- A folder that somebody removes, or replaces by another one, takes no claim with it: what this process knows is written
+  into the new one. A single record that somebody removes is forgotten, as when another instance unprepares its claim.
 - A record of a newer version is left to that, and frees no device.
 - Nor does a damaged record: what it holds stands a second time, in ``<claim uid>.held``. That file is written before
   the record that needs it, and only read when the record cannot be. Where neither can be read, the claim may hold any
@@ -25,9 +27,9 @@ import errno
 import logging
 import os
 import re
-import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,6 +49,7 @@ from .claim_record import (
     encoded_rest,
     rest_of_newer,
 )
+from .folders import HeldFolder
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +76,29 @@ class ClaimRecords:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._home = HeldFolder(folder)
+        self._restoring = threading.RLock()  # no claim is removed while it is written into another folder
         self._known: dict[str, _Known] = {}
         self._unwritten: dict[str, _Known] = {}  # by uid, with the version of the file that it takes the place of
         self._changed: set[str] = set()  # uids of claims that this process has written or removed since ``found_anew``
         self._left: tuple[int, int] | None = None  # the folder's version, if only this process has changed it since
 
     def create(self) -> bool:
-        """Make the folder; False if it was there. Raises OSError."""
-        missing = not self.folder.exists()
+        """Make the folder if it is missing; return whether it has no record. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return missing
+        self._home.hold()
+        return not self.uids()
+
+    def close(self) -> None:
+        """Leave all that this process knows to the next one, and let go of the folder. Raises ClaimError.
+
+        Who removes the folder of the sockets with that of the records ends the process: it notices the sockets first.
+        """
+        try:
+            if self._home.is_held:
+                self.restore()
+        finally:
+            self._home.release()
 
     def read(self, uid: str) -> ClaimRecord | None:
         """Return the record of a claim, or None if there is none, or a damaged one of an earlier boot."""
@@ -94,7 +110,7 @@ class ClaimRecords:
                 return unwritten.record
             return decoded(path, content)
         except FileNotFoundError:
-            return self.read(uid) if self._made_again() else None
+            return self.read(uid) if self.restore() else None
         except CheckpointNewer:
             raise
         except CheckpointCorrupted:
@@ -113,53 +129,74 @@ class ClaimRecords:
         """
         path = self.path(record.uid)
         try:
-            self._made_again()
-            with self._changing(record.uid):
-                self._write_held(record)
-                self._known[path.name] = _Known(self._replace(path, encoded(record), durable=durable), record)
-                self._unwritten.pop(record.uid, None)
-                if durable:
-                    self._sync_folder()
+            self.restore()
+            self._write(path, record, durable=durable)
         except UnicodeEncodeError as error:
             raise ClaimError(f"a text that the driver returned for claim {record.ref} is no UTF-8: {error}") from error
         except OSError as error:
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
 
-    def _made_again(self) -> bool:
-        """Make the folder again if somebody has removed it, with all records that this process knows.
+    def _write(self, path: Path, record: ClaimRecord, *, durable: bool) -> None:
+        with self._changing(record.uid):
+            self._write_held(record.uid, Remainder.of(record))
+            self._known[path.name] = _Known(self._replace(path, encoded(record), durable=durable), record)
+            self._unwritten.pop(record.uid, None)
+            if durable:
+                self._sync_folder()
 
-        Pods still have the devices: without records they would be given to others. False if the folder was there.
-        Raises ClaimError.
+    def restore(self) -> bool:
+        """Write what this process knows into the folder, if somebody has removed or replaced that.
+
+        Pods still have the devices: without records they would be given to others. A record that is there already is
+        that of another instance, or of a backup, and stays. False if the folder is the one that it was. Raises
+        ClaimError; the next call tries again.
         """
-        if self.folder.is_dir():
+        if self._home.is_in_place():
             return False
-        known = dict(self._known)
-        records = [item.record for item in known.values() if item.record]
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for record in records:
-                self.write(record, durable=False)
-        except (OSError, ClaimError) as error:
-            self._known = known
-            shutil.rmtree(self.folder, ignore_errors=True)  # with some of the records the others would be forgotten
-            raise ClaimError(f"cannot make the folder of records {self.folder} again: {error}") from error
-        log.error(
-            "the folder %s was removed; it is made again with the records of %d claims", self.folder, len(records)
+        with self._restoring:
+            if self._home.is_in_place():  # another thread was quicker
+                return False
+            known = {**self._known, **{f"{uid}.json": item for uid, item in self._unwritten.items()}}
+            try:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                home = HeldFolder(self.folder)
+                home.hold()  # first: what is replaced again while it is written is noticed
+                written = [name for name, item in known.items() if self._put_back(self.folder / name, item)]
+            except OSError as error:
+                raise ClaimError(f"cannot write the records into the folder {self.folder} again: {error}") from error
+            before, self._home = self._home, home
+            before.release()
+        log.warning(
+            "the folder %s was removed or replaced: the records of %d claims are written again",
+            self.folder,
+            len(written),
         )
         return True
+
+    def _put_back(self, path: Path, item: _Known) -> bool:
+        """Write what is known of a claim, unless it has a file. False if nothing was written. Raises OSError."""
+        if os.path.lexists(path):
+            return False
+        if item.record:
+            self._write(path, item.record, durable=False)
+        elif item.remainder:  # a record that could not be read: its second file has all that is known
+            with self._changing(path.stem):
+                self._write_held(path.stem, item.remainder)
+                self._known[path.name] = item._replace(version=self._replace(path, b"", durable=False))
+        return bool(item.record or item.remainder)
 
     def complete(self, record: ClaimRecord) -> None:
         """Write the second file of a record that lacks it: it was lost, or a former version wrote the record."""
         try:
-            self._write_held(record)
+            self._write_held(record.uid, Remainder.of(record))
         except OSError as error:
             raise ClaimError(f"cannot write {self._held_path(record.uid)}: {error}") from error
 
-    def _write_held(self, record: ClaimRecord) -> None:
-        held = encoded_rest(record)
-        if _content(self._held_path(record.uid)) != held:
+    def _write_held(self, uid: str, rest: Remainder) -> None:
+        held = encoded_rest(uid, rest)
+        if _content(self._held_path(uid)) != held:
             # Not flushed: after a power failure the boot is another one, and this says nothing of that.
-            self._replace(self._held_path(record.uid), held, durable=False)
+            self._replace(self._held_path(uid), held, durable=False)
 
     def _replace(self, path: Path, content: bytes, *, durable: bool) -> tuple[int, int, int]:
         """Replace a file in one step, and return its version. Raises OSError, and leaves no trace then."""
@@ -191,7 +228,7 @@ class ClaimRecords:
         """Forget a claim for good; an unknown one is fine."""
         path = self.path(uid)
         try:
-            with self._changing(uid):
+            with self._restoring, self._changing(uid):
                 for file in (path, self._held_path(uid)):  # the second alone says nothing
                     if os.path.lexists(file):  # a disk that is read-only refuses to remove what is not there
                         _remove(file)
@@ -242,7 +279,7 @@ class ClaimRecords:
     def _found(
         self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None
     ) -> dict[str, ClaimRecord | Remainder]:
-        self._made_again()
+        self.restore()
         known = {name: self._looked_at(name, version, on_corrupted) for name, version in self._versions()}
         self._known = known
         return {

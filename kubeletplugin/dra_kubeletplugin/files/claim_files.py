@@ -37,6 +37,7 @@ from dra_kubeletplugin.driver import Prepared, PreparedDevice
 from dra_kubeletplugin.errors import ClaimError, MetadataError
 from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.claim_record import ClaimRecord
+from dra_kubeletplugin.files.folders import KeptFiles
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ class MetadataFiles:
     def __init__(self, folder: Path, driver: str, versions: tuple[str, ...]) -> None:
         self._folder = folder
         self._driver = driver
+        self.kept = KeptFiles()
         self.versions = versions
 
     def write(self, record: ClaimRecord) -> dict[int, ContainerEdits]:
@@ -218,6 +220,7 @@ class MetadataFiles:
         for request, indices in _by_request(record).items():
             path = self._folder / record.uid / request / "metadata.json"
             was_there = path.exists()
+            self.kept.add(record.uid, path)
             try:
                 _rewrite(path, encode_metadata(self._content(record, request, indices), self.versions))
             except OSError as error:
@@ -235,6 +238,7 @@ class MetadataFiles:
 
     def remove(self, uid: str) -> None:
         """Remove the files of a claim; none is fine."""
+        self.kept.forget(uid)
         try:
             shutil.rmtree(self._folder / uid)
         except FileNotFoundError:
@@ -351,6 +355,15 @@ class ClaimFiles:
         """Remove all files of a claim. Raises CdiError or ClaimError."""
         self._cdi.remove(uid)
         self.metadata.remove(uid)
+
+    def lost(self) -> set[str]:
+        """Return the claims of which somebody else has removed a file that this process has written."""
+        return self._cdi.kept.lost() | self.metadata.kept.lost()
+
+    def forget(self, uid: str) -> None:
+        """Miss no file of a claim any more: another instance has removed them."""
+        self._cdi.kept.forget(uid)
+        self.metadata.kept.forget(uid)
 
     def sweep(self, *, keep: Collection[str]) -> None:
         """Remove the files of claims other than these. Raises CdiError or ClaimError."""

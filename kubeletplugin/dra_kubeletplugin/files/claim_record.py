@@ -144,10 +144,10 @@ def encoded(record: ClaimRecord) -> bytes:
     )
 
 
-def encoded_rest(record: ClaimRecord) -> bytes:
-    """Return the text of the second file of a record."""
-    rest = msgspec.Raw(msgspec.json.encode(Remainder.of(record)))
-    return msgspec.json.encode(_HeldFile(record.uid, rest, _HeldFile(record.uid, rest).sum))
+def encoded_rest(uid: str, rest: Remainder) -> bytes:
+    """Return the text of the second file of a claim."""
+    text = msgspec.Raw(msgspec.json.encode(rest))
+    return msgspec.json.encode(_HeldFile(uid, text, _HeldFile(uid, text).sum))
 
 
 def decoded(path: Path, content: bytes) -> ClaimRecord:
