@@ -110,6 +110,10 @@ def test_the_walk_of_a_pod_names_twenty_files_at_most() -> None:
     assert 15 <= len(set(re.findall(r"`([\w/]+\.py)`", walk))) <= 20
 
 
+def test_the_page_that_turns_the_check_on_has_at_most_120_lines() -> None:
+    assert BY_NAME["docs/kueue.md"].text.count("\n") <= 120
+
+
 def test_every_page_is_found_from_the_entrance() -> None:
     entrances = ("README.md", "docs/contents.md", "CONTRIBUTING.md", "docs/design.md", "docs/adr/README.md")
     linked = {link for name in entrances for link in BY_NAME[name].links}
