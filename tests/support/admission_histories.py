@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, cast
@@ -31,6 +31,7 @@ from dra_kube import (
 from dra_operator.admission import planner
 from dra_operator.cache import BulkLimits
 from fake_api import ERRORS, Call, FakeApi
+from histories.history import MEASURING
 from history_kit.clock import VirtualLoop
 from kueue_model import CHECK, FLAVOR, KueueModel, admission_check, check_of, finish, flavor, is_true, pods_of, workload
 from objects import Make, Obj
@@ -43,6 +44,8 @@ END_SECONDS: Final = 300.0
 """Seconds after which all jobs have ended when nothing disturbs them any more."""
 READY_SECONDS: Final = 10.0
 """Seconds from the admission until all pods of a job have nodes: as Kueue's waitForPodsReady."""
+REST_SECONDS: Final = 6.0
+"""Seconds after which no promise is left of jobs that have ended."""
 WITHDRAWN_SECONDS: Final = 2.0
 """Seconds after which no answer is left of quota that Kueue has taken back."""
 POOL: Final = "pool"
@@ -90,13 +93,16 @@ class History:
         """Let faults happen for a while, then let all jobs come to their end."""
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             loop = cast(VirtualLoop, runner.get_loop())
-            with mock.patch.object(planner, "time", loop):
+            with ExitStack() as clocks:
+                for module in (planner, *MEASURING):
+                    clocks.enter_context(mock.patch.object(module, "time", loop))
                 try:
                     runner.run(self._play())
                 except (AssertionError, TimeoutError) as error:
                     raise AssertionError(f"seed {self._seed}: {error!r}, after\n" + "\n".join(self.trace)) from error
 
     async def _play(self) -> None:
+        random.seed(self._seed)  # the pauses between two attempts vary by it
         self._furnish()
         world = self.world
         world.api.before, world.api.after, world.api.landing = (
@@ -126,7 +132,8 @@ class History:
                     await self._steps(lambda: not all(self._has_ended(it) for it in self.jobs))
             left = {it: world.workload(it).get("status") for it in self.jobs if not self._has_ended(it)}
             assert not left, f"these wait: {left}"
-            await world.rests(6.0)
+            rested = loop.time() + REST_SECONDS
+            await self._steps(lambda: loop.time() < rested)
             left_over = [it.pod.metadata.uid for it in world.cluster.nominated_pods]
             assert not left_over, f"nobody has these promises: {left_over}"
 
@@ -149,6 +156,8 @@ class History:
         if self._random.random() < 0.7:
             self._kueue.get_check(api)
         self._is_disturbed = True
+        self._looked = self._checked = 0
+        """Revisions that the last looks at the server were made at."""
         self._labels: dict[str, dict[str, str]] = {}
         """What Kueue has put into the job with that UID when it was admitted."""
         self._harmed: set[str] = set()
@@ -166,14 +175,18 @@ class History:
     async def _steps(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
             self._step()
-            self.check()
+            if self.world.api.revision != self._checked:
+                self._checked = self.world.api.revision
+                self.check()
             await asyncio.sleep(STEP_SECONDS)
 
     def _step(self) -> None:
         world, dice = self.world, self._random.random()
         _ = world.now
         world.bring_events()
-        self._look()
+        if world.api.revision != self._looked:  # nothing happens in most steps
+            self._looked = world.api.revision
+            self._look()
         self._make_pods()
         if dice < 0.05:
             self._finish_one()
@@ -190,6 +203,7 @@ class History:
 
     def _note(self, what: str) -> None:
         self.trace.append(f"{asyncio.get_running_loop().time():.3f} {what}")
+        self._looked = self._checked = 0  # it may harm promises without a change
 
     # --- Kueue's jobs ---
 

@@ -209,9 +209,9 @@ class Run:
             while left:
                 self._wakes.clear()
                 _ = world.now
-                before = world.api._revision
+                before = world.api.revision
                 world.bring_events()
-                goes_on = world.api._revision != before  # Kueue takes several steps, and waits for nobody in between
+                goes_on = world.api.revision != before  # Kueue takes several steps, and waits for nobody in between
                 with loop.unmeasured():
                     left -= self._look()
                 await asyncio.sleep(WATCH_SECONDS)

@@ -48,7 +48,7 @@ class FakeStore:
         self.managed: dict[tuple[str, str], dict[str, set[str]]] = {}
         self.events: list[Event] = []
         self.conflicts = 0
-        self._revision = 100
+        self.revision = 100
         self._uids = 0
 
     # --- what tests use ---
@@ -69,6 +69,7 @@ class FakeStore:
     def drop(self, resource: Resource, key: str) -> None:
         """Remove an object at once, whatever finalizers say."""
         obj = self.objects.pop((resource, *_split(key)))
+        self.revision += 1
         self._tell("DELETED", resource, obj)
 
     def of(self, resource: Resource) -> list[Obj]:
@@ -123,8 +124,8 @@ class FakeStore:
     def store(self, event: str, resource: Resource, obj: Obj) -> Obj:
         """Keep the object under a new revision; a deleted claim goes with its last finalizer."""
         meta = obj["metadata"]
-        self._revision += 1
-        meta["resourceVersion"] = str(self._revision)
+        self.revision += 1
+        meta["resourceVersion"] = str(self.revision)
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and resource == RESOURCE_CLAIMS:
             self.objects.pop((resource, meta.get("namespace", ""), meta["name"]), None)
             self._tell("DELETED", resource, obj)
@@ -310,7 +311,7 @@ class FakeApi(FakeStore):
 
     async def _list(self, resource: Resource) -> tuple[list[Obj], str]:
         call = Call("get", resource.plural, None, "(list)")
-        listed = await self.request(call, lambda: {"items": self.of(resource), "at": str(self._revision)})
+        listed = await self.request(call, lambda: {"items": self.of(resource), "at": str(self.revision)})
         return listed["items"], listed["at"]
 
     async def create(self, resource: Resource, body: Obj, namespace: str | None = None) -> Obj:

@@ -110,6 +110,8 @@ class KueueModel:
         self.overlooks = False
         self._waiting: set[str] = set()
         self._ended, self._is_paused = 0, False
+        self._seen: object = None
+        """What all that it did last depended on."""
         self.admitted: dict[str, datetime] = {}
         self.decided: Counter[str] = Counter()
 
@@ -120,6 +122,12 @@ class KueueModel:
         api.add(RESOURCE_FLAVORS, flavor())
 
     def __call__(self, api: FakeApi) -> None:
+        seen = api.revision, api.now, self.quota, self.check, self.is_stopped, self.waits_for_others
+        if seen != self._seen:  # histories call it a thousand times for each change
+            self._seen = seen
+            self._act(api)
+
+    def _act(self, api: FakeApi) -> None:
         now = datetime.fromisoformat(api.now)
         pending: list[Obj] = []
         used = 0
