@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,18 +15,22 @@ from dra_api.references import classes_of
 from dra_api.resource import DeviceClass, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
-from dra_api.validation.formats import label_key
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
+from dra_operator.cache.store import Bulk
 from dra_operator.scheduling.claims.usable import not_at_hand
 from dra_operator.scheduling.state import (
     asks_for_more,
+    bytes_of_large,
     has_lost_selector,
+    is_large,
     is_set_aside,
     is_too_large,
     is_workload_set_aside,
+    is_workload_too_large,
     pod_requests,
+    spec_mark,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -272,19 +277,73 @@ def test_little_is_held_of_a_pod_on_a_node_that_asks_for_more_resources_than_a_n
     assert len(pod_requests(kept)) == 34
 
 
-def test_no_tenant_can_make_a_pod_that_looks_like_one_that_is_set_aside() -> None:
-    """It would be read at each event, or have every driver count as shared."""
-    for size in (2_000, 100_000):
-        (aside,) = _held_of(many_claims("pod", affinity=pod("pod", size).spec.affinity))
-        assert is_set_aside(aside) or is_too_large(aside)
-        for key in aside.spec.node_selector or {}:
-            assert list(label_key(key)), "the API server admits the key"
+def many_classes(name: str, size: int) -> ResourceClaim:
+    asked = [{"name": f"r{it}", "exactly": {"deviceClassName": f"class-{it}"}} for it in range(8)]
+    config = {"opaque": {"driver": "d", "parameters": {"x": "x" * size}}}
+    body = {"metadata": meta(name, "ns", 1), "spec": {"devices": {"requests": asked, "config": [config]}}}
+    return convert(ResourceClaim, body)
 
 
-def _held_of(obj: Pod) -> list[Pod]:
+SHORTENED: dict[str, Callable[[str], Object]] = {
+    "a claim": lambda name: claim(name, 4_000),
+    "a claim of many classes": lambda name: many_classes(name, 4_000),
+    "a claim that is too large": lambda name: claim(name, 100_000),
+    "a template": lambda name: template(name, 4_000),
+    "a template that is too large": lambda name: template(name, 100_000),
+    "a pod": lambda name: pod(name, 4_000),
+    "a pod of many claims": lambda name: many_claims(name),
+    "a pod of many claims that is too large": lambda name: many_claims(name, affinity=pod("", 100_000).spec.affinity),
+    "a pod on a node": lambda name: pod(name, 4_000, nodeName="n"),
+    "a workload": lambda name: workload(name, 4_000),
+    "a workload that is too large": lambda name: workload(name, 100_000),
+    "a claim of a volume": lambda name: volume_claim(name, 4_000),
+    "a budget": lambda name: disruption_budget(name, 4_000),
+}
+"""An object of which little is kept, by what it is."""
+
+
+def marks_of(made: Cluster, obj: Object) -> list[str]:
+    """Return what the object is taken for because of its marks."""
+    seen: dict[str, object] = {
+        "without room": Bulk(LIMITS, lambda _: False)._is_aside(obj),
+        "a pod aside": obj.key in made.pods_aside,
+        "a large claim": obj.key in made.large_claims,
+    }
+    match obj:
+        case Pod():
+            seen |= {"too large": is_too_large(obj), "aside": is_set_aside(obj), "more": asks_for_more(obj)}
+        case ResourceClaim():
+            seen |= {"too large": bytes_of_large(obj.spec), "aside": is_set_aside(obj), "large": is_large(obj)}
+        case ClaimTemplate():
+            seen |= {"too large": obj.bytes_of_spec, "aside": obj.is_set_aside}
+            seen |= {"spec": spec_mark(obj.typed().spec)}
+        case Workload():
+            seen |= {"too large": is_workload_too_large(obj), "aside": is_workload_set_aside(obj)}
+        case PersistentVolumeClaim():
+            seen |= {"selector": has_lost_selector(obj)}
+    return [name for name, is_so in seen.items() if is_so]
+
+
+@pytest.mark.parametrize("what", SHORTENED)
+def test_no_tenant_can_write_an_object_that_looks_as_if_little_was_kept_of_it(what: str) -> None:
+    """It would be read at each event, have every driver count as shared, or stop the operator with a size of its own.
+
+    The templates of Workloads are not validated, so the marks must be none that JSON can have.
+    """
     made = cluster(BulkLimits(short=1_000, whole=0))
-    made.apply(obj)
-    return list(made.pods)
+    made.apply(SHORTENED[what]("short"))
+    (kept,) = made.store_of(type(SHORTENED[what]("short")))
+    assert marks_of(made, kept)
+    literal = json.loads(encode(kept))
+    literal["metadata"] |= {"name": "forged", "uid": "uid-forged"}
+    forged = convert(type(kept), literal)
+    assert marks_of(made, forged) == []
+    # In a cluster that has room it is held whole, as any object of its size.
+    roomy = cluster()
+    roomy.apply(forged)
+    (held_whole,) = roomy.store_of(type(kept))
+    assert held_whole == forged
+    assert marks_of(roomy, held_whole) == []
 
 
 def test_a_pod_with_a_node_keeps_its_claims_by_which_it_is_evicted() -> None:

@@ -49,8 +49,8 @@ from dra_operator.scheduling.state import (
     SMALL_BYTES,
     Nomination,
     is_set_aside,
-    is_too_large,
     is_workload_set_aside,
+    is_workload_too_large,
     workload_without_bulk,
 )
 
@@ -684,14 +684,14 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
             "tolerations, nodeSelector or labels of the templates, or have fewer such jobs at the same time"
         )
     # The cache keeps little of a large Workload, and not every caller has it from there.
-    sets = kueue.pods_of(workload_without_bulk(workload), flavors.get)
-    if any(is_too_large(pod) for pod, _ in sets):
+    workload = workload_without_bulk(workload)
+    if is_workload_too_large(workload):
         raise TooMuch(
             f"its pod templates have more than {LARGEST_OBJECT_BYTES >> 10} KiB in the fields that decide where its "
             "pods run, and no place is looked for: shorten the longest of resourceClaims, affinity, tolerations, "
             "nodeSelector, volumes, containers, labels"
         )
-    return sets
+    return kueue.pods_of(workload, flavors.get)
 
 
 def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:

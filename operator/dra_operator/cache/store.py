@@ -35,8 +35,9 @@ import msgspec
 from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
-from dra_api.meta import LabelSelector, Object, ObjectMeta
+from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
+    OpaqueDeviceConfiguration,
     ResourceClaim,
     ResourceClaimSpec,
     ResourceClaimTemplateSpec,
@@ -57,6 +58,8 @@ from dra_operator.scheduling.state import (
     LARGEST_OBJECT_BYTES,
     NO_VOLUME,
     SMALL_BYTES,
+    MarkedSelector,
+    SpecMark,
     annotations_read,
     bytes_of_large,
     claim_set_aside,
@@ -67,6 +70,7 @@ from dra_operator.scheduling.state import (
     metadata_without_bulk,
     pod_set_aside,
     pod_without_bulk,
+    spec_mark,
     spec_set_aside,
     spec_without_bulk,
     workload_set_aside,
@@ -197,11 +201,18 @@ def _is_newer(new: str, old: str) -> bool:
 
 
 class ClaimTemplate(Object, frozen=True):
-    """``spec`` is the JSON text of the template's spec; of a large one little is kept, as of a large claim."""
+    """``spec`` is the JSON text of the template's spec; of a large one little is kept, as of a large claim.
+
+    ``mark``: the ``SpecMark`` of a spec of which little is kept, which its text does not have. JSON has none.
+    """
 
     spec: Raw = field(default_factory=Raw)
-    is_set_aside: bool = False
-    """Little is kept of the spec, since there was no room: a claim is made from the server's object."""
+    mark: OpaqueDeviceConfiguration | None = None
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether little is kept of the spec, since there was no room: a claim is made from the server's object."""
+        return isinstance(self.mark, SpecMark) and self.mark.is_aside
 
     @property
     def bytes_of_spec(self) -> int | None:
@@ -224,7 +235,7 @@ class ClaimTemplate(Object, frozen=True):
             short = spec_without_bulk(self.typed().spec, size)
         except DecodeError:
             return kept
-        return replace(kept, spec=Raw(encode(ResourceClaimTemplateSpec(spec=short))))
+        return kept._with(short)
 
     def set_aside(self) -> ClaimTemplate:
         """Return the short form of a template for which there is no room."""
@@ -232,8 +243,10 @@ class ClaimTemplate(Object, frozen=True):
             short = spec_set_aside(self.typed().spec)
         except DecodeError:
             short = spec_set_aside(ResourceClaimSpec())
-        spec = Raw(encode(ResourceClaimTemplateSpec(spec=short)))
-        return replace(self, metadata=metadata_without_bulk(self.metadata), spec=spec, is_set_aside=True)
+        return replace(self, metadata=metadata_without_bulk(self.metadata))._with(short)
+
+    def _with(self, short: ResourceClaimSpec) -> ClaimTemplate:
+        return replace(self, spec=Raw(encode(ResourceClaimTemplateSpec(spec=short))), mark=spec_mark(short))
 
     def content(self) -> dict[str, Any]:
         """Spec and metadata for a claim, as new dicts that may be changed (CC-04)."""
@@ -244,9 +257,10 @@ class ClaimTemplate(Object, frozen=True):
         """The same for reading. Raises DecodeError, which names the template and the field at fault."""
         try:
             # Decoded when it is needed: most templates are named by no pod that waits.
-            return decode(ResourceClaimTemplateSpec, self.spec or b"{}")
+            found = decode(ResourceClaimTemplateSpec, self.spec or b"{}")
         except DecodeError as error:
             raise DecodeError(f"ResourceClaimTemplate {self.key}: {error}") from error
+        return replace(found, spec=self.mark.on(found.spec)) if isinstance(self.mark, SpecMark) else found
 
 
 def without_bulk(obj: T) -> T:
@@ -340,7 +354,7 @@ def without_selector(obj: PersistentVolumeClaim | PodDisruptionBudget) -> Persis
     return replace(obj, spec=replace(obj.spec, selector=ALL_PODS))
 
 
-ALL_PODS: Final = LabelSelector()
+ALL_PODS: Final = MarkedSelector()
 
 
 _SHARING: Final = frozenset({Pod, ResourceClaim, ClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget})

@@ -24,11 +24,17 @@ Ten thousand objects are too much in sum, though each is short enough. Objects f
 aside* (``cache.store``): of a claim the names and classes of its requests are kept, of a pod what counts on any node
 and in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its
 pods are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
+
+Marks say that little is kept of an object. A mark is known by its Python type, which no decoded JSON has: ``Marks``,
+``SpecMark`` and ``MarkedSelector`` are subclasses of what the field is declared as. So no tenant can write an object
+that looks marked, also where the API server validates nothing, as in the templates of a Workload. A copy through JSON
+loses the marks.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -68,11 +74,9 @@ MOST_CLAIMS: Final = 256
 _MOST_CLASSES: Final = 4
 """Of a claim that is set aside. One with more may be of any driver."""
 _NO_NODE: Final = "dra.kopf.dev/too large"
-"""The pod is left with the selector of a label that no node has. The API server admits no blank in the key of a label,
-so no tenant can make a pod that looks like one of which little is kept."""
+"""The pod is left with the selector of a label that no node has: the API server admits no blank in the key of one."""
 _SET_ASIDE: Final = "dra.kopf.dev/set aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
-_ASIDE: Final = {_SET_ASIDE: "true"}
 _MORE: Final = "dra.kopf.dev/asks for more"
 """As ``_SET_ASIDE``: the pod asks for more claims or resources than are kept."""
 _FEW_CLAIMS: Final = 2
@@ -85,7 +89,44 @@ _MOST_RESOURCES: Final = 32
 """Resources of a pod with a node, beside the basic ones."""
 _LONGEST_WORDS: Final = 500
 """Length to which a message is cut."""
-NO_VOLUME: Final = LabelSelector(match_labels={_NO_NODE: "true"})
+
+
+class Marks(dict[str, str]):
+    """A node selector or labels, of which the keys are marks."""
+
+    __slots__ = ()
+
+
+def _marks(*names: str) -> Marks:
+    return Marks(dict.fromkeys(names, "true"))
+
+
+_ASIDE: Final = _marks(_SET_ASIDE)
+
+
+def _bears(words: Mapping[str, str] | None, mark: str) -> bool:
+    return isinstance(words, Marks) and mark in words
+
+
+class SpecMark(OpaqueDeviceConfiguration, frozen=True):
+    """The configuration of a spec of which little is kept; the driver says why, the parameters are its bytes."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether there was no room for the spec; otherwise it is too large."""
+        return self.driver == _SET_ASIDE
+
+    def on(self, spec: ResourceClaimSpec) -> ResourceClaimSpec:
+        """Return the spec with the mark, which it lost as JSON."""
+        configs = (DeviceClaimConfiguration(opaque=self),)
+        return replace(spec, devices=replace(spec.devices, config=configs))
+
+
+class MarkedSelector(LabelSelector, frozen=True):
+    """A selector in the place of one that is not kept. None that is decoded is equal to it."""
+
+
+NO_VOLUME: Final = MarkedSelector(match_labels={_NO_NODE: "true"})
 """No volume has the label, so a claim with a selector that is not kept is not bound."""
 
 
@@ -106,7 +147,7 @@ def pod_without_bulk(pod: Pod) -> Pod:
 
 def is_too_large(pod: Pod) -> bool:
     """Whether little is kept of the pod."""
-    return _NO_NODE in (pod.spec.node_selector or {})
+    return _bears(pod.spec.node_selector, _NO_NODE)
 
 
 def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
@@ -133,13 +174,13 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
         kept = _with_few_names(kept)
     if is_too_large(pod):
         return kept
-    selector = _ASIDE | ({_MORE: "true"} if asks_for_more(kept) else {})
+    selector = _marks(_SET_ASIDE, _MORE) if asks_for_more(kept) else _ASIDE
     return structs.replace(kept, spec=structs.replace(kept.spec, node_selector=selector))
 
 
 def asks_for_more(pod: Pod) -> bool:
     """Return whether the pod asks for more claims or resources than are kept."""
-    return _MORE in (pod.spec.node_selector or {})
+    return _bears(pod.spec.node_selector, _MORE)
 
 
 def _with_few_names(pod: Pod) -> Pod:
@@ -160,7 +201,7 @@ def _with_few_names(pod: Pod) -> Pod:
             spec,
             containers=(Container(resources=ResourceRequirements(requests=room)),),
             resource_claims=claims or None,
-            node_selector={**(spec.node_selector or {}), _MORE: "true"},
+            node_selector=_marks(*(spec.node_selector or ()), _MORE),
         ),
         status=structs.replace(status, resource_claim_statuses=statuses or None),
     )
@@ -169,12 +210,16 @@ def _with_few_names(pod: Pod) -> Pod:
 def is_set_aside(obj: Pod | ResourceClaim) -> bool:
     """Return whether little is kept of the object until its turn comes."""
     if isinstance(obj, Pod):
-        return _SET_ASIDE in (obj.spec.node_selector or {})
-    return bool(obj.spec.devices.config) and _is_marked(obj.spec)
+        return _bears(obj.spec.node_selector, _SET_ASIDE)
+    mark = spec_mark(obj.spec)
+    return mark is not None and mark.is_aside
 
 
-def _is_marked(spec: ResourceClaimSpec) -> bool:
-    return any(it.opaque is not None and it.opaque.driver == _SET_ASIDE for it in spec.devices.config or ())
+def spec_mark(spec: ResourceClaimSpec) -> SpecMark | None:
+    """Return the mark of a spec of which little is kept, or None if it is whole."""
+    if not spec.devices.config:
+        return None
+    return next((it.opaque for it in spec.devices.config if isinstance(it.opaque, SpecMark)), None)
 
 
 def _placed(pod: Pod) -> PodSpec:
@@ -224,7 +269,7 @@ def workload_set_aside(workload: Workload) -> Workload:
     """Return the short form of a Workload for which there is no room."""
     spec, status, admission = workload.spec, workload.status, workload.status.admission
     sets = [
-        _without_template(it, _NO_NODE if _is_so(it.template.spec, _NO_NODE) else _SET_ASIDE)
+        _without_template(it, _NO_NODE if _bears(it.template.spec.node_selector, _NO_NODE) else _SET_ASIDE)
         for it in spec.pod_sets or ()
     ]
     if admission is not None:
@@ -244,11 +289,12 @@ def workload_set_aside(workload: Workload) -> Workload:
 
 def is_workload_set_aside(workload: Workload) -> bool:
     """Return whether the templates of the Workload are not kept for lack of room."""
-    return any(_is_so(it.template.spec, _SET_ASIDE) for it in workload.spec.pod_sets or ())
+    return any(_bears(it.template.spec.node_selector, _SET_ASIDE) for it in workload.spec.pod_sets or ())
 
 
-def _is_so(spec: PodSpec, mark: str) -> bool:
-    return mark in (spec.node_selector or {})
+def is_workload_too_large(workload: Workload) -> bool:
+    """Return whether the templates of the Workload are not kept since they are too large."""
+    return any(_bears(it.template.spec.node_selector, _NO_NODE) for it in workload.spec.pod_sets or ())
 
 
 def _without_domains(assignment: PodSetAssignment) -> PodSetAssignment:
@@ -270,7 +316,7 @@ def _with_our_annotations(pod_set: PodSet) -> PodSet:
 
 
 def _without_template(pod_set: PodSet, mark: str) -> PodSet:
-    return replace(pod_set, template=PodSetTemplate(spec=PodSpec(node_selector={mark: "true"})))
+    return replace(pod_set, template=PodSetTemplate(spec=PodSpec(node_selector=_marks(mark))))
 
 
 def _kept(pod: Pod) -> Pod:
@@ -296,7 +342,7 @@ def _kept(pod: Pod) -> Pod:
             overhead=None,
             resource_claims=spec.resource_claims if has_few_claims else None,
             # Should any path try to place it all the same, no node matches.
-            node_selector={_NO_NODE: "true"} | ({_MORE: "true"} if asks_for_more(pod) else {}),
+            node_selector=_marks(_NO_NODE, *([_MORE] if asks_for_more(pod) else ())),
             affinity=None,
             tolerations=None,
             topology_spread_constraints=None,
@@ -336,7 +382,7 @@ def annotations_read(meta: ObjectMeta) -> dict[str, str] | None:
 
 _OURS: Final = (FINALIZER, HOLD)
 _TOO_LARGE: Final = "dra.kopf.dev/too-large"
-"""The driver of the configuration with which the claim is left. It is no valid name, so that no other claim has it."""
+"""The driver of the configuration with which the claim is left; its parameters are the bytes of the whole spec."""
 
 
 _LARGE: Final = "dra.kopf.dev/large"
@@ -356,7 +402,7 @@ def claim_without_bulk(claim: ResourceClaim) -> ResourceClaim:
     size = len(encode(spec))
     return replace(
         claim,
-        metadata=replace(meta, labels={_LARGE: "true"}),
+        metadata=replace(meta, labels=_marks(_LARGE)),
         spec=spec if size <= LARGEST_OBJECT_BYTES else spec_without_bulk(spec, size),
         status=_read(claim.status),
     )
@@ -369,7 +415,7 @@ def claim_set_aside(claim: ResourceClaim) -> ResourceClaim:
         status = replace(status, devices=tuple(map(_without_words, status.devices)))
     return replace(
         claim,
-        metadata=replace(metadata_without_bulk(claim.metadata), labels={_LARGE: "true"}),
+        metadata=replace(metadata_without_bulk(claim.metadata), labels=_marks(_LARGE)),
         spec=spec_set_aside(claim.spec),
         status=status,
     )
@@ -377,7 +423,8 @@ def claim_set_aside(claim: ResourceClaim) -> ResourceClaim:
 
 def spec_set_aside(spec: ResourceClaimSpec) -> ResourceClaimSpec:
     """Return the classes of the requests, with a mark."""
-    if _is_marked(spec):
+    mark = spec_mark(spec)
+    if mark is not None and mark.is_aside:
         return spec
     named = dict.fromkeys(
         name
@@ -394,10 +441,8 @@ def spec_set_aside(spec: ResourceClaimSpec) -> ResourceClaimSpec:
         DeviceRequest(name=f"r{it}", exactly=ExactDeviceRequest(device_class_name=name, admin_access=is_admin))
         for it, name in enumerate(classes)
     ]
-    mark = DeviceClaimConfiguration(opaque=OpaqueDeviceConfiguration(_SET_ASIDE))
     # One that is too large stays so, which is said of it without a look at the server.
-    marks = tuple([it for it in spec.devices.config or () if it.opaque is not None and it.opaque.driver == _TOO_LARGE])
-    return ResourceClaimSpec(DeviceClaim(tuple(requests), None, marks or (mark,)))
+    return (mark or SpecMark(_SET_ASIDE)).on(ResourceClaimSpec(DeviceClaim(tuple(requests))))
 
 
 def _without_words(device: AllocatedDeviceStatus) -> AllocatedDeviceStatus:
@@ -411,7 +456,7 @@ def has_lost_selector(claim: PersistentVolumeClaim) -> bool:
 
 def is_large(claim: ResourceClaim) -> bool:
     """Whether the server has far more of the claim than is kept here, so that to read it takes much memory."""
-    return _LARGE in (claim.metadata.labels or {})
+    return _bears(claim.metadata.labels, _LARGE)
 
 
 def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
@@ -433,17 +478,14 @@ def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
 def spec_without_bulk(spec: ResourceClaimSpec, size: int) -> ResourceClaimSpec:
     """The names and classes of the requests, and the bytes of the whole."""
     # Inside the claim, so that the size goes wherever the claim goes.
-    mark = DeviceClaimConfiguration(opaque=OpaqueDeviceConfiguration(_TOO_LARGE, Raw(str(size).encode())))
-    return ResourceClaimSpec(DeviceClaim(tuple(map(_named, spec.devices.requests or ())), None, (mark,)))
+    mark = SpecMark(_TOO_LARGE, Raw(str(size).encode()))
+    return mark.on(ResourceClaimSpec(DeviceClaim(tuple(map(_named, spec.devices.requests or ())))))
 
 
 def bytes_of_large(spec: ResourceClaimSpec) -> int | None:
     """The bytes of a spec of which little is kept; None if it is whole."""
-    for config in spec.devices.config or ():
-        # No server accepts this name of a driver, so no tenant can write such a mark.
-        if config.opaque is not None and config.opaque.driver == _TOO_LARGE:
-            return int(bytes(config.opaque.parameters))
-    return None
+    mark = spec_mark(spec)
+    return None if mark is None or mark.is_aside else int(bytes(mark.parameters))
 
 
 def size_refusal(size: int) -> str:
