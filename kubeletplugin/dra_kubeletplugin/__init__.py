@@ -62,9 +62,8 @@ if TYPE_CHECKING:
         SyncFailed,
         WatchFailed,
     )
-    from .files.cdi import CDI_DIR, CdiFolder
-    from .files.claim_files import DeviceMetadata, decode_metadata, metadata_faults, read_metadata
-    from .kubelet.server import Interceptor, RegistrationStatus, request_id
+    from .files.claim_files import CDI_DIR, CdiFolder, DeviceMetadata, decode_metadata, metadata_faults, read_metadata
+    from .kubelet import Interceptor, RegistrationStatus, request_id
     from .parameters import DeviceConfig, configs_for, decode_parameters
     from .plugin import KubeletPlugin
     from .process import serve

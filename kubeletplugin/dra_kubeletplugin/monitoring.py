@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from .errors import SettingsError, StartError
-from .kubelet.server import Interceptor, Unary
+from .kubelet import Interceptor, Unary
 from .plugin import KubeletPlugin
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,11 @@ from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.driver import ClaimRef, Driver, PreparedDevice, answer_of
 from dra_kubeletplugin.errors import ClaimError, Fatal, Recoverable, SettingsError, StartError
-from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
-from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.folders import NewFolders, check_writable
-from dra_kubeletplugin.kubelet.health import HealthReports
-from dra_kubeletplugin.kubelet.server import (
+from dra_kubeletplugin.kubelet import (
+    HealthReports,
     Interceptor,
     LoggingInterceptor,
     RegistrationService,

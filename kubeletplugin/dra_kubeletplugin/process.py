@@ -31,7 +31,7 @@ from dra_kube.spans import start_traces
 
 from dra_kubeletplugin.driver import ENDINGS, Driver, is_ending
 from dra_kubeletplugin.errors import DevicesFailed, PluginError
-from dra_kubeletplugin.kubelet.server import Interceptor
+from dra_kubeletplugin.kubelet import Interceptor
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.settings import PluginSettings
 from dra_kubeletplugin.slices import Resources

@@ -17,8 +17,7 @@ from os import PathLike
 from pathlib import Path
 
 from .errors import SettingsError
-from .files.cdi import CDI_DIR
-from .files.claim_files import versions_to_write
+from .files.claim_files import CDI_DIR, versions_to_write
 
 REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
 PLUGINS_DIR = Path("/var/lib/kubelet/plugins")

@@ -19,10 +19,10 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
     ServerDied,
+    kubelet,
     plugin,
     results_for,
 )
-from dra_kubeletplugin.kubelet import server
 from dra_kubeletplugin.testing import ClaimFailed, DriverNode
 from dra_kubeletplugin.testing.node import RunningDriver
 from fake_host import open_files
@@ -122,7 +122,7 @@ async def test_whatever_becomes_of_a_folder_or_file(
     place: str,
     fate: str,
 ) -> None:
-    monkeypatch.setattr(server, "_SOCKET_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(kubelet, "_SOCKET_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(plugin, "_FILES_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(plugin, "_LONGEST_FILES_LOOK_SECONDS", 0.2)
     async with driver_node.run(Gpu, NAME, device_metadata=True, serialize=False) as driver:

@@ -28,8 +28,7 @@ from dra_kubeletplugin import (
     marked_for,
 )
 from dra_kubeletplugin.slices.desired_pool import checked
-from dra_kubeletplugin.slices.layout import in_form_of
-from dra_kubeletplugin.slices.plan import Publication, plan_pool
+from dra_kubeletplugin.slices.plan import Publication, in_form_of, plan_pool
 from dra_kubeletplugin.testing import PluginApi
 from dra_operator.allocator import Features, Usage
 from hypothesis import given

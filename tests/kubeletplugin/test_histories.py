@@ -17,8 +17,7 @@ import pytest
 from dra_kubeletplugin import driver
 from dra_kubeletplugin.claims.conflicts import Conflicts
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.files.cdi import CdiFolder
-from dra_kubeletplugin.files.claim_files import ClaimFiles
+from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles
 from dra_kubeletplugin.slices import SlicePublisher
 from history_kit.game import shrunk
 from plugin_histories.history import GAME, play

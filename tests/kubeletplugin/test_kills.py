@@ -23,13 +23,13 @@ import node_world
 import pytest
 from dra_kubeletplugin import ClaimError, PreparedDevice, attribute, decode_metadata
 from dra_kubeletplugin.claims import prepared
-from dra_kubeletplugin.files import cdi, checkpoint, claim_files
+from dra_kubeletplugin.files import checkpoint, claim_files
 from node_world import NodeWorld, allocated, ref
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-TRACED = {module.__file__ for module in (cdi, checkpoint, claim_files, prepared, node_world)}
+TRACED = {module.__file__ for module in (checkpoint, claim_files, prepared, node_world)}
 
 Step = Callable[[NodeWorld], Awaitable[None]]
 

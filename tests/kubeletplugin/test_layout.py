@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from dra_api.resource import Device, DeviceTaint
 from dra_kubeletplugin import Owner, Pool, counter_set, device
-from dra_kubeletplugin.slices import layout, model
+from dra_kubeletplugin.slices import model, plan
 from dra_kubeletplugin.slices.desired_pool import checked
 from dra_kubeletplugin.slices.model import is_rich
 from dra_kubeletplugin.slices.plan import Plan, Publication, Stored, body, plan_pool, stay_in_place
@@ -186,7 +186,7 @@ states = st.dictionaries(st.sampled_from([f"d{number}" for number in range(14)])
 def small_limits() -> Iterator[None]:
     """Slices of 4 devices, or 2 with a taint."""
     with ExitStack() as stack:
-        for module in (layout, model):
+        for module in (plan, model):
             stack.enter_context(mock.patch.object(module, "RICH_DEVICES_PER_SLICE", 2))
         yield
 

@@ -40,7 +40,7 @@ from dra_kubeletplugin import (
 from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, WireVersion
 from dra_kubeletplugin.claims.device_status import fetch_claim
-from dra_kubeletplugin.kubelet.server import Interceptor, LoggingInterceptor, SocketServer
+from dra_kubeletplugin.kubelet import Interceptor, LoggingInterceptor, SocketServer
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_kubeletplugin.testing.api import PluginApi

@@ -46,7 +46,7 @@ def test_a_line_has_these_faults(line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("kubeletplugin/dra_kubeletplugin/slices/layout.py", "tests/kubeletplugin/test_plan.py"),
+        ("kubeletplugin/dra_kubeletplugin/slices/plan.py", "tests/kubeletplugin/test_plan.py"),
         ("kube/dra_kube/leases/election.py", "tests/kube/test_lease.py"),
         ("cel/dra_cel/selector.py", "tests/cel/test_deciding_values.py"),
         ("operator/dra_operator/cache/cluster.py", "tests/cache/test_view.py"),

@@ -17,7 +17,7 @@ from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.claims.conflicts import fingerprint, own_part
 from dra_kubeletplugin.claims.prepared import PreparedClaims
-from dra_kubeletplugin.files import cdi, checkpoint, claim_files
+from dra_kubeletplugin.files import checkpoint, claim_files
 from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice
@@ -171,7 +171,7 @@ class Disk:
         with monkeypatch.context() as patch:
             for name in _CHANGES:
                 patch.setattr(os, name, self._checked(getattr(os, name)))
-            for module in (cdi, checkpoint, claim_files):
+            for module in (checkpoint, claim_files):
                 patch.setattr(module, "open", self._opened, raising=False)
             yield
 

@@ -74,7 +74,7 @@ from dra_kubeletplugin.errors import (
 from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, with_metadata
 from dra_kubeletplugin.files.claim_record import ClaimRecord
-from dra_kubeletplugin.kubelet.server import request_id
+from dra_kubeletplugin.kubelet import request_id
 
 from .conflicts import Conflicts, Counters, fingerprint, held_devices, own_part, with_answer
 

@@ -25,8 +25,8 @@ from dra_kubeletplugin.commands import CONTROLLER_FLAGS, FLAGS, KUBELET_DIR
 from dra_kubeletplugin.controller import Controller, lead
 from dra_kubeletplugin.driver import Driver
 from dra_kubeletplugin.errors import DevicesFailed, PluginError, SettingsError
-from dra_kubeletplugin.files.cdi import CDI_DIR
-from dra_kubeletplugin.kubelet.server import request_id
+from dra_kubeletplugin.files.claim_files import CDI_DIR
+from dra_kubeletplugin.kubelet import request_id
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.process import run_to_the_end, serve

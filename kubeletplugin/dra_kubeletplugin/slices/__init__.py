@@ -1,9 +1,8 @@
 """ResourceSlices: what a driver offers, planned and kept in the API server."""
 
-from .desired_pool import PoolCounters
+from .desired_pool import PoolCounters, check_resources
 from .model import Owner, Pool, Resources, Slice, attribute, counter_set, device, marked_for
 from .publisher import SlicePublisher
-from .refusals import check_resources
 from .writer import Statistics
 
 __all__ = [

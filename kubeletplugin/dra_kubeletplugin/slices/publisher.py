@@ -35,13 +35,12 @@ from dra_kubeletplugin.errors import (
     WatchFailed,
     with_remedy,
 )
-from dra_kubeletplugin.slices.layout import in_form_of
+from dra_kubeletplugin.slices.plan import in_form_of
 from dra_kubeletplugin.slices.writer import follow_slices
 
-from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason
+from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason, disabled_features
 from .model import Owner, Pool, Resources, Slice, check_type
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
-from .refusals import disabled_features
 from .writer import RateLimit, SliceView, SliceWriter, Statistics, stored, text_at
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,18 @@ Spec: plugin-helper.md section 7.3.
 """
 
 from .api import PluginApi
-from .kubelet import Call, CallRecorder, FakeKubelet, Faults, InjectedFault, allocated_claim
-from .node import ClaimFailed, Container, DriverNode, RunningDriver
+from .node import (
+    Call,
+    CallRecorder,
+    ClaimFailed,
+    Container,
+    DriverNode,
+    FakeKubelet,
+    Faults,
+    InjectedFault,
+    RunningDriver,
+    allocated_claim,
+)
 
 __all__ = [
     "Call",

@@ -32,9 +32,8 @@ from dra_kube.request_log import REQUESTS
 from dra_kubeletplugin.claims.calls import V1, V1BETA1, DRAService, NodeCalls, Turns
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from dra_kubeletplugin.files.cdi import CdiFolder
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
-from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
+from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles, MetadataFiles
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_operator.app.probes import Check, serve
 from rude_clients import Fixed

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 from dra_kubeletplugin.claims.calls import V1, V1BETA1
 from dra_kubeletplugin.errors import StartError
-from dra_kubeletplugin.kubelet.server import Interceptor
+from dra_kubeletplugin.kubelet import Interceptor
 from dra_proto.registration.v1 import api_pb2 as registration
 
 from .process import Process
@@ -82,7 +82,7 @@ class Sockets:
 
 
 class Server:
-    """Takes the place of ``dra_kubeletplugin.kubelet.server.SocketServer``."""
+    """Takes the place of ``dra_kubeletplugin.kubelet.SocketServer``."""
 
     def __init__(
         self,
