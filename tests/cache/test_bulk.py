@@ -18,7 +18,7 @@ from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
-from dra_operator.cache.store import Bulk
+from dra_operator.cache.bulk import Bulk, Loans
 from dra_operator.scheduling.claims.usable import not_at_hand
 from dra_operator.scheduling.state import (
     asks_for_more,
@@ -50,7 +50,7 @@ def meta(name: str, namespace: str, version: int, **more: Any) -> dict[str, Any]
 
 
 def claim(name: str, size: int, namespace: str = "ns", version: int = 1, status: Any = None) -> ResourceClaim:
-    tolerations = [{"key": f"key-{it:06d}.example.com/x", "operator": "Exists"} for it in range(size // 60)]
+    tolerations = [{"key": f"{name}-{it:06d}.example.com/x", "operator": "Exists"} for it in range(size // 60)]
     asked = {"name": "req", "exactly": {"deviceClassName": "gpu", "tolerations": tolerations}}
     spec = {"devices": {"requests": [asked]}}
     return convert(ResourceClaim, {"metadata": meta(name, namespace, version), "spec": spec, "status": status or {}})
@@ -215,6 +215,55 @@ def test_a_pod_on_a_node_keeps_what_keeps_others_away_and_a_waiting_one_its_clai
     assert aside.spec.resource_claims == waiting.spec.resource_claims
     assert {it.name for it in aside.spec.scheduling_gates or ()} == {GATE, "gate-0"}
     assert pod_requests(aside) == pod_requests(waiting)
+
+
+def test_equal_parts_of_lent_objects_are_held_once() -> None:
+    """The pods of a gang share a template, and all of them have to be lent at the same time."""
+    made = cluster(BulkLimits(short=1_000, whole=0, lent=30_000))
+    pods = [pod(f"pod-{number}", 8_000) for number in range(20)]
+    claims = [replace(claim("shared", 8_000), metadata=it.metadata) for it in pods]
+    alike: list[Pod | ResourceClaim] = [*pods, *claims]
+    for each in alike:
+        made.apply(each)
+    for each in alike:
+        made.lend(each)
+    assert not any(map(is_set_aside, (*made.pods, *made.claims)))
+    assert [made.pods.get(each.key) for each in pods] == pods
+    assert len({id(it.spec.affinity) for it in made.pods}) == 1
+    assert len({id(it.spec.devices.requests) for it in made.claims}) == 1
+    # Others, each with a body of its own, take their place, and what was shared goes with its last user.
+    for number in range(10):
+        made.apply(
+            other := pod(f"other-{number}", 0, nodeSelector={f"{number}-{it:04d}": "x" * 60 for it in range(60)})
+        )
+        made.lend(other)
+    whole = [it for it in made.pods if not is_set_aside(it)]
+    assert sum(len(encode(it)) for it in whole) < 40_000
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["lend", "apply", "gone"]), st.integers(0, 4), st.integers(0, 2)), max_size=40)
+)
+def test_the_sum_of_loans_is_what_they_add_up_to(steps: list[tuple[str, int, int]]) -> None:
+    loans = Loans(12_000)
+    held: dict[str, ResourceClaim] = {}
+    for what, number, body in steps:
+        obj = replace(claim(f"body-{body}", 3_000), metadata=claim(f"claim-{number}", 0).metadata)
+        place = (ResourceClaim, obj.key)
+        if what == "lend":
+            for _, key in loans.open(place):
+                held.pop(key, None)
+            held[obj.key] = loans.hold(obj)
+        elif what == "apply" and place in loans:
+            held[obj.key] = loans.hold(obj)
+        elif what == "gone":
+            loans.close(place)
+            held.pop(obj.key, None)
+        requests = {encode(it.spec.devices.requests) for it in held.values()}
+        rest = sum(len(encode(it)) - len(encode(it.spec.devices.requests)) for it in held.values())
+        assert loans.total == rest + sum(map(len, requests))
+        assert len(loans) == len(held)
+        assert len({id(it.spec.devices.requests) for it in held.values()}) == len(requests)
 
 
 def many_claims(name: str, count: int = 200, **spec: Any) -> Pod:

@@ -120,7 +120,7 @@ ELSEWHERE = {
         "Index._late",
         "ClusterState._late_sharing",
     ),
-    "tests/cache/test_bulk.py": ("Bulk._lent", "Bulk._sums", "Bulk._whole", "Bulk.pods_aside"),
+    "tests/cache/test_bulk.py": ("Bulk._sums", "Bulk._whole", "Bulk.pods_aside"),
     "tests/cache/test_shared_drivers.py": ("SharedDrivers._gone_classes",),
     "tests/controllers/test_evicting.py": (
         "PodEvictor._planned",

@@ -33,6 +33,14 @@ def bulky_claim(make: type[Make], name: str) -> dict[str, Any]:
     return claim
 
 
+def own_claim(make: type[Make], name: str) -> dict[str, Any]:
+    """A large claim that has no part in common with another one."""
+    claim = make.claim(name)
+    parameters = {"text": name.ljust(3_000, "x")}
+    claim["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.example.com", "parameters": parameters}}]
+    return claim
+
+
 def held(world: World) -> int:
     objects = (*world.cluster.pods, *world.cluster.claims, *world.cluster.templates)
     return sum(len(encode(obj)) for obj in objects)
@@ -128,7 +136,7 @@ async def test_of_a_hundred_pods_that_wait_little_is_held_and_all_are_tried(crow
     crowded.limits = BulkLimits(whole=0, lent=20_000)
     crowded.furnish(devices=3)
     for number in range(100):
-        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, f"claim-{number}"))
+        crowded.api.add(RESOURCE_CLAIMS, own_claim(make, f"claim-{number}"))
         crowded.api.add(PODS, make.pod(f"pod-{number}", claims=[make.use(f"claim-{number}")]))
     await crowded.settle()
     pods = crowded.api.of(PODS)
@@ -196,7 +204,7 @@ async def test_a_pod_whose_claims_are_more_than_fit_says_so_and_is_not_read_with
     crowded.times = replace(crowded.times, silence=0.0)
     crowded.furnish(devices=3)
     for number in range(3):
-        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, f"claim-{number}"))
+        crowded.api.add(RESOURCE_CLAIMS, own_claim(make, f"claim-{number}"))
     crowded.api.add(PODS, make.pod("pod", claims=[make.use(f"claim-{number}") for number in range(3)]))
     crowded.start()
     async with crowded.running():
@@ -216,7 +224,7 @@ async def test_a_gang_of_more_large_claims_than_fit_says_what_to_do_and_is_not_r
     crowded.times = replace(crowded.times, silence=0.0)
     crowded.furnish(nodes=2, devices=3)
     for number in range(4):
-        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, f"claim-{number}"))
+        crowded.api.add(RESOURCE_CLAIMS, own_claim(make, f"claim-{number}"))
         pod = make.pod(f"pod-{number}", claims=[make.use(f"claim-{number}")])
         pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "4"}
         crowded.api.add(PODS, pod)
@@ -227,6 +235,27 @@ async def test_a_gang_of_more_large_claims_than_fit_says_what_to_do_and_is_not_r
             crowded.bring_events()
     said = [it["message"] for pod in crowded.api.of(PODS) for it in pod["status"]["conditions"]]
     assert len(said) == 4
-    assert any("more of them than can be placed together: shorten pods and claims" in it for it in said)
+    assert any("make the pods and claims alike, by one template, or shorten them" in it for it in said)
     reads = [call for call in crowded.api.calls if call.verb == "get" and call.plural == "resourceclaims"]
     assert len(reads) < 60
+
+
+async def test_a_gang_whose_pods_and_claims_are_alike_is_placed_however_large_they_are_together(
+    crowded: World, make: type[Make]
+) -> None:
+    """Its bodies are 160 kB, and there is room for a quarter."""
+    crowded.limits = BulkLimits(whole=0, lent=40_000)
+    crowded.furnish(nodes=4, devices=5)
+    terms = [
+        {"weight": 1, "preference": {"matchExpressions": [{"key": f"k{it:06d}", "operator": "Exists"}]}}
+        for it in range(50)
+    ]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    for number in range(20):
+        crowded.api.add(RESOURCE_CLAIMS, bulky_claim(make, f"claim-{number}"))
+        pod = make.pod(f"pod-{number}", claims=[make.use(f"claim-{number}")])
+        pod["spec"]["affinity"] = affinity
+        pod["metadata"]["annotations"] = {"dra.kopf.dev/gang": "g", "dra.kopf.dev/gang-size": "20"}
+        crowded.api.add(PODS, pod)
+    await crowded.settle()
+    assert all(pod["spec"].get("nodeName") for pod in crowded.api.of(PODS))

@@ -56,7 +56,9 @@ OTHERWISE = {
     "operator/dra_operator/kube/pods.py": "writes of this process without an answer",
     "operator/dra_operator/allocator/ordering/supply.py": "for one mix: 256 of each of 16,384 nodes; 1,024 a kind; "
     "4,096 states for each of 64 kinds of units",
-    "operator/dra_operator/cache/store.py": "sizes of objects that the cache has; UIDs: of a fixed size",
+    "operator/dra_operator/cache/store.py": "UIDs: of a fixed size",
+    "operator/dra_operator/cache/bulk.py": "sizes of objects that the cache has, and digests of their parts",
+    "operator/dra_operator/kubectl/pipeline.py": "commands alone: objects of 4 MiB, or of one decision",
     "ledger/dra_ledger/cel_language.py": "256 devices, which drivers publish",
     "operator/dra_operator/cache/loads.py": "nodes that the view has",
     "ledger/dra_ledger/usage.py": "10,000 ids of devices: of a fixed size",

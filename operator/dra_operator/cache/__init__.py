@@ -4,6 +4,7 @@ from dra_ledger.pools import newest_slices
 from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
+from .bulk import BulkLimits
 from .cluster import SCHEDULER_NAME, Cluster
 from .index import any_claim, by_entry, counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
@@ -30,7 +31,6 @@ from .key import (
 from .loads import StorageView
 from .needs import is_unprotected, pod_needs_work
 from .store import (
-    BulkLimits,
     ClaimTemplate,
     ObjectChange,
     Store,

@@ -61,6 +61,7 @@ from . import (
     hints,
     other_schedulers,
 )
+from .bulk import Bulk, BulkLimits
 from .index import (
     Index,
     V,
@@ -73,7 +74,7 @@ from .index import (
 )
 from .key import NOTHING, Keys
 from .state import ClusterState
-from .store import Bulk, BulkLimits, without_bulk
+from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
 
@@ -168,18 +169,18 @@ class Cluster(ClusterState):
         for kind, key in self.bulk.lend(type(obj), obj.key):
             other = self._rooms[kind][0].get(key)
             if other is not None:
-                self._swap(self.bulk.set_aside(other))
+                self.swap(self.bulk.set_aside(other))
         store = self._rooms[type(obj)][0]
         known = store.get(obj.key, obj.metadata.uid)
         if known is not None and known.metadata.resource_version == obj.metadata.resource_version:
-            self._swap(self._as_known(self.bulk.kept(obj)))
+            self.swap(self._as_known(self.bulk.kept(obj)))
 
     def give_back(self, workload: Workload) -> None:
         """Hold a Workload whole no longer: nobody asks for its templates until it changes."""
         if self.bulk is not None and self.bulk.holds(workload):
             self.store_of(Workload).swap(self.bulk.set_aside(workload))
 
-    def _swap(self, obj: Object) -> None:
+    def swap(self, obj: Object) -> None:
         """Have another form of the version that is known: that is no change, and wakes nobody."""
         change = self._rooms[type(obj)][0].swap(obj)
         if isinstance(obj, Pod):

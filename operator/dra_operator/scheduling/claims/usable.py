@@ -44,7 +44,7 @@ from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
 from dra_operator.scheduling.nodes import Nodes
 from dra_operator.scheduling.rules.volumes import Storage, VolumeWait
 from dra_operator.scheduling.state.applicants import is_parked
-from dra_operator.scheduling.state.large import bytes_of_large, is_set_aside, size_refusal
+from dra_operator.scheduling.state.large import LENT_BYTES, bytes_of_large, is_set_aside, size_refusal
 from dra_operator.scheduling.state.node import extended_resources
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
@@ -157,7 +157,8 @@ CLAIM_TOO_LARGE: Final = Reason("claim-too-large", "claim {subject} {detail}")
 SET_ASIDE: Final = Reason(
     "set-aside",
     "{subject} is read from the API server first: its namespace has more large objects than dra-operator keeps in "
-    "memory; if this lasts, the pod or its gang has more of them than can be placed together: shorten pods and claims",
+    f"memory; if this lasts, pods that are placed together have more than {LENT_BYTES >> 20} MiB of them, where equal "
+    "parts count once: make the pods and claims alike, by one template, or shorten them",
 )
 CLASS_MISSING: Final = Reason(
     "class-missing", "{subject}: device class {detail} does not exist: create it, or correct deviceClassName"

@@ -38,6 +38,7 @@ from .applicants import (
 from .large import (
     BULKY_BYTES,
     LARGEST_OBJECT_BYTES,
+    LENT_BYTES,
     NO_VOLUME,
     SMALL_BYTES,
     MarkedSelector,
@@ -104,6 +105,7 @@ __all__ = [
     "IMMEDIATE",
     "KUEUE_COUNT",
     "LARGEST_OBJECT_BYTES",
+    "LENT_BYTES",
     "MILLI_BILLIONTHS",
     "MOST_GANG_PODS",
     "NODE_CONDITION",

@@ -70,6 +70,8 @@ BULKY_BYTES: Final = 8 << 10
 """Bytes from which an object is kept without what nobody reads of its metadata: tenants store them by the thousand."""
 SMALL_BYTES: Final = 2 << 10
 """Bytes up to which an object is always kept whole."""
+LENT_BYTES: Final = 4 << 20
+"""Of the objects that are set aside and held whole for a while; equal parts count once."""
 MOST_CLAIMS: Final = 256
 _MOST_CLASSES: Final = 4
 """Of a claim that is set aside. One with more may be of any driver."""
