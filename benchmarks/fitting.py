@@ -27,7 +27,8 @@ from typing import Any
 
 import grpc
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.snapshot import document
+from dra_operator.kubectl.snapshot import header_of
+from dra_operator.kubectl.spool import spooling
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 from explaining import cluster
@@ -47,7 +48,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         snapshot = Path(folder) / "snapshot.json"
         objects = list(cluster(options.nodes, options.devices))
-        snapshot.write_text(json.dumps(document(Observed(objects, datetime.now(UTC), namespace="team"))))
+        with spooling() as spool:
+            for obj in objects:
+                spool.kept(obj)
+            snapshot.write_text(
+                "\n".join(spool.lines(header_of(Observed(objects, datetime.now(UTC), namespace="team"))))
+            )
         command = [sys.executable, "-m", "dra_operator.kubectl.cli", "fit", "127.0.0.1:0", "--from"]
         command.insert(4, "--serve-grpc" if options.grpc else "--serve")
         service = subprocess.Popen([*command, str(snapshot)], stdout=subprocess.PIPE, text=True)

@@ -20,6 +20,7 @@ from dra_operator.kubectl import snapshot
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.sanitized import READ_ANNOTATIONS, without_secrets
+from dra_operator.kubectl.spool import spooling
 from dra_operator.scheduling import state
 from histories import history
 from histories.stage import Stage
@@ -128,8 +129,10 @@ def test_answers_from_a_snapshot_are_those_of_the_cluster(
     load = snapshot.load
     for number, seen in enumerate(clusters(seed, monkeypatch)):
         file = tmp_path / f"{number}.json"
-        cleaned = Observed(without_secrets(seen.objects), seen.taken, seen.release, "ns", is_whole=True)
-        file.write_text(json.dumps(snapshot.document(cleaned)))
+        with spooling() as spool:
+            for obj in seen.objects:
+                spool.kept(obj)
+            file.write_text("\n".join(spool.lines(snapshot.header_of(seen))))
         monkeypatch.setattr(snapshot, "load", lambda path, seen=seen: seen if path == "live" else load(path))
         waiting = [pod for pod in seen.every(Pod) if not pod.spec.node_name]
         asked = [["why", "-A"], ["free"], ["fit", "-f", str(wanted)], ["fit", "-f", str(wanted), "--max"]]

@@ -18,10 +18,13 @@ import envtest
 import pytest
 import pytest_asyncio
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_SLICES
+from dra_operator.kubectl import commands as kubectl_commands
+from dra_operator.kubectl.answer import ExitCode
 from rounds import LONG
 from waiting import until
 from zoo.asking import ASKING, Beast, Tenant, request, spec
 from zoo.cage import NEIGHBOUR, NODES, Cage, Gauges, cage, peak_memory, probing, visiting, weighing
+from zoo.commanding import COMMANDS, crowded, run
 from zoo.hoarding import (
     BULKY_DRIVER,
     CROWD,
@@ -164,6 +167,35 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
 async def _all_bound(den: Cage, tenant: Tenant) -> bool:
     pods, _ = await den.api.list(PODS, tenant.namespace)
     return len(pods) == 4 and all(pod["spec"].get("nodeName") for pod in pods)
+
+
+COMMANDED = 2_000 if FULL else 150
+"""Objects of 60 KB of each of six kinds: 52 MB in the short form."""
+COMMAND_MEMORY = 200 * 2**20 if FULL else 150 * 2**20
+"""A command of an empty cluster has about 80 MiB; with all objects whole it had 340 MiB in the short form."""
+LARGE = tuple(kind for kind in CROWDS if kind.endswith(" of 60 KB"))
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(it, marks=() if it in ("why -A", "claims", "snapshot") else LONG) for it in COMMANDS]
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_command_beside_very_many_objects_holds_little_of_them(stocked: Path, command: str) -> None:
+    found = await run(command, stocked)
+    print(f"\n{command}: {found.memory >> 20} MiB, {found.seconds:.1f} s")
+    assert found.code in (ExitCode.CLEAR, ExitCode.IN_THE_WAY), found.text
+    assert found.memory < COMMAND_MEMORY
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stocked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    folder = tmp_path_factory.mktemp("stocked")
+    async with crowded(folder, dict.fromkeys(LARGE, COMMANDED)) as kubeconfig:
+        yield kubeconfig
+
+
+def test_every_command_that_reads_the_cluster_is_measured() -> None:
+    assert {it.partition(" ")[0] for it in COMMANDS} == kubectl_commands.COMMANDS.keys() - {"ui"}
 
 
 def test_the_zoo_has_eighty_kinds() -> None:

@@ -494,8 +494,16 @@ def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
 
 
+def _run_snapshot(options: argparse.Namespace) -> int:
+    """The objects go to a file as they are read: nothing is decided about them."""
+    from .spool import spooling
+
+    with spooling() as options.room:
+        return answered(options, _snapshot)
+
+
 def _snapshot(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .snapshot import answer
+    from .spool import answer
 
     return answer(seen, options)
 
@@ -614,7 +622,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "snapshot": Command(
         "save what these commands see, for --from",
         _snapshot_arguments,
-        partial(answered, answers=_snapshot),
+        _run_snapshot,
         ("snapshot snapshot.json", "snapshot > snapshot.json", "snapshot snapshot.json --context production"),
     ),
 }

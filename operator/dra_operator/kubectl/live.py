@@ -1,5 +1,8 @@
 """Reads the cluster: each kind by one LIST, of all namespaces or, if the viewer may not, of one.
 
+Little is held of large objects of which there are many (``room``). They are read again one by one when a decision needs
+them (``_Rereader``).
+
 A kind that the viewer may not read is no error here: the answer says what is missing for it. Reads that take longer
 than a second are counted on a terminal, in one line on standard error that is gone when they are over.
 """
@@ -11,14 +14,15 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
+from dra_api.codec import DecodeError, convert
 from dra_api.core import Event, Node, Pod
 from dra_api.leases import Lease
 from dra_api.meta import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Object, ObjectMeta, Resource
@@ -41,6 +45,7 @@ from dra_kube import (
     Headers,
     KubeError,
     NoAnswerInTime,
+    NotFound,
     NotServed,
     Overrides,
     connection,
@@ -49,9 +54,12 @@ from dra_kube import (
 )
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed import Observed, kept
+from dra_operator.kubectl.observed import Observed, labels_named
+from dra_operator.kubectl.room import ObjectRoom, is_brief, without_bulk
 from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 from dra_operator.wording import counted
+
+T = TypeVar("T", bound=Object)
 
 QUIET_SECONDS: Final = 1.0
 """Reads that take less are not told of."""
@@ -116,12 +124,18 @@ OF_DEVICES: Final = frozenset({ResourceSlice, DeviceTaintRule, ResourceClaim, De
 """Kinds that say which devices there are and who has them."""
 
 
-async def observe(where: Connection, timeout: float, namespace: str, kinds: Kinds = KINDS) -> Observed:
-    """All that the viewer may read of these kinds. Raises KubeError if the server cannot be used."""
+async def observe(
+    where: Connection, timeout: float, namespace: str, kinds: Kinds = KINDS, room: ObjectRoom | None = None
+) -> Observed:
+    """Return all that the viewer may read of these kinds, as far as there is room for it.
+
+    Raises KubeError if the server cannot be used.
+    """
+    room = room or ObjectRoom()
     async with Api(where, timeout=timeout) as api:
         version = await _version(api, timeout)
         with progress(len(kinds)) as told:
-            reader = _Reader(api, namespace, told)
+            reader = _Reader(api, namespace, room, told)
             lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in kinds.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
@@ -134,6 +148,8 @@ async def observe(where: Connection, timeout: float, namespace: str, kinds: Kind
         reader.malformed,
         gates,
         KINDS.keys() <= kinds.keys(),
+        _Rereader(where, timeout) if room.has_brief else None,
+        room.pods_cut,
     )
 
 
@@ -155,6 +171,7 @@ async def _version(api: Api, timeout: float) -> Mapping[str, Any]:
 class _Reader:
     api: Api
     namespace: str
+    room: ObjectRoom
     progress: Progress | None = None
     unseen: dict[str, str] = field(default_factory=dict)
     malformed: dict[str, str] = field(default_factory=dict)
@@ -194,7 +211,7 @@ class _Reader:
     async def _page(
         self, resource: Resource, kind: type[Object], namespace: str | None, **selectors: str
     ) -> list[Object]:
-        listed = await self.api.list_as(resource, kind, namespace, keep=kept, **selectors)
+        listed = await self.api.list_as(resource, kind, namespace, keep=self.room.kept, **selectors)
         partially_decoded: list[Object] = []
         for raw, fault in listed.malformed:
             meta = _metadata(raw)
@@ -203,7 +220,7 @@ class _Reader:
                 from dra_operator.sources.malformed import MalformedObjects  # seldom needed, and long to load
 
                 MalformedObjects(partial(_keep, partially_decoded, meta)).take(resource, raw, fault)
-        return [*listed.items, *partially_decoded]
+        return [*listed.items, *map(self.room.kept, partially_decoded)]
 
 
 def _metadata(raw: bytes) -> ObjectMeta:
@@ -223,6 +240,45 @@ def _keep(into: list[Object], meta: ObjectMeta, _: str, allocation: AllocationRe
         into.append(ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation=allocation)))
 
 
+REREAD_OBJECTS: Final = 4
+"""Objects that are read again beside each other; each may have 1.4 MB."""
+
+
+class _Rereader:
+    """Reads objects again of which only the brief form is held (``observed.Reread``). No event loop runs meanwhile."""
+
+    def __init__(self, where: Connection, timeout: float) -> None:
+        self._where, self._timeout = where, timeout
+
+    def __call__(self, objects: Sequence[T]) -> Sequence[T]:
+        found = list(objects)
+        places = [place for place, obj in enumerate(found) if is_brief(obj)]
+        if places:
+            try:
+                whole = asyncio.run(self._read([found[place] for place in places]))
+            except KubeError as error:
+                raise Problem(for_people(error), ExitCode.FAILED) from error
+            for place, obj in zip(places, whole, strict=True):
+                found[place] = obj
+        return found
+
+    async def _read(self, objects: Sequence[T]) -> Sequence[T]:
+        turns = asyncio.Semaphore(REREAD_OBJECTS)
+        async with Api(self._where, timeout=self._timeout) as api:
+
+            async def read(obj: T) -> T:
+                async with turns:
+                    try:
+                        raw = await api.get(_RESOURCES[type(obj)], obj.metadata.name, obj.metadata.namespace or None)
+                        whole = without_bulk(convert(type(obj), raw))
+                    except (NotFound, Forbidden, DecodeError):
+                        return obj
+                return whole if whole.metadata.uid == obj.metadata.uid else obj
+
+            return await asyncio.gather(*map(read, objects))
+
+
+_RESOURCES: Final[Mapping[type[Object], Resource]] = {kind: it for it, kind in {**KINDS, **OF_KUEUE}.items()}
 NO_LIMIT_SECONDS: Final = 1e8
 
 
@@ -232,10 +288,19 @@ def read_server(options: argparse.Namespace) -> Observed:
     try:
         with _without_warnings():
             seconds = options.request_timeout or NO_LIMIT_SECONDS
-            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options)))
+            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options), _room(options)))
     except KubeError as error:
         code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
         raise Problem(for_people(error), code) from error
+
+
+def _room(options: argparse.Namespace) -> ObjectRoom:
+    """Return the room of a command. Claims and pods keep the labels by which it selects."""
+    made: ObjectRoom | None = getattr(options, "room", None)
+    if made is not None:
+        return made
+    texts = (getattr(options, name, None) or "" for name in ("selector", "movable_selector"))
+    return ObjectRoom([name for text in texts for name in labels_named(text)])
 
 
 def _kinds(options: argparse.Namespace) -> Kinds:

@@ -6,23 +6,30 @@ it stays light.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from dra_api.codec import encode
 from dra_api.core import Event, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, group_name, pod_is_done
 from dra_api.releases import NEWEST, Release
+from dra_api.resource import ResourceClaimTemplate
 from dra_api.selectors import Selector
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.wording import listed
+from dra_operator.wording import counted, listed
 
 T = TypeVar("T", bound=Object)
+
+
+class Reread(Protocol):
+    """Read objects again. Raises Problem."""
+
+    def __call__(self, objects: Sequence[T]) -> Sequence[T]:
+        """Return each as the server has it, or as it was if it is whole, gone, or not for us."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +53,22 @@ class Observed:
     """Defaults of feature gates that differ beside this API server from those of its release."""
     is_whole: bool = False
     """All kinds were asked for: of a kind that is not ``unseen``, all objects are here."""
+    reread: Reread | None = None
+    """Reads objects again of which only the brief form is held; None if all are held whole."""
+    pods_cut: int = 0
+    """Pods that name more claims than are held."""
+
+    def whole(self, objects: Sequence[T]) -> Sequence[T]:
+        """Return the objects as the server has them, or as they are here if they are whole, gone, or not for us.
+
+        The caller asks for a few at a time, and keeps them no longer than it needs them. Raises Problem.
+        """
+        return self.reread(objects) if self.reread is not None else objects
+
+    @cached_property
+    def templates(self) -> Mapping[str, ResourceClaimTemplate]:
+        """By ``namespace/name``, each whole."""
+        return _Templates(self)
 
     @cached_property
     def _by_kind(self) -> dict[type[Object], dict[str, Any]]:
@@ -93,20 +116,32 @@ class Observed:
         return found
 
 
+class _Templates(Mapping[str, ResourceClaimTemplate]):
+    """The pods of a workload ask for the same one, so the last one is remembered."""
+
+    def __init__(self, seen: Observed) -> None:
+        self._seen = seen
+        self._known = {it.key: it for it in seen.every(ResourceClaimTemplate)}
+        self._last: tuple[str, ResourceClaimTemplate] | None = None
+
+    def __getitem__(self, key: str) -> ResourceClaimTemplate:
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        [found] = self._seen.whole([self._known[key]])
+        self._last = key, found
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 Matches = Callable[[Mapping[str, str] | None], bool]
-
-
-WHOLE_OBJECT_BYTES: Final = 64 << 10
-"""Up to which ``scheduling.state`` keeps objects whole, whose modules take long to load."""
-
-
-def kept(obj: T) -> T:
-    """Return the object, or the parts that the operator keeps if it is large."""
-    if len(encode(obj)) <= WHOLE_OBJECT_BYTES:
-        return obj
-    from dra_operator.cache import without_bulk
-
-    return without_bulk(obj)
 
 
 def selecting(text: str | None) -> Matches:
@@ -118,12 +153,23 @@ def selecting(text: str | None) -> Matches:
     return lambda labels: selector.matches(labels or {})
 
 
+def labels_named(text: str) -> list[str]:
+    """Return the names of the labels of a selector; none if it cannot be read."""
+    try:
+        return [it.key for it in Selector.parse(text).requirements or ()]
+    except ValueError:
+        return []
+
+
 SHOWN: Final = ("nodes", "pods", "resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io")
 
 
 def notes_on(seen: Observed, kinds: Iterable[str] = SHOWN) -> list[str]:
     """A note for each kind of which something is missing, and for each malformed object."""
     notes = [f"incomplete: {kind}: {seen.unseen[kind]}" for kind in kinds if kind in seen.unseen]
+    if seen.pods_cut:
+        who = counted(seen.pods_cut, "waiting pod names", "waiting pods name")
+        notes.append(f"incomplete: {who} more claims than are held: some of these claims are shown without them")
     return notes + [f"left out, malformed: {what}: {why}" for what, why in seen.malformed.items()]
 
 

@@ -1,6 +1,9 @@
 """The operator's cache and allocator over what was observed: commands ask the code that decides in the operator.
 
 Objects that the operator could not decode are left out, as in the operator.
+
+Of large objects of which there are many, the view has the brief form (``kubectl.room``). A pod that is decided about is
+*at hand* with its claims: they are read again, and the view has them whole until enough others were.
 """
 
 from __future__ import annotations
@@ -8,17 +11,20 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 from dra_api.codec import encode
+from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceTaintRule, ResourceClaimTemplate
+from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
 from dra_ledger.cel_language import CelSelectors
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Inventory
 from dra_operator.cache import AllocatedDevices, ClaimTemplate, Cluster
@@ -38,8 +44,13 @@ from dra_operator.scheduling import (
     plan,
 )
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
+from dra_operator.scheduling.state import LENT_BYTES, is_set_aside, spec_mark
 from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
+Kind = TypeVar("Kind", bound=Object)
+K = TypeVar("K", Pod, ResourceClaim)
+AT_HAND_PODS: Final = 16
+"""Pods that are read again at the same time."""
 PAUSE_OBJECTS: Final = 256
 """Objects that are taken into a view between two pauses."""
 _PREPARED_DEVICES: Final = 50_000
@@ -84,6 +95,28 @@ class Pausing:
             self.limit = before
 
 
+class _Lent(NamedTuple):
+    """An object that the view has whole for a while; ``size``: bytes as JSON."""
+
+    size: int
+    whole: Object
+    brief: Object
+
+
+def _as_here(brief: K, whole: K, *, is_as_read: bool) -> K:
+    """Return the whole object with the state that it has in the view.
+
+    ``is_as_read``: nothing in the view has changed it. The spec of a claim is immutable.
+    """
+    match brief, whole:
+        case ResourceClaim(), ResourceClaim():
+            return structs.replace(brief, spec=whole.spec)
+        case Pod(), Pod() if not is_as_read:
+            spec = structs.replace(whole.spec, node_name=brief.spec.node_name)
+            return structs.replace(whole, spec=spec, status=brief.status)
+    return whole
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """``seen`` is what it was made of."""
@@ -95,6 +128,7 @@ class Pipeline:
     placement: Placement
     learner: MixLearner
     pausing: Pausing = field(default_factory=Pausing)
+    _lent: OrderedDict[tuple[type[Object], str], _Lent] = field(default_factory=OrderedDict)
 
     @property
     def now(self) -> datetime:
@@ -121,6 +155,93 @@ class Pipeline:
         """Seconds for which a pod waits before it preempts."""
         said = self.settings.preemption_patience
         return PREEMPTION_PATIENCE_SECONDS if said is None else said
+
+    def at_hand(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Return the pods whole, and have their pending claims whole in the view. Raises Problem.
+
+        All of them are whole together, so callers ask for the pods that one decision is about.
+        """
+        found = list(pods)
+        if self.seen.reread is None:
+            return found
+        before = self._lent.keys() - {(Pod, pod.key) for pod in found}
+        found = self._brought(Pod, found, before)
+        claims = {
+            claim.key: claim
+            for pod in found
+            for claim in (*(it for _, it in self.cluster.claims_of(pod)), *self.cluster.claims_owned_by(pod))
+            if claim is not None and claim.status.allocation is None
+        }
+        self._brought(ResourceClaim, list(claims.values()), before)
+        return found
+
+    def each_at_hand(self, pods: Iterable[Pod]) -> Iterator[Pod]:
+        """Yield pods that are decided about one after the other, each at hand. Raises Problem."""
+        if self.seen.reread is None:
+            yield from pods
+            return
+        left = iter(pods)
+        while some := list(islice(left, AT_HAND_PODS)):
+            yield from self.at_hand(some)
+
+    def claim(self, key: str) -> ResourceClaim | None:
+        """Return a claim whole, or None if there is none. Raises Problem."""
+        found = self.cluster.claims.get(key)
+        if found is None or self.seen.reread is None:
+            return found
+        return self._brought(ResourceClaim, [found], self._lent.keys())[0]
+
+    def observed(self, kind: type[Kind], key: str) -> Kind | None:
+        """Return an object whole as it was observed, whatever became of it in the view. Raises Problem."""
+        found = self.seen.one(kind, key)
+        if found is None or self.seen.reread is None:
+            return found
+        lent = self._lent.get((kind, key))
+        if lent is not None and isinstance(lent.whole, kind):
+            return lent.whole
+        [whole] = self.seen.whole([found])
+        return whole
+
+    def template(self, key: str) -> ClaimTemplate | None:
+        """Return a template whole, or None if there is none. Raises Problem."""
+        found = self.cluster.templates.get(key)
+        if found is None or not found.is_set_aside:
+            return found
+        whole = self.seen.templates.get(key)
+        return as_kept(whole) if whole is not None else found
+
+    def _brought(self, kind: type[K], objects: Sequence[K], before: Set[tuple[type[Object], str]]) -> list[K]:
+        """Have the objects whole in the view, at the expense of those that were lent ``before``.
+
+        Those of one decision may have more than LENT_BYTES.
+        """
+        before = before - {(kind, it.key) for it in objects}
+        store = self.cluster.store_of(kind)
+        known = [(store.get(it.key, it.metadata.uid) or it) if is_set_aside(it) else it for it in objects]
+        places = [place for place, it in enumerate(known) if is_set_aside(it)]
+        wholes = self.seen.whole([known[place] for place in places])
+        for place, whole in zip(places, wholes, strict=True):
+            brief = known[place]
+            if is_set_aside(whole):
+                continue  # it is gone, or only its list is for the viewer
+            known[place] = whole = _as_here(brief, whole, is_as_read=self.seen.one(kind, brief.key) is brief)
+            if store.get(brief.key, brief.metadata.uid) is not None:
+                self.cluster.swap(whole)
+                self._lent[kind, brief.key] = _Lent(len(encode(whole)), whole, brief)
+        for key in [it for it in self._lent if it in before]:
+            if sum(it.size for it in self._lent.values()) <= LENT_BYTES:
+                break
+            self._take_back(self._lent.pop(key))
+        return known
+
+    def _take_back(self, lent: _Lent) -> None:
+        """Have the brief form in the view again, unless the object was changed there meanwhile."""
+        store = self.cluster.store_of(type(lent.brief))
+        known = store.get(lent.brief.key, lent.brief.metadata.uid)
+        if known is lent.whole:
+            self.cluster.swap(lent.brief)
+        elif isinstance(known, ResourceClaim) and isinstance(lent.brief, ResourceClaim):
+            self.cluster.swap(structs.replace(known, spec=lent.brief.spec))
 
     def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
         """What the operator would decide about a pod, also by its placement strategy."""
@@ -167,6 +288,7 @@ def _paused(objects: Iterable[Object], pause: Callable[[], None]) -> Iterator[Ob
         yield obj
 
 
-def as_kept(template: ResourceClaimTemplate) -> Object:
+def as_kept(template: ResourceClaimTemplate) -> ClaimTemplate:
     """A template as the cache keeps it."""
-    return ClaimTemplate(metadata=template.metadata, spec=Raw(encode(template.spec)))
+    mark = spec_mark(template.spec.spec)
+    return ClaimTemplate(metadata=template.metadata, spec=Raw(encode(template.spec)), mark=mark)

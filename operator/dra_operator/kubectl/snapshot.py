@@ -1,4 +1,4 @@
-"""``kubectl dra snapshot``, and the sources of a command's view: the API server, or the file of ``--from``.
+"""The sources of a command's view: the API server, or the file of ``--from``, which ``kubectl dra snapshot`` writes.
 
 A snapshot is a ``List`` of the objects, which ``dra-operator simulate -f`` reads as well. ``--from`` also takes what
 ``kubectl get -o yaml`` printed, a file of several documents, or a directory of such files.
@@ -7,8 +7,6 @@ A snapshot is a ``List`` of the objects, which ``dra-operator simulate -f`` read
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from dra_api.codec import to_dict
-from dra_api.command_line import path_word, shell
 from dra_api.core import Node, Pod
 from dra_api.meta import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES, Object
 from dra_api.releases import NEWEST, Release, chosen
@@ -25,9 +21,10 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
-from dra_operator.commands.object_files import KINDS, STDIN, BadInput, documents, read_objects, read_text
-from dra_operator.kubectl.answer import Answer, ExitCode, Problem
-from dra_operator.kubectl.observed import Observed, kept
+from dra_operator.commands.object_files import STDIN, BadInput, documents, read_objects, read_text
+from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.room import without_bulk
 
 
 def read(options: argparse.Namespace) -> Observed:
@@ -70,7 +67,7 @@ def load(path: str) -> Observed:
     if path in (STDIN, ""):
         raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
     try:
-        objects = [kept(obj) for obj in read_objects([path])]
+        objects = [without_bulk(obj) for obj in read_objects([path])]
         header = _header(path)
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
@@ -97,14 +94,9 @@ def _absent(objects: Sequence[Object], path: str) -> dict[str, str]:
     return {name: f"{path} holds no {kind.__name__}" for name, kind in expected.items() if kind not in kinds}
 
 
-def document(seen: Observed) -> dict[str, Any]:
-    """The snapshot as JSON."""
-    resources = {type_: resource for resource, type_ in KINDS.values()}
-    items = []
-    for obj in seen.objects:
-        resource = resources[type(obj)]
-        items.append({"apiVersion": resource.api_version(), "kind": resource.kind} | to_dict(obj))
-    header = Header(
+def header_of(seen: Observed) -> Header:
+    """Return what a snapshot of it says beside the objects."""
+    return Header(
         format_time(seen.taken),
         str(seen.release),
         seen.namespace,
@@ -112,7 +104,6 @@ def document(seen: Observed) -> dict[str, Any]:
         dict(seen.malformed),
         dict(seen.gates),
     )
-    return {"apiVersion": "v1", "kind": "List", "snapshot": msgspec.to_builtins(header), "items": items}
 
 
 def _header(path: str) -> Header:
@@ -137,26 +128,3 @@ def _release(text: str) -> Release:
         return chosen(text) or NEWEST
     except ValueError:
         return NEWEST
-
-
-def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The snapshot, or where it was written to. Raises Problem."""
-    from .sanitized import without_secrets  # only here: other commands only read snapshots
-
-    text = json.dumps(document(replace(seen, objects=without_secrets(seen.objects))))
-    notes = [f"not in the snapshot: {kind}: {why}" for kind, why in seen.unseen.items()]
-    notes += [f"malformed, and not in the snapshot: {what}: {why}" for what, why in seen.malformed.items()]
-    if options.file is None:
-        return Answer(lines=[text], notes=notes)
-    try:
-        _write(options.file, text)
-    except OSError as error:
-        raise Problem(f"cannot write {options.file}: {error.strerror}") from error
-    option = shell("--from", path_word(options.file))
-    return Answer(lines=[f"{options.file}: {len(seen.objects)} objects; read it by {option}"], notes=notes)
-
-
-def _write(path: str, text: str) -> None:
-    """For this user alone: names, labels and messages may be confidential."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text + "\n")

@@ -190,7 +190,7 @@ HOARDING: tuple[Beast, ...] = (
 HOARDER: Final = "hoarder"
 
 
-class _Stock:
+class Stock:
     """Stands for an ``Api``: puts what is created into the server, which has not begun."""
 
     def __init__(self, server: DevApiServer) -> None:
@@ -200,7 +200,8 @@ class _Stock:
         meta = {**body["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
         revision = self._store.next_revision()
         meta |= {"uid": f"00000000-0000-4000-8000-{revision:012d}", "resourceVersion": str(revision)}
-        stored = Stored({**body, "status": {}, "metadata": meta}, revision, {"metadata.name": meta["name"]})
+        fields = {"metadata.name": meta["name"], "spec.schedulerName": body.get("spec", {}).get("schedulerName", "")}
+        stored = Stored({"status": {}, **body, "metadata": meta}, revision, fields)
         self._store.collection(resource.group, resource.plural).restore(stored)
         return body
 
@@ -208,12 +209,17 @@ class _Stock:
 async def _serve(kind: str, objects: int, namespaces: int, kubeconfig: Path) -> None:
     gates = dict(pair.split("=") for pair in GATES.split(","))
     server = DevApiServer(feature_gates={name: value == "true" for name, value in gates.items()})
-    tenants = [Tenant(cast(Api, _Stock(server)), name) for name in _namespaces(namespaces)]
-    for number in range(objects):
-        await (crowd if kind in CROWDS else hoard)(tenants[number % namespaces], kind, number)
+    await store(server, kind, objects, namespaces)
     async with server:
         server.write_kubeconfig(kubeconfig)
         await asyncio.Event().wait()
+
+
+async def store(server: DevApiServer, kind: str, objects: int, namespaces: int) -> None:
+    """Put so many objects of a kind into the server, in so many namespaces."""
+    tenants = [Tenant(cast(Api, Stock(server)), name) for name in _namespaces(namespaces)]
+    for number in range(objects):
+        await (crowd if kind in CROWDS else hoard)(tenants[number % namespaces], kind, number)
 
 
 def _namespaces(number: int) -> list[str]:

@@ -181,11 +181,11 @@ class Surroundings:
 
     def claim(self, key: str) -> ResourceClaim | None:
         """A claim of the manifests or the cluster."""
-        return self.made.cluster.claims.get(key)
+        return self.made.claim(key)
 
     def template(self, key: str) -> ClaimTemplate | None:
         """A template of the manifests or the cluster."""
-        return self.made.cluster.templates.get(key)
+        return self.made.template(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
         """A class of the manifests or the cluster."""

@@ -128,7 +128,12 @@ def _torn(overlay: Overlay, node: str, pods: Sequence[Pod]) -> Iterator[TornGrou
 
 
 def _budgets(overlay: Overlay, pods: Sequence[Pod]) -> Iterator[BudgetFact]:
-    for budget in overlay.made.seen.every(PodDisruptionBudget):
+    namespaces = {pod.metadata.namespace for pod in pods}
+    seen = overlay.made.seen
+    for budget in seen.every(PodDisruptionBudget):
+        if budget.metadata.namespace not in namespaces:
+            continue
+        [budget] = seen.whole([budget])
         terms, namespace = Budget.of(budget), budget.metadata.namespace
         covered = tuple(pod.key for pod in pods if pod.metadata.namespace == namespace and terms.covers(pod))
         if covered:

@@ -52,7 +52,6 @@ def movable_pods(seen: Observed, selected: Callable[[Mapping[str, str] | None], 
     Moves are made one after the other, each when the successor of the one before runs: a budget that allows one
     disruption allows them all.
     """
-    budgets = [(it.metadata.namespace, Budget.of(it)) for it in seen.every(PodDisruptionBudget)]
     as_one = {group.key for group in seen.every(PodGroup) if ends_as_one(group)}
     found = []
     for pod in seen.every(Pod):
@@ -62,10 +61,24 @@ def movable_pods(seen: Observed, selected: Callable[[Mapping[str, str] | None], 
             continue
         if owner is None or owner.kind in STAYING or f"{meta.namespace}/{group_name(pod)}" in as_one:
             continue
-        if all(it.allowed > 0 for namespace, it in budgets if namespace == meta.namespace and it.covers(pod)):
-            found.append(pod)
+        found.append(pod)
+    found = _unprotected(seen, found)
     unwilling = _unwilling(seen, {pod.metadata.uid for pod in found})
     return sorted((pod for pod in found if pod.metadata.uid not in unwilling), key=lambda pod: pod.key)
+
+
+def _unprotected(seen: Observed, pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods that each budget allows to be disrupted."""
+    namespaces = {pod.metadata.namespace for pod in pods}
+    budgets = [it for it in seen.every(PodDisruptionBudget) if it.metadata.namespace in namespaces]
+    left = list(pods)
+    for budget in budgets:
+        # One after the other, since each may be large.
+        [whole] = seen.whole([budget])
+        terms, namespace = Budget.of(whole), whole.metadata.namespace
+        if terms.allowed <= 0:
+            left = [pod for pod in left if pod.metadata.namespace != namespace or not terms.covers(pod)]
+    return left
 
 
 def _unwilling(seen: Observed, movable: set[str]) -> set[str]:

@@ -9,6 +9,7 @@ a UID that no object had before. ``undo`` takes back what was done since a ``mar
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference, Reso
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
-from dra_operator.commands.simulated.claims import ClaimQuotas
+from dra_operator.commands.simulated.claims import ClaimQuotas, HeldBack
 from dra_operator.commands.simulated.cluster import extended_resource
 from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.answer import Fact
@@ -47,7 +48,8 @@ class Overlay(Placing):
         made.pausing.limit = pause
         serves = partial(extended_resource, made.cluster)
         quotas = ClaimQuotas(made.seen.every(ResourceQuota), made.seen.every(ResourceClaim), serves)
-        self._given = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
+        # Nothing is written to the second one.
+        self._given: ChainMap[str, ResourceClaimTemplate] = ChainMap({}, made.seen.templates)  # type: ignore[arg-type]
         super().__init__(made.cluster, made.allocator, self._given, quotas, lambda: made.now, made.pausing)
         self._numbers = count(1)
 
@@ -168,8 +170,18 @@ class Overlay(Placing):
             return True
         return groups.needs(claim, consumer)
 
+    def with_claims(self, pod: Pod) -> tuple[Pod, HeldBack | None]:
+        """As in the base, of the whole pod. Raises Problem."""
+        [pod] = self.made.at_hand([pod])
+        return super().with_claims(pod)
+
+    def _pre_filtered(self, pod: Pod) -> PreFilterResult:
+        [pod] = self.made.at_hand([pod])
+        return super()._pre_filtered(pod)
+
     def successor(self, pod: Pod) -> Pod:
         """The pod that its controller makes in its place; ``~`` keeps its name apart from those of real pods."""
+        [pod] = self.made.at_hand([pod])
         name = f"{pod.metadata.name.partition('~')[0]}~{next(self._numbers)}"
         meta = replace(pod.metadata, name=name, uid=f"successor {pod.metadata.namespace}/{name}", resource_version="")
         self._successors.add(meta.uid)

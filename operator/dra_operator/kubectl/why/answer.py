@@ -67,17 +67,17 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     gangs: dict[str, tuple[str, bool]] = {}
     idle: dict[tuple[str, bool, bool], str] = {}
     is_cut = False
-    for pod in pods:
-        if is_waiting(pod) and (pod.spec.resource_claims or made.cluster.classes_serving(pod)):
-            text, clear = NOT_LOOKED_AT, False
-            if not is_cut:
-                try:
-                    made.pausing()
-                    text, clear = _verdict(made, pod, gangs)
-                    text, clear = _with_all(made, pod, text, clear, idle)
-                except TookTooLong:
-                    is_cut = True
-            found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
+    wanted = (it for it in pods if is_waiting(it) and (it.spec.resource_claims or made.cluster.classes_serving(it)))
+    for pod in made.each_at_hand(wanted):
+        text, clear = NOT_LOOKED_AT, False
+        if not is_cut:
+            try:
+                made.pausing()
+                text, clear = _verdict(made, pod, gangs)
+                text, clear = _with_all(made, pod, text, clear, idle)
+            except TookTooLong:
+                is_cut = True
+        found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
     return _groups(found)
 
 
@@ -104,13 +104,16 @@ def _with_all(
 def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Group pods that have a node and devices and do not start there, by the first reason of each."""
     found: dict[tuple[str, bool], list[str]] = {}
-    for pod in pods:
-        is_starting = pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
-        if is_starting and pod.spec.node_name and pod.spec.resource_claims:
-            made.pausing()
-            if why := not_started(made, pod):
-                found.setdefault((f"does not start: {_without_names(made, pod, why)}", False), []).append(pod.key)
+    for pod in made.each_at_hand(filter(_is_starting, pods)):
+        made.pausing()
+        if why := not_started(made, pod):
+            found.setdefault((f"does not start: {_without_names(made, pod, why)}", False), []).append(pod.key)
     return _groups(found)
+
+
+def _is_starting(pod: Pod) -> bool:
+    is_pending = pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
+    return is_pending and bool(pod.spec.node_name and pod.spec.resource_claims)
 
 
 def idle_schedulers(made: Pipeline, pods: Iterable[Pod]) -> list[str]:
@@ -147,6 +150,7 @@ def _verdict(
     """``gangs`` has what was said of a gang, for its other pods; ``before``: what was thought out of its way."""
     if pod.spec.scheduling_gates and not is_at_gate(pod):
         return _with_the_rest(made, gated_by_others(pod), pod, None, gangs, before), False
+    [pod] = made.at_hand([pod])
     found = pre_filter(pod, made.cluster.snapshot(made.allocator, made.now))
     if not isinstance(found, CycleState):
         return _with_the_rest(made, found.text, pod, found, gangs, before), False

@@ -227,7 +227,7 @@ class Trial:
             for patch in change.patches:
                 template = self._templates.get(patch.key) if patch.kind is ResourceClaim else None
                 place = (ResourceClaimTemplate, template.key) if template is not None else (patch.kind, patch.key)
-                before = left[place] if place in left else self.pipeline.seen.one(*place)
+                before = left[place] if place in left else self.pipeline.observed(*place)
                 if before is None:
                     before = self.cluster.store_of(patch.kind).get(patch.key)
                 if isinstance(before, ResourceClaimTemplate):

@@ -201,7 +201,8 @@ def together(made: Pipeline, state: CycleState, *, preempts: bool) -> Together |
         return None
     states, snapshot = [state], cluster.snapshot(made.allocator, made.now)
     hindered = ""
-    for other in waiting:
+    # The pod is among them, so that it stays at hand.
+    for other in made.at_hand([pod, *waiting])[1:]:
         if other.key == pod.key or len(states) == wanted:
             continue
         found = pre_filter(other, snapshot)

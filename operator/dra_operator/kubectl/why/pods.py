@@ -290,7 +290,8 @@ def was_looked_at(pod: Pod) -> bool:
 
 
 def why_pod(made: Pipeline, pod: Pod) -> Report:
-    """Lines about one pod, and what would help it."""
+    """Lines about one pod, and what would help it. Raises Problem."""
+    [pod] = made.at_hand([pod])
     report = Report()
     if namespace_ends(made, pod.metadata.namespace):
         report.object_to(namespace_ends(made, pod.metadata.namespace), indent=0)

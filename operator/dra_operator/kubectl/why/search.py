@@ -194,8 +194,8 @@ def outdated(made: Pipeline, cycle_state: CycleState) -> dict[str, ResourceClaim
     entries = {each.name: each.resource_claim_template_name for each in cycle_state.pod.spec.resource_claims or ()}
     found: dict[str, ResourceClaimSpec] = {}
     for entry, claim in cycle_state.claims:
-        template = made.cluster.templates.get(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
-        its = made.seen.one(ResourceClaim, claim.key)
+        template = made.template(f"{claim.metadata.namespace}/{entries.get(entry or '')}")
+        its = made.observed(ResourceClaim, claim.key)
         if template is None or its is None or claim.status.allocation is not None:
             continue
         if (spec := template.typed().spec) != its.spec:

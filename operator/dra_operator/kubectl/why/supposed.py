@@ -220,7 +220,7 @@ def _without_claim(cluster: Cluster, subject: str, before: Supposed, undoing: Ex
 def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> Supposed | None:
     """Make the claims of its templates, as a controller would. Entries without a template are left out."""
     cluster, pod = made.cluster, before.pod
-    every = {template.key: template for template in made.seen.every(ResourceClaimTemplate)}
+    every = made.seen.templates
     namespace = pod.metadata.namespace
     statuses = {it.name: it for it in pod.status.resource_claim_statuses or ()}
     entries: list[PodResourceClaim] = []
@@ -234,7 +234,7 @@ def _with_made_claims(made: Pipeline, before: Supposed, undoing: ExitStack) -> S
             continue
         template = every.get(f"{namespace}/{entry.resource_claim_template_name}")
         if template is None:
-            if likely := likely_meant(entry.resource_claim_template_name, names_in(every.values(), namespace)):
+            if likely := likely_meant(entry.resource_claim_template_name, names_in(made.cluster.templates, namespace)):
                 return _renamed(cluster, entry.resource_claim_template_name, likely[0], before, undoing)
             continue
         claim = made_from(template, f"{pod.metadata.name}-{entry.name}", pod, entry.name)
@@ -276,7 +276,7 @@ def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
     if group is not None and (name := dict(_recorded(group)).get(entry.name)):
         return f"is claim {name} of PodGroup {group.key}; its name is recorded in the pod next"
     key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
-    template = made.cluster.templates.get(key)
+    template = made.template(key)
     if template is None:
         said = f"ResourceClaimTemplate {key} does not exist: create it, or correct resourceClaimTemplateName"
         return said + _similar_template(made, pod.metadata.namespace, entry.resource_claim_template_name or "")

@@ -6,15 +6,15 @@ those for the first pod without a place, with the others placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_api import kueue
 from dra_api.core import Pod
 from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.quota import ResourceQuota
-from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.resource import ResourceClaim
 
 from dra_operator.admission.planner import (
     CheckAnswers,
@@ -25,6 +25,7 @@ from dra_operator.admission.planner import (
     ViewSettings,
     planned_sets,
 )
+from dra_operator.admission.reading import claims_named, templates_named
 from dra_operator.admission.workloads import (
     CONTROLLER_NAME,
     CheckStage,
@@ -35,6 +36,7 @@ from dra_operator.admission.workloads import (
     stage_of,
 )
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
+from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.simulated.claims import ClaimQuotas
 from dra_operator.commands.simulated.placing import NotPlaced, Placing
 from dra_operator.kubectl.answer import Problem
@@ -49,6 +51,7 @@ from dra_operator.wording import counted, listed
 from .changes import Report
 from .waiting import why_waiting
 
+T = TypeVar("T", bound=ResourceClaim | ClaimTemplate)
 ROLE: Final = (
     "the ClusterRole dra-viewer-admission in manifests/components/admission/rbac.yaml allows it: have it bound to you"
 )
@@ -76,6 +79,7 @@ def why_workload(seen: Observed, settings: Settings, name: str, missing: Sequenc
         if why and not why.startswith("read only in"):
             raise Problem(f"{why}; {ROLE}" if "forbidden" in why else why)
         raise Problem(f"there is no workload {name} in namespace {seen.namespace}")
+    [workload] = seen.whole([workload])
     report = Report([f"workload {key} {_state(workload)}"])
     report.add(_checks(seen, workload))
     if workload.settled:
@@ -188,7 +192,7 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
         for it in seen.every(Workload)
         if stages[it.key] in keeping or (it.key == workload.key and it.has("Admitted") and it.has_quota)
     ]
-    promised.sort(key=lambda it: rank_of_promise(it, names.known, seen.taken))
+    promised = sorted(seen.whole(promised), key=lambda it: rank_of_promise(it, names.known, seen.taken))
     is_promised = any(it.key == workload.key for it in promised)
     kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
     planner = Planner(made.cluster, view, [obj for kind in kinds for obj in made.cluster.store_of(kind)])
@@ -203,10 +207,24 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
             candidates=[] if is_promised else [workload],
             backing_off=(),
             now=seen.taken,
+            templates=_aside(made.cluster.templates.get, made.template, templates_named, [*promised, workload]),
+            claims=_aside(made.cluster.claims.get, made.claim, claims_named, [*promised, workload]),
         )
     )
     others = [it for it in answers.promised.values() if it.workload.key != workload.key]
     return _Now(made, _outcome(answers, workload), others)
+
+
+def _aside(
+    known: Callable[[str], T | None],
+    whole: Callable[[str], T | None],
+    named: Callable[[Workload], Iterator[str]],
+    workloads: Iterable[Workload],
+) -> dict[str, T]:
+    """Return the objects that the Workloads name and of which the view has the brief form, as the server has them."""
+    keys = {key for workload in workloads for key in named(workload)}
+    found = ((key, brief, whole(key)) for key in sorted(keys) if (brief := known(key)) is not None)
+    return {key: it for key, brief, it in found if it is not None and it is not brief}
 
 
 def _outcome(answers: CheckAnswers, workload: Workload) -> Outcome | None:
@@ -223,8 +241,7 @@ def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> 
     except kueue.WorkloadError:
         return
     quotas = ClaimQuotas(seen.every(ResourceQuota), seen.every(ResourceClaim), lambda _: "")
-    templates = {it.key: it for it in seen.every(ResourceClaimTemplate)}
-    placing = Placing(made.cluster, made.allocator, templates, quotas, lambda: made.now, made.pausing)
+    placing = Placing(made.cluster, made.allocator, seen.templates, quotas, lambda: made.now, made.pausing)
     for outcome in now.promised:
         for seat in outcome.seats:
             made.cluster.nominated_pods.is_on = True

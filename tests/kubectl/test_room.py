@@ -1,0 +1,124 @@
+"""However large one field of an object is that tenants write, a command holds little of it beside many others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from dra_api.codec import convert, encode, to_dict
+from dra_api.core import Event, Pod
+from dra_api.kueue import Workload
+from dra_api.meta import Object
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.scheduling import PodDisruptionBudget, PodGroup
+from dra_api.storage import PersistentVolumeClaim
+from dra_operator.kubectl.live import KINDS as READ_KINDS
+from dra_operator.kubectl.room import ObjectRoom, is_brief
+from dra_operator.sources.kind_table import OF_KUEUE
+from fat_fields import values
+from msgspec import inspect
+
+LEAN = 6_000
+"""Bytes that may be held of the object."""
+WRITTEN_BY_OTHERS = {
+    *("Namespace", "Node", "DeviceClass", "DeviceTaintRule", "ResourceSlice", "ResourcePoolStatusRequest", "Lease"),
+    *("StorageClass", "CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment", "PersistentVolume"),
+    *("ResourceQuota", "AdmissionCheck", "ResourceFlavor"),
+}
+"""The roles edit and admin of Kubernetes do not allow a tenant to write these."""
+KINDS: Mapping[str, type[Object]] = {
+    it.__name__: it
+    for it in (
+        *(Pod, ResourceClaim, ResourceClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget),
+        *(PodGroup, Event),
+    )
+}
+_ELSEWHERE_LIMITED = re.compile(
+    r"\.status"  # written by controllers and kubelets, within the lengths of the API
+    r"|Event\.(type|lastTimestamp|eventTime)"  # of a set, or a time
+    r"|Workload\.spec\.podSets\[\]$"  # eight
+    r"|PodGroup\.spec\.resourceClaims\[\]$"  # four
+    r"|Workload\.spec\.podSets\[\]$"  # eight
+    r"|PodGroup\.spec\.resourceClaims\[\]$"  # four
+    r"|PodGroup\.spec\.schedulingConstraints\.topology\[\]$"  # one
+    r"|PodGroup\.spec\.(schedulingPolicy\.basic|disruptionMode\.\w+)\{\}"  # without fields
+)
+FAT_OBJECTS = {
+    f"{name}{path}": (kind, value)
+    for name, kind in KINDS.items()
+    for path, value in values(inspect.type_info(kind))
+    if not _ELSEWHERE_LIMITED.search(f"{name}{path}")
+}
+STATES: tuple[dict[str, Any], ...] = ({}, {"spec": {"nodeName": "node"}}, {"status": {"phase": "Failed"}})
+META = {"name": "name", "namespace": "ns", "uid": "uid", "resourceVersion": "1"}
+
+
+@pytest.mark.parametrize(("kind", "fat"), FAT_OBJECTS.values(), ids=FAT_OBJECTS)
+def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(kind: type[Object], fat: dict[str, Any]) -> None:
+    for state in STATES if kind is Pod else ({},):
+        parts = {part: {**state.get(part, {}), **fat.get(part, {})} for part in ("spec", "status")}
+        obj = convert(kind, {**fat, **parts, "metadata": {**META, **fat.get("metadata", {})}})
+        assert len(encode(obj)) > LEAN
+        assert len(encode(ObjectRoom(whole=0).kept(obj))) < LEAN
+
+
+def test_every_kind_that_a_command_lists_is_tried_or_not_a_tenants() -> None:
+    listed = {kind.__name__ for kind in (*READ_KINDS.values(), *OF_KUEUE.values())}
+    assert listed == KINDS.keys() | WRITTEN_BY_OTHERS
+    assert len(FAT_OBJECTS) > 150
+
+
+def claim(name: str, namespace: str = "ns", size: int = 20_000, **meta: Any) -> ResourceClaim:
+    keys = [{"key": f"{number:06d}.example.com/x", "operator": "Exists"} for number in range(size // 60)]
+    asked = {"deviceClassName": "gpu", "count": 3, "allocationMode": "ExactCount", "tolerations": keys}
+    spec = {"devices": {"requests": [{"name": "req", "exactly": asked}]}}
+    return convert(ResourceClaim, {"metadata": {"name": name, "namespace": namespace, **meta}, "spec": spec})
+
+
+def test_a_namespace_gets_a_third_of_the_room_and_leaves_some_to_the_next() -> None:
+    room = ObjectRoom(whole=1_000_000)
+    held = [room.kept(claim(f"claim-{number}")) for number in range(300)]
+    whole = [it for it in held if not is_brief(it)]
+    assert 300_000 < sum(len(encode(it)) for it in whole) < 340_000
+    assert room.has_brief
+    assert not is_brief(room.kept(claim("claim", "neighbour")))
+
+
+def test_tables_find_what_they_show_in_the_brief_form() -> None:
+    user = {"resource": "pods", "name": "pod", "uid": "uid-pod"}
+    results = [{"request": "req", "driver": "gpu.example.com", "pool": "p", "device": f"d{it}"} for it in range(3)]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
+    labels = {f"label-{number}": "x" * 60 for number in range(100)}
+    whole = claim("claim", labels=labels)
+    whole = convert(ResourceClaim, {**to_dict(whole), "status": status})
+    brief = ObjectRoom(["label-7"], whole=0).kept(whole)
+    assert is_brief(brief)
+    assert [it.device for it in brief.results] == ["d0", "d1", "d2"]
+    assert brief.status.reserved_for == whole.status.reserved_for
+    (request,) = brief.spec.devices.requests or ()
+    assert request.exactly is not None
+    assert (request.name, request.exactly.device_class_name, request.exactly.count) == ("req", "gpu", 3)
+    assert (brief.metadata.labels or {})["label-7"] == "x" * 60
+    assert "label-8" not in (brief.metadata.labels or {})
+
+
+def test_who_is_ready_and_labels_are_kept_of_a_pod() -> None:
+    terms = [{"weight": 1, "preference": {"matchExpressions": [{"key": f"k{it:06d}"}]}} for it in range(300)]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    ready = {"type": "Ready", "status": "False", "message": "x" * 5_000}
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+    body = {
+        "metadata": {**META, "labels": {"app": "driver"}},
+        "spec": {"nodeName": "node", "affinity": affinity},
+        "status": {"phase": "Pending", "conditions": [ready], "containerStatuses": [waiting]},
+    }
+    pod = ObjectRoom(whole=0).kept(convert(Pod, body))
+    assert is_brief(pod)
+    assert pod.metadata.labels == {"app": "driver"}
+    assert [it.status for it in pod.status.conditions or ()] == ["False"]
+    (status,) = pod.status.container_statuses or ()
+    assert status.state is not None
+    assert status.state.waiting is not None
+    assert status.state.waiting.reason == "ErrImagePull"
