@@ -96,8 +96,8 @@ proto: install  ## make the gRPC code from proto/**/*.proto again
 	$(BIN)/python proto/generate.py
 
 settings: install  ## write the pages of settings and feature gates, and the schema of the Helm chart, again
-	$(BIN)/python -m dra_operator.app.settings.generated page > docs/operator-settings.md
-	$(BIN)/python -m dra_operator.app.settings.generated schema > manifests/values.schema.json
+	$(BIN)/python -m dra_operator.app.settings_page page > docs/operator-settings.md
+	$(BIN)/python -m dra_operator.app.settings_page schema > manifests/values.schema.json
 	$(BIN)/python docs/gates_page.py > docs/feature-gates.md
 
 sentences: install  ## list every text that people read, in build/sentences.txt

@@ -22,7 +22,7 @@ import yaml
 from dra_api.meta import Object
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import documents, read_objects
-from dra_operator.commands.simulated.cluster import simulated
+from dra_operator.commands.simulated import simulated
 from dra_simulator.report import attempts, report
 
 DRIVER = "gpu.example.com"

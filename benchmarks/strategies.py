@@ -32,8 +32,17 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.quality.trace import WHOLE_MILLI, Shape, TraceError, TraceNode, TracePod, read_nodes, read_pods
-from dra_operator.quality.workload import read_seeds, workload
+from dra_operator.quality.trace import (
+    WHOLE_MILLI,
+    Shape,
+    TraceError,
+    TraceNode,
+    TracePod,
+    read_nodes,
+    read_pods,
+    read_seeds,
+    workload,
+)
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim
 from dra_operator.scheduling.cycle.attempt import Attempt

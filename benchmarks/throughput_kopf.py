@@ -1,7 +1,7 @@
 """The operator as ``kopf run`` runs it, with Kopf's own watches: the side "kopf" of ``throughput.py``."""
 
 from dra_operator.app.operator import Operator
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.sources.handlers import register
 
 operator = Operator(OperatorSettings(controllers="templates,release,placement"))

@@ -24,8 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from dra_operator.quality.study import Mean, StudiedCluster, result
-from dra_operator.quality.trace import read_nodes, read_pods
-from dra_operator.quality.workload import read_seeds
+from dra_operator.quality.trace import read_nodes, read_pods, read_seeds
 
 PAGE: Final = Path(__file__).with_name("quality.md")
 MARK: Final = "<!-- {} by docs/quality.py -->"

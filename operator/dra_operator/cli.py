@@ -16,7 +16,7 @@ from dra_api.console import finish, needing
 
 RUN = "dra_operator.app.run"
 """Has ``main``, which takes the settings."""
-SETTINGS = "dra_operator.app.settings.command_line"
+SETTINGS = "dra_operator.app.settings"
 """Has ``CommandLine``, which reads the rest of the command line, and settings from elsewhere."""
 COMMANDS = {
     "cel": ("dra_operator.commands.cel_command", "try out CEL device selectors"),

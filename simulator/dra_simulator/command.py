@@ -66,7 +66,7 @@ from dra_operator.commands.object_files import (
     read_objects,
     read_text,
 )
-from dra_operator.commands.simulated.cluster import simulated
+from dra_operator.commands.simulated import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
 from dra_operator.gates import REMEDY, features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES

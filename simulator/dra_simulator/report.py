@@ -20,8 +20,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal
 from dra_operator.commands.refusal_report import Holders, grouped, holders, names
-from dra_operator.commands.simulated.claims import HeldBack
-from dra_operator.commands.simulated.cluster import SimulatedCluster, closed_gate, refusal, reserve
+from dra_operator.commands.simulated import HeldBack, SimulatedCluster, closed_gate, refusal, reserve
 from dra_operator.scheduling import (
     CycleState,
     Faulty,

@@ -20,8 +20,7 @@ import numpy as np
 from dra_operator.commands.object_files import BadInput
 from dra_operator.quality.states import Floats
 from dra_operator.quality.study import Mean, Moves, RunResult, StudiedCluster, result
-from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_trace
-from dra_operator.quality.workload import read_seeds, workload
+from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_seeds, read_trace, workload
 
 from dra_simulator.runs import (
     DEFAULT_POLICIES,

@@ -37,7 +37,7 @@ from dra_operator.admission.workloads import (
     stage_of,
     wait_left,
 )
-from dra_operator.commands.simulated.claims import ClaimQuotas
+from dra_operator.commands.simulated import ClaimQuotas
 from objects import Make, Obj
 
 HOST: Final = "kubernetes.io/hostname"

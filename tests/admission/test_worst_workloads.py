@@ -28,7 +28,7 @@ from dra_operator.admission.planner import (
     SeenChange,
     planned_sets,
 )
-from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
+from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
 from dra_operator.scheduling.state import workload_without_bulk
 from kueue_model import finish, is_true, workload

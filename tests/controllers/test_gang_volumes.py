@@ -21,7 +21,7 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
-from dra_operator.controllers.scheduling import gang_binding, planning
+from dra_operator.controllers.scheduling import gang, planning
 from fake_api import Call
 from objects import Make, Obj
 from volume_lab import HOST, SELECTED, bind_volumes, due, on_nodes, storage_class, store, uses, volume, volume_claim
@@ -150,7 +150,7 @@ async def test_devices_of_a_node_are_chosen_anew_for_a_pod_with_volumes(
         fits.append(planning.has_room(*case))
         return fits[-1]
 
-    monkeypatch.setattr(gang_binding, "has_room", has_room)
+    monkeypatch.setattr(gang, "has_room", has_room)
     world.api.drop(RESOURCE_SLICES, "node-1-gpu.example.com")
     slice_ = Make.slice("node-0", 2)
     slice_["spec"]["devices"][0]["attributes"] = {"special": {"string": "yes"}}

@@ -81,10 +81,10 @@ control.py Control._after call_later  no pod: invariants are checked
 pools.py PoolReporter.handle add_after  no pod: a question about pools is answered
 pools.py PoolReporter._answer add_after  no pod: a question about pools is answered
 scheduling/planning.py SchedulingContext.look_again add_after  below 5 s: those who call it have lines
-scheduling/gang_binding.py GangBinding.write _look_again  said: gang-unseen-allocation
-scheduling/gang_binding.py GangBinding._come_back look_again  said: gang-refused
-scheduling/gang_binding.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
-scheduling/gang_binding.py GangBinding._look_again look_again  said: gang-unseen-allocation
+scheduling/gang.py GangBinding.write _look_again  said: gang-unseen-allocation
+scheduling/gang.py GangBinding._come_back look_again  said: gang-refused
+scheduling/gang.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
+scheduling/gang.py GangBinding._look_again look_again  said: gang-unseen-allocation
 scheduling/gangs.py Gangs.not_tried look_again  below 5 s: at once
 scheduling/gangs.py Gangs.begin Decided  said: gang-pauses
 scheduling/gangs.py Gangs.begin puts_off  said: gang-pauses
@@ -169,12 +169,12 @@ sources/audit.py Audit._sweep sleep  no pod: an audit is asked for
 sources/audit.py LastLook._is_blind sleep  said: unseen-allocation
 sources/audit.py LastLook.run sleep  said: unseen-allocation
 sources/audit.py LastLook.run wait  no pod: none waits for a look
-sources/intake.py Intake._correct look_again  below 5 s: at once
-sources/intake.py Loader.look_for_missing sleep  readiness: kinds names what is not served
 sources/malformed.py MalformedObjects._decode_partially _hold  no pod: the devices of a malformed claim count
 sources/malformed.py MalformedObjects.corrected _hold  no pod: they count no more
 sources/malformed.py MalformedObjects.deleted _hold  no pod: they count no more
 sources/watches.py Watches._keep_log sleep  no pod: the log of watches
+sources/watches.py Intake._correct look_again  below 5 s: at once
+sources/watches.py Loader.look_for_missing sleep  readiness: kinds names what is not served
 reflector.py Reflector._hand_on sleep  below 5 s: one turn of the loop
 reflector.py Reflector._watch sleep  below 5 s: an answer may make the change known
 reflector.py Reflector.run sleep  readiness: watch-KIND, within its gap

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from command import OperatorProcess
 from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from kopf.testing import KopfRunner
 from scene import Scene, World, second_operator, world
 from supervised import kopf_run

@@ -12,7 +12,7 @@ from dra_api.leases import MIX, SETTINGS, Lease, PublishedSettings
 from dra_api.releases import Release
 from dra_api.resource import DeviceClass
 from dra_operator.app.run import published
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.sanitized import without_secrets

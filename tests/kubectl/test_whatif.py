@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
-from dra_operator.commands.simulated.placing import NotPlaced, Placed
+from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load

@@ -21,8 +21,8 @@ from command import ROOT
 from dra_api import VERSION
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.lease import lease_name
-from dra_operator.app.settings.generated import schema
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
+from dra_operator.app.settings_page import schema
 from dra_operator.controllers.scheduling.mix import read_mix
 
 CHART = ROOT / "manifests"

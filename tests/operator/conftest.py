@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import Api, connection
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from faults import FaultProxy
 from kopf.testing import KopfRunner
 from supervised import LiveCluster, Operating, Site, Supervising, kopf_run, supervised

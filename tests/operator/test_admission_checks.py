@@ -20,7 +20,7 @@ from dra_kube import (
     Conflict,
     Resource,
 )
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from kueue_model import CRDS, admission_check, install_kueue, workload
 from pages import BY_NAME
 from supervised import LiveCluster, Site, Supervising
@@ -34,7 +34,7 @@ NOW = "2026-01-01T00:00:00Z"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dra_operator.sources.intake.OTHER_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("dra_operator.sources.watches.OTHER_LOOK_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from dra_kube import (
     RESOURCE_SLICES,
     Api,
 )
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.gates import OPERATOR
 from msgspec.structs import replace
 from supervised import Supervising, gates_text

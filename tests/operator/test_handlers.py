@@ -40,7 +40,7 @@ from dra_kube import (
 from dra_operator.app import probes as health
 from dra_operator.app import run as supervisor
 from dra_operator.app.operator import Operator
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.sources import handlers, watches
 from dra_operator.sources.handlers import HANDLERS
 from dra_operator.sources.kinds import WATCHED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, NotLeading, connection
 from dra_operator.app.operator import Operator
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from supervised import LiveCluster
 from waiting import becomes, until
 

@@ -9,7 +9,7 @@ import pytest
 from bare_client import Client, Json, client_of
 from dra_api.releases import TABLE, Release
 from dra_devcluster.apiserver import DevApiServer
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from pages import BY_NAME
 from supervised import Supervising, gates_text
 from waiting import until

@@ -21,12 +21,12 @@ from dra_kube import (
     TypedList,
     Unreachable,
 )
-from dra_operator.app.settings.settings import OperatorSettings
-from dra_operator.sources import intake
-from dra_operator.sources.intake import Loader
+from dra_operator.app.settings import OperatorSettings
+from dra_operator.sources import watches
 from dra_operator.sources.kind_table import OF_STORAGE
 from dra_operator.sources.kinds import REQUIRED, WATCHED
 from dra_operator.sources.malformed import MalformedObjects
+from dra_operator.sources.watches import Loader
 from faults import FaultProxy, Refuse, Target
 from supervised import LiveCluster, Supervising, gates_text
 from volume_lab import uses, volume, volume_claim
@@ -37,8 +37,8 @@ GROUP = "/apis/resource.k8s.io/*"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "NEEDED_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(intake, "OTHER_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(watches, "NEEDED_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(watches, "OTHER_LOOK_SECONDS", 0.2)
 
 
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(

@@ -20,7 +20,7 @@ from dra_api.resource import FINALIZER, AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Change
 from dra_operator.allocator import Features, Usage
 from dra_operator.app.operator import Operator
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.sources import audit
 from dra_operator.sources.malformed import (
     COMMON_WARNING_LINES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from objects import Obj
 from supervised import LiveCluster, Supervising
 from waiting import until

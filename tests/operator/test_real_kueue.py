@@ -25,7 +25,7 @@ from dra_kube import (
     Resource,
 )
 from dra_operator.admission.workloads import AdmissionSettings
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from kueue_model import QUEUES, admission_check, condition, flavor, is_true, needs_kueue, real_kueue
 from proving_ground import NAMESPACE, ProvingGround, proving_ground
 from supervised import Site, supervised

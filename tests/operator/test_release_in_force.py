@@ -10,7 +10,7 @@ from dra_api.releases import NEWEST, GateError, Release
 from dra_devcluster.apiserver import documents
 from dra_operator.allocator import Features
 from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from supervised import Supervising
 
 

@@ -12,10 +12,17 @@ import pytest
 from dra_api.releases import Release
 from dra_operator.app import operator, run
 from dra_operator.app.operator import Operator, times_of
-from dra_operator.app.settings.command_line import CommandLine, strangers
-from dra_operator.app.settings.generated import page
-from dra_operator.app.settings.generated import schema as chart_schema
-from dra_operator.app.settings.settings import FORMER_NAMES, OperatorSettings, Setting, described, value_of
+from dra_operator.app.settings import (
+    FORMER_NAMES,
+    CommandLine,
+    OperatorSettings,
+    Setting,
+    described,
+    strangers,
+    value_of,
+)
+from dra_operator.app.settings_page import page
+from dra_operator.app.settings_page import schema as chart_schema
 from dra_operator.controllers import BackoffSettings, TimeSettings, TimeSlices
 from msgspec.structs import replace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_operator.quality.workload import GoRandom
+from dra_operator.quality.trace import GoRandom
 
 
 def test_seed_1_gives_the_numbers_that_every_program_in_go_began_with() -> None:

@@ -11,8 +11,7 @@ import pytest
 from dra_operator.cli import main
 from dra_operator.quality.policies import POLICIES
 from dra_operator.quality.study import NO_NODE_NUMBER, Run
-from dra_operator.quality.trace import read_nodes, read_pods
-from dra_operator.quality.workload import Workload, workload
+from dra_operator.quality.trace import Workload, read_nodes, read_pods, workload
 from trace_objects import DEVICE_CLASS, claim_of, made_traces, node_of, pod_of, slice_of
 
 Json = dict[str, Any]

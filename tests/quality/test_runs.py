@@ -11,12 +11,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from dra_operator.quality.fragmentation import Fragmentation, Room, prices
 from dra_operator.quality.policies import POLICIES
-from dra_operator.quality.states import NodeKinds, State, StateTable
+from dra_operator.quality.states import Fragmentation, NodeKinds, Room, State, StateTable, prices
 from dra_operator.quality.study import NO_NODE_NUMBER, Run, measured, moved
-from dra_operator.quality.trace import Shape, TraceNode, TracePod, read_nodes, read_pods
-from dra_operator.quality.workload import TypicalPod, Workload, workload
+from dra_operator.quality.trace import Shape, TraceNode, TracePod, TypicalPod, Workload, read_nodes, read_pods, workload
 from trace_objects import made_traces
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.quality.trace import Shape, TraceError, TraceNode, TracePod, read_nodes, read_pods
-from dra_operator.quality.workload import read_seeds
+from dra_operator.quality.trace import Shape, TraceError, TraceNode, TracePod, read_nodes, read_pods, read_seeds
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
 NODES = "sn,cpu_milli,memory_mib,gpu,model"

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from dra_api.core import Pod
-from dra_operator.commands.simulated.placing import Placed
+from dra_operator.commands.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.whatif.overlay import Overlay

@@ -19,7 +19,7 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import PodGroup
-from dra_operator.commands.simulated.placing import Placed
+from dra_operator.commands.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.sanitized import MOVABLE

@@ -21,7 +21,7 @@ from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate, ResourceClaimTemplateSpec
 from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.object_files import decoded
-from dra_operator.commands.simulated.cluster import simulated
+from dra_operator.commands.simulated import simulated
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.serve.desk import Desk, question_of

@@ -31,7 +31,7 @@ from dra_kube import (
 from dra_operator.app.operator import Operator
 from dra_operator.app.probes import obstacles
 from dra_operator.app.run import Supervisor
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.sources.handlers import register
 from dra_operator.sources.watches import Limits
 from faults import FaultProxy

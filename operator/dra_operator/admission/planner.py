@@ -40,9 +40,8 @@ from msgspec.structs import replace
 
 from dra_operator.allocator import Allocator, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.commands.simulated.claims import ClaimQuotas
-from dra_operator.commands.simulated.cluster import extended_resource
-from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
+from dra_operator.commands.placing import NotPlaced, Placed, Placing
+from dra_operator.commands.simulated import ClaimQuotas, extended_resource
 from dra_operator.scheduling.state import (
     LARGEST_OBJECT_BYTES,
     NODE_CONDITION,

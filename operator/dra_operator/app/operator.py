@@ -57,15 +57,14 @@ from dra_operator.gates import parse_gates
 from dra_operator.scheduling import Placement
 from dra_operator.sources.audit import Audit, LastLook
 from dra_operator.sources.handlers import HANDLERS
-from dra_operator.sources.intake import Intake, Loader
 from dra_operator.sources.kind_table import Kinds
 from dra_operator.sources.kinds import REQUIRED
 from dra_operator.sources.malformed import MalformedObjects
-from dra_operator.sources.watches import Limits, Watches
+from dra_operator.sources.watches import Intake, Limits, Loader, Watches
 
 from .control_plane import ControllerManager, ReleaseInForce
 from .rights import RightsWatch, Work
-from .settings.settings import OperatorSettings
+from .settings import OperatorSettings
 from .telemetry import AppMetrics, Requests
 
 logger = logging.getLogger(__name__)

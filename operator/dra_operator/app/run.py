@@ -52,7 +52,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from dra_operator.app.lease import CannotElect, Leader, lease_name
 from dra_operator.app.operator import Operator
 from dra_operator.app.probes import Answers, CannotServe, Health, MainLoop, serve
-from dra_operator.app.settings.settings import OperatorSettings
+from dra_operator.app.settings import OperatorSettings
 from dra_operator.app.telemetry import LeaderGauge, Requests, configure_logs
 from dra_operator.controllers.scheduling.mix import Asked, MixMemory, read_mix
 from dra_operator.controllers.scheduling.other_schedulers import DriverMemory

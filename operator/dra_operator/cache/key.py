@@ -82,7 +82,7 @@ class Source(StrEnum):
     """All of them, each with the file that reads it. Every one may be late, and may repeat what another has brought."""
 
     LIST = "list"
-    """A list of the kind: at the start or when it is served later (``sources.intake``); and by the handlers, when
+    """A list of the kind: at the start or when it is served later (``sources.watches``); and by the handlers, when
     a watch has fallen too far behind."""
     WATCH = "watch"
     """An event of a watch, by the handler of its kind: ``sources.handlers``."""

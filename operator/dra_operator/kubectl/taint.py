@@ -46,7 +46,7 @@ from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId, territory_taint
-from dra_operator.commands.simulated.placing import NotPlaced, Placed
+from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.eviction import DeviceTaints, claim_eviction
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of

@@ -12,10 +12,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from dra_operator.quality.fragmentation import Fragmentation, Room, prices
-from dra_operator.quality.states import Floats, Ints, State, States, StateTable, pod_kind
-from dra_operator.quality.trace import WHOLE_MILLI, Shape
-from dra_operator.quality.workload import Workload
+from dra_operator.quality.states import Floats, Fragmentation, Ints, Room, State, States, StateTable, pod_kind, prices
+from dra_operator.quality.trace import WHOLE_MILLI, Shape, Workload
 
 BEST_PUBLISHED_SCORE: Final = 100
 """The best score of the published policies, which are whole numbers."""

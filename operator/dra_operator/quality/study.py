@@ -26,11 +26,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .fragmentation import Fragmentation
 from .policies import POLICIES, Policy
-from .states import Floats, Ints, NodeKinds, State, StateTable, whole_devices
-from .trace import WHOLE_MILLI, Shape, TraceNode, TracePod
-from .workload import Workload, members, workload
+from .states import Floats, Fragmentation, Ints, NodeKinds, State, StateTable, whole_devices
+from .trace import WHOLE_MILLI, Shape, TraceNode, TracePod, Workload, members, workload
 
 MakePolicy = Callable[[Workload, StateTable, Fragmentation], Policy]
 NO_NODE_NUMBER = -1

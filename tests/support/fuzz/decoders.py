@@ -53,7 +53,7 @@ from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import decode_metadata
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
-from dra_operator.app.settings.command_line import CommandLine
+from dra_operator.app.settings import CommandLine
 from dra_operator.cache import Cluster
 from dra_operator.commands import cel_command
 from dra_operator.sources.kinds import WATCHED

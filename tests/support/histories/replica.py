@@ -52,8 +52,8 @@ from dra_operator.cache import BulkLimits, ClaimTemplate, Cluster, Source
 from dra_operator.controllers import Control, ControlOptions, TimeSettings
 from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.sources.audit import Audit, LastLook
-from dra_operator.sources.intake import Loader
 from dra_operator.sources.malformed import MalformedObjects
+from dra_operator.sources.watches import Loader
 from fake_api import key_of
 from history_kit.clock import OWNER, VirtualLoop
 from objects import Obj

@@ -43,8 +43,7 @@ from dra_operator.cache import (
 from dra_operator.controllers.context import Recently
 from dra_operator.controllers.errors import BoundElsewhere, ControllerError, PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.binding import BindingCycle, Permit
-from dra_operator.controllers.scheduling.gang import GangAttempt
-from dra_operator.controllers.scheduling.gang_binding import GangBinding
+from dra_operator.controllers.scheduling.gang import GangAttempt, GangBinding
 from dra_operator.controllers.scheduling.gangs import Gangs
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
 from dra_operator.controllers.scheduling.planning import (

@@ -27,14 +27,15 @@ from dra_operator.controllers.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling.gang import (
     AwaitedClaims,
     GangAttempt,
+    GangBinding,
     GangProgress,
     GangRefusal,
     GangState,
     GangTask,
+    MemberBinding,
     Unready,
     fingerprint,
 )
-from dra_operator.controllers.scheduling.gang_binding import GangBinding, MemberBinding
 from dra_operator.controllers.scheduling.planning import SchedulingContext
 from dra_operator.controllers.scheduling.preemption import MakesRoom
 from dra_operator.controllers.scheduling.report import NOT_ANSWERED, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport

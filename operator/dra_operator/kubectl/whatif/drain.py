@@ -15,7 +15,7 @@ from dra_api.scheduling import PodDisruptionBudget
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
-from dra_operator.commands.simulated.placing import NotPlaced, Placed
+from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Table
 from dra_operator.kubectl.observed import SHOWN, Observed, joined, no_node, notes_on, require
 from dra_operator.kubectl.pipeline import pipeline

@@ -25,7 +25,7 @@ from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
-from dra_operator.commands.simulated.placing import NotPlaced, Placed
+from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.observed import Observed, no_node
 from dra_operator.kubectl.pipeline import TookTooLong, pipeline

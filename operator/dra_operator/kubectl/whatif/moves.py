@@ -33,7 +33,7 @@ from dra_api.resource import ResourceClaim
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from msgspec.structs import replace
 
-from dra_operator.commands.simulated.placing import Placed
+from dra_operator.commands.placing import Placed
 from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed import Observed

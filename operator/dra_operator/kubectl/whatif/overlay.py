@@ -23,9 +23,8 @@ from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference, Reso
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
-from dra_operator.commands.simulated.claims import ClaimQuotas, HeldBack
-from dra_operator.commands.simulated.cluster import extended_resource
-from dra_operator.commands.simulated.placing import NotPlaced, Placed, Placing
+from dra_operator.commands.placing import NotPlaced, Placed, Placing
+from dra_operator.commands.simulated import ClaimQuotas, HeldBack, extended_resource
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts import devices_of, ledger_of
 from dra_operator.kubectl.free import Members, best_offer

@@ -18,7 +18,7 @@ from dra_api.meta import Object
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.commands.simulated.cluster import gated_by_others
+from dra_operator.commands.simulated import gated_by_others
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem, target_of
 from dra_operator.kubectl.facts import makes_pods, pods_of_workload
 from dra_operator.kubectl.observed import Observed

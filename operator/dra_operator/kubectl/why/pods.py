@@ -19,7 +19,7 @@ from dra_api.values import format_time, parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
-from dra_operator.commands.simulated.cluster import gated_by_others
+from dra_operator.commands.simulated import gated_by_others
 from dra_operator.kubectl.facts import age, belonging, driver_pods, is_ready, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.causes import holding

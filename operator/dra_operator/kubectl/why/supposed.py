@@ -23,7 +23,7 @@ from dra_api.scheduling import PodGroup
 from msgspec.structs import replace
 
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.commands.simulated.claims import ClaimQuotas, admin_refusal, made_from
+from dra_operator.commands.simulated import ClaimQuotas, admin_refusal, made_from
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.changes import Change, pod_change
 from dra_operator.kubectl.why.holders import release_remedies

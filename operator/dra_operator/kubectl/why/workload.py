@@ -37,8 +37,8 @@ from dra_operator.admission.workloads import (
 )
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS
 from dra_operator.cache import ClaimTemplate
-from dra_operator.commands.simulated.claims import ClaimQuotas
-from dra_operator.commands.simulated.placing import NotPlaced, Placing
+from dra_operator.commands.placing import NotPlaced, Placing
+from dra_operator.commands.simulated import ClaimQuotas
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, pipeline

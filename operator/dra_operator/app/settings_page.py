@@ -1,7 +1,7 @@
 """Prints files that are made from the declarations of the settings. ``make settings`` writes them, and tests compare.
 
-    python -m dra_operator.app.settings.generated page      # docs/operator-settings.md
-    python -m dra_operator.app.settings.generated schema    # manifests/values.schema.json, of the Helm chart
+    python -m dra_operator.app.settings_page page      # docs/operator-settings.md
+    python -m dra_operator.app.settings_page schema    # manifests/values.schema.json, of the Helm chart
 
 The schema lets Helm refuse ``operator.settings`` that the operator would refuse.
 """
@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from dra_operator.allocator import GATES
+from dra_operator.app.settings import FORMER_NAMES, OperatorSettings, described
 from dra_operator.controllers.scheduling.mix import LARGEST_WEIGHT, LISTED_ENTRIES
 from dra_operator.controllers.settings import NAMES
-
-from .settings import FORMER_NAMES, OperatorSettings, described
 
 _TEXT = {"type": "string"}
 _SWITCH = {"type": "boolean"}
@@ -116,7 +115,7 @@ def _of(path: tuple[str, ...]) -> dict[str, Any]:
 
 HEAD = """# Settings of the operator
 
-This page is made from `operator/dra_operator/app/settings/settings.py` by `make settings`; a test compares the two.
+This page is made from `operator/dra_operator/app/settings.py` by `make settings`; a test compares the two.
 
 Every setting can be given to `dra-operator run` in three ways. A flag has precedence over the environment variable, the
 variable over the file, the file over the default.

@@ -19,8 +19,15 @@ from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 
 from dra_operator.allocator import AllocationError, Allocator, DeviceId
 from dra_operator.cache import Cluster
-from dra_operator.commands.simulated.claims import ClaimQuotas, HeldBack, PodClaims
-from dra_operator.commands.simulated.cluster import apply_changed, closed_gate, refusal, reserve
+from dra_operator.commands.simulated import (
+    ClaimQuotas,
+    HeldBack,
+    PodClaims,
+    apply_changed,
+    closed_gate,
+    refusal,
+    reserve,
+)
 from dra_operator.scheduling import (
     CycleState,
     Fits,
