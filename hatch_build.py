@@ -27,7 +27,7 @@ ROOMS = (
 INTERPRETED = frozenset(
     {"__init__.py", "cel_language.py", "entries.py", "evaluated.py", "explain.py", "hints.py", "sources.py"}
 )
-_OF_LEDGER = ("cli.py", "features.py", "holdings.py", "ledger.py")
+_OF_LEDGER = ("cli.py", "features.py", "ledger.py")
 INTERPRETED_FILES = frozenset(Path("ledger/dra_ledger") / name for name in _OF_LEDGER)
 """Files and folders of the rooms that stay as they are. What only words a refusal gains nothing; nothing can refer
 weakly to a compiled class; decoding is msgspec's work, and its structs are C already."""

@@ -36,9 +36,8 @@ from dra_cel.evaluation.assembler import MachineProgram, assemble
 from dra_cel.evaluation.compiler import compile_selector
 from dra_cel.evaluation.machine import Machine, run, run_in_parts
 from dra_cel.libraries.scalars import SemverValue
-from dra_cel.syntax.macros import Macros
 from dra_cel.syntax.parser import parse
-from dra_cel.syntax.tree import Node, Source, nodes
+from dra_cel.syntax.tree import Macros, Node, Source, nodes
 
 KEPT_SELECTOR_BYTES: Final = 48 << 20
 """What remembered selectors may take in sum: 1,500 usual ones, or nine of the largest that the API server admits."""

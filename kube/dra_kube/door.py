@@ -1,15 +1,20 @@
-"""The door of a server: who comes in, and who has to leave for a newcomer.
+"""The door of a server: who comes in, who has to leave for a newcomer, and what the log says of requests.
 
 Anyone who reaches the port can open connections and hold them. A server that then refuses newcomers refuses the
-kubelet, which opens a new connection for each probe, and restarts a container whose probes fail. So nobody is refused:
-at most ``MOST_CONNECTIONS`` are open, and a newcomer displaces one of them. It is one of the address that holds most,
-so a peer with few connections keeps them whatever another one does. Of that address it is the connection that has
-been idle longest; a request that is being answered is displaced last.
+kubelet. The kubelet opens a new connection for each probe, and restarts a container whose probes fail. So nobody is
+refused: at most ``MOST_CONNECTIONS`` are open, and a newcomer displaces one of them. It is one of the address that
+holds most, so a peer with few connections keeps them whatever another one does. Of that address it is the
+connection that has been idle longest; a request that is being answered is displaced last.
 
 A connection has to send its first request within ``HEAD_SECONDS`` and ends after ``LIFE_SECONDS``. The server's own
 protocol is made once the head of that request is complete, so silence, half a head and bytes that are no HTTP cost no
-more than a socket. Where descriptors run out a newcomer displaces another one as well, and a warning says so once a
+more than a socket. If descriptors run out a newcomer displaces another one as well, and a warning says so once a
 minute.
+
+aiohttp logs a request that it cannot read with the line at fault. That may be the header with a bearer token: of a user
+of the development cluster, or of Prometheus. ``REQUESTS`` names the kind of the fault only. Anyone who reaches the port
+can send thousands of such requests a second. A server that is given ``request_log()`` as its ``logger`` writes each
+kind of fault once in ``TOLD_SECONDS``, at most ``MOST_KINDS`` of them, and counts the others.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 MOST_CONNECTIONS: Final = 256
 """Far more than anyone needs. So many clients that ask again as soon as they are answered wait for their turn; only
@@ -420,3 +426,68 @@ class _HttpGuest(Guest):
             limit.cancel()
         if self._inner is not None:
             self._inner.connection_lost(exc)
+
+
+TOLD_SECONDS: Final = 60.0
+MOST_KINDS: Final = 4
+"""Kinds of faults told in one ``TOLD_SECONDS``: with tracebacks of 2 kB they stay below 10 kB."""
+
+
+class _WithoutContent(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg, record.exc_info = f"{record.msg}: it cannot be read: {type(error).__name__}", None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+class Seldom(logging.Filter):
+    """Lets each kind of line pass once in ``TOLD_SECONDS``. Kinds differ by words and error, not by the client."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: set[tuple[object, object]] = set()
+        self._told_since = -TOLD_SECONDS
+        self._untold = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        now = self._clock()
+        before = 0
+        if now - self._told_since >= TOLD_SECONDS:
+            self._told, self._told_since = set(), now
+            before, self._untold = self._untold, 0
+        kind = (record.msg, type(record.exc_info[1]) if record.exc_info else None)
+        if kind in self._told or len(self._told) >= MOST_KINDS:
+            self._untold += 1
+            return False
+        self._told.add(kind)
+        if before:
+            record.msg = f"{record.msg} (before that {before} faults of requests were not logged)"
+        return True
+
+
+class _OfTransports(Seldom):
+    """The same for asyncio's words about peers that are gone while something is written to them."""
+
+    _WORDS: Final = frozenset({"SSL connection is closed", "socket.send() raised exception."})
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg not in self._WORDS or super().filter(record)
+
+
+REQUESTS: Final = logging.getLogger("dra_kube.requests")
+REQUESTS.addFilter(_WithoutContent())
+logging.getLogger("asyncio").addFilter(_OfTransports())
+
+
+def request_log(clock: Callable[[], float] = time.monotonic) -> logging.Logger:
+    """Return a logger for one server, whose lines appear as those of ``REQUESTS``."""
+    limited = logging.Logger(REQUESTS.name)
+    limited.parent = REQUESTS
+    limited.addFilter(_WithoutContent())
+    limited.addFilter(Seldom(clock))
+    return limited

@@ -15,8 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from dra_kube.door import open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import open_door, request_log
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric

@@ -25,8 +25,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 from dra_kube import KubeError
-from dra_kube.door import open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import open_door, request_log
 
 from .commands import FLAGS
 from .commands.command import failed, set_up_logging

@@ -22,6 +22,7 @@ from .entries import (
     CounterEntry,
     DeviceEntry,
     Holder,
+    Holdings,
     PoolEntry,
     Seen,
     Sight,
@@ -32,7 +33,6 @@ from .entries import (
     pool_entry,
 )
 from .features import Features
-from .holdings import Holdings
 from .inventory import Inventory
 from .pools import Pool, PoolView
 from .predicates import Weighed

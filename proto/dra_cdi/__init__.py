@@ -5,20 +5,28 @@ the interface it needs, and which files a runtime refuses. The rules are those o
 interface's own Go library, which containerd and CRI-O use; plugin-helper.md section 10 lists them,
 and where this package is stricter.
 
-=========  =====================================================================================
-``edits``  what changes in a container; kinds, device names, and ids such as ``vendor.com/gpu=gpu0``
-``spec``   a file, its text and the version that it needs; all files, and which devices an id means
-=========  =====================================================================================
+``spec`` has all of it: what changes in a container, kinds, device names and ids such as ``vendor.com/gpu=gpu0``; a
+file, its text and the version that it needs; all files, and which devices an id means.
 
 A value that breaks a rule cannot be made: its constructor raises CdiError, for a driver that writes and a runtime that
 reads alike. No library for this exists for Python; the format: https://github.com/cncf-tags/container-device-interface.
 """
 
-from dra_cdi.edits import CdiError, check_device_name, check_kind
-from dra_cdi.spec import CdiDirectory, CdiIndex
+from dra_cdi.spec import CdiDirectory, CdiError, CdiIndex, check_device_name, check_kind
 
-from .edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
-from .spec import VERSIONS, CdiDevice, CdiSpec, decode, encode
+from .spec import (
+    VERSIONS,
+    CdiDevice,
+    CdiSpec,
+    ContainerEdits,
+    DeviceNode,
+    Hook,
+    IntelRdt,
+    Mount,
+    NetDevice,
+    decode,
+    encode,
+)
 
 __all__ = [
     "VERSIONS",

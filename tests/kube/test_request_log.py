@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from command import MARK
-from dra_kube.request_log import MOST_KINDS, REQUESTS, TOLD_SECONDS, request_log
+from dra_kube.door import MOST_KINDS, REQUESTS, TOLD_SECONDS, request_log
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kube", "kubeletplugin", "operator", "devcluster")

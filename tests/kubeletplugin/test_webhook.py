@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from dra_kube import RESOURCE_CLAIMS, Api, ApiError, connection
-from dra_kube.request_log import REQUESTS
+from dra_kube.door import REQUESTS
 from dra_kubeletplugin import ParametersWebhook, SettingsError, serve_webhook, webhook
 
 NAME = "paint.example.com"

@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 
 from dra_cel.basics.errors import CompileError, Issue, Walk, walk
 from dra_cel.basics.values import INT_MAX, INT_MIN, UINT_MAX, Uint
-from dra_cel.syntax.macros import Macros
 from dra_cel.syntax.tree import (
     Call,
     Entry,
@@ -24,6 +23,7 @@ from dra_cel.syntax.tree import (
     Ident,
     ListLiteral,
     Literal,
+    Macros,
     MapLiteral,
     Node,
     Select,

@@ -30,8 +30,7 @@ from typing import Annotated, Any, Protocol, Self
 
 import msgspec
 from aiohttp import WSMsgType, web
-from dra_kube.door import is_same_secret, open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import is_same_secret, open_door, request_log
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from dra_devcluster.agent.containers.runtime import LocalRuntime

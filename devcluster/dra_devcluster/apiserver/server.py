@@ -27,8 +27,7 @@ import orjson
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from dra_api.releases import NEWEST, FeatureGates, Release
-from dra_kube.door import MOST_CONNECTIONS, open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import MOST_CONNECTIONS, open_door, request_log
 
 from dra_devcluster.apiserver.app import App
 from dra_devcluster.apiserver.authorization import ADMIN, Mode, node_user

@@ -31,8 +31,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from aiohttp import web
 from dra_api import VERSION
 from dra_kube import Resource
-from dra_kube.door import open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import open_door, request_log
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 

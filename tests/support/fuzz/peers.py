@@ -28,7 +28,7 @@ from dra_devcluster.apiserver.structure import Schema, Structure
 from dra_devcluster.apiserver.verbs.patch import json_patch, merge_patch, strategic_merge_patch
 from dra_devcluster.apiserver.wire import decode_protobuf
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, KubeError
-from dra_kube.request_log import REQUESTS
+from dra_kube.door import REQUESTS
 from dra_kubeletplugin.claims.calls import V1, V1BETA1, DRAService, NodeCalls, Turns
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver

@@ -21,8 +21,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import msgspec
-from dra_kube.door import Guest, Visit, is_same_secret, welcoming
-from dra_kube.request_log import Seldom
+from dra_kube.door import Guest, Seldom, Visit, is_same_secret, welcoming
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 

@@ -24,8 +24,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
-from dra_kube.door import is_same_secret, open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import is_same_secret, open_door, request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
 from dra_operator.kubectl.pipeline import TookTooLong

@@ -26,8 +26,7 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from dra_kube.door import is_same_secret, open_door
-from dra_kube.request_log import request_log
+from dra_kube.door import is_same_secret, open_door, request_log
 
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.arguments import given_options
