@@ -13,9 +13,8 @@ from .client import (
     rights_for,
     with_remedy,
 )
-from .events import EventReason, EventRecorder
 from .pods import DEVICE_TAINT, Disruption, PodWriter, Unanswered
-from .writers import PodGroupWriter, PoolRequestWriter, RuleWriter, VolumeWriter
+from .writers import EventReason, EventRecorder, PodGroupWriter, PoolRequestWriter, RuleWriter, VolumeWriter
 
 __all__ = [
     "DEVICE_TAINT",

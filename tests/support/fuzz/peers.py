@@ -21,9 +21,9 @@ import aiohttp
 from aiohttp import web
 from dra_api.releases import FeatureGates
 from dra_devcluster.agent import port_forward as spdy
-from dra_devcluster.apiserver.app import App
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.server import App
 from dra_devcluster.apiserver.structure import Schema, Structure
 from dra_devcluster.apiserver.verbs.patch import json_patch, merge_patch, strategic_merge_patch
 from dra_devcluster.apiserver.wire import decode_protobuf

@@ -17,14 +17,13 @@ from typing import Final
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.kinds.administration import CLEANUP
 from dra_devcluster.apiserver.kinds.core import FINALIZER
 from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
-from dra_devcluster.apiserver.kinds.extensions import CLEANUP
 from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
-from dra_devcluster.apiserver.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete, delete_some
-from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.verbs.write import FOREGROUND, ORPHAN, DeleteOptions, create, delete, delete_some, update
 from dra_devcluster.clock import now
 
 Place = tuple[str, str, Key]  # group, resource, key

@@ -37,8 +37,7 @@ from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import is_ready
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
-from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
-from dra_devcluster.apiserver.verbs.write import create, update
+from dra_devcluster.apiserver.verbs.write import DeleteOptions, create, delete, update
 from dra_devcluster.clock import now
 
 TRACKING: Final = "batch.kubernetes.io/job-tracking"

@@ -358,7 +358,7 @@ class Call:
             yield not_supported("fieldValidation", validation, _VALIDATIONS)
 
     def invalid_options(self, *faults: FieldError) -> StatusError:
-        """The refusal of parameters of a write; a deletion has options of its own (`verbs.delete`)."""
+        """The refusal of parameters of a write; a deletion has options of its own (`verbs.write`)."""
         return invalid_options(_VERBS[self.request.method], *faults)
 
     def need(self, verb: str) -> None:

@@ -52,10 +52,9 @@ from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import has_ended, is_ready
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Resource
-from dra_devcluster.apiserver.verbs.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.verbs.patch import PatchRefused, json_patch, merge_patch
 from dra_devcluster.apiserver.verbs.read import get
-from dra_devcluster.apiserver.verbs.write import check_preconditions, store_changed, update
+from dra_devcluster.apiserver.verbs.write import DeleteOptions, check_preconditions, delete, store_changed, update
 from dra_devcluster.apiserver.wire import PATCHES, media_type, parse_document, read_body, respond
 from dra_devcluster.background import cancelled
 from dra_devcluster.clock import now

@@ -3,6 +3,7 @@
 from dra_devcluster.apiserver.registry import OF_WORKLOADS
 from dra_devcluster.apiserver.structure import Resource
 
+from .administration import BindingKind, CustomKind, DefinitionKind, PolicyBindingKind, PolicyKind, RoleKind
 from .base import Kind, Write
 from .core import (
     Budgets,
@@ -24,9 +25,7 @@ from .core import (
     StorageClasses,
 )
 from .dra import DraKind
-from .extensions import CustomKind, DefinitionKind, PolicyBindingKind, PolicyKind
 from .pod import PodKind
-from .rbac import BindingKind, RoleKind
 from .workloads import CronJobs, DaemonSets, Deployments, Jobs, ReplicaSets, StatefulSets
 
 _KINDS: dict[str, dict[str, type[Kind]]] = {
