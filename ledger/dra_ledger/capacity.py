@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dra_api.quantity import NANO, Quantity
 from dra_api.releases import Release
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
+from dra_api.values import NANO, Quantity
 
 from .features import Features
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dra_api import VERSION
 from dra_api.console import finish, printable
-from dra_api.quantity import NANO, Quantity
 from dra_api.releases import BUILT, NEWEST
+from dra_api.values import NANO, Quantity
 
 if TYPE_CHECKING:
     from .entries import DeviceEntry, Holder

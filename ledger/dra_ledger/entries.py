@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from dra_api.core import Node
 from dra_api.meta import Part
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
 from dra_api.resource import Device, DeviceAttribute, DeviceTaint
 from dra_api.selectors import declares_optional_node_operations
+from dra_api.values import Quantity
 from msgspec import field
 
 from .basics import DeviceId, PoolId, each

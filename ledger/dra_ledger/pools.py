@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from dra_api.core import Node
-from dra_api.quantity import Quantity
 from dra_api.releases import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
+from dra_api.values import Quantity
 
 from .basics import DeviceId, Expressions, Memo, PoolId, are_short
 from .capacity import Requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dra_api.quantity import NANO, Quantity
+from dra_api.values import NANO, Quantity
 
 KIBI = 1024 * NANO
 

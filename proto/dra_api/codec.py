@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from dra_api.quantity import Quantity, QuantityError, parse_quantity
+from dra_api.values import Quantity, QuantityError, parse_quantity
 
 JSON_LEVELS: Final = 500
 TOO_DEEP: Final = f"nested more than {JSON_LEVELS} levels deep"

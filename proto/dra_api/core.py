@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import field
 
 from dra_api.meta import LabelSelector, Object, Part
-from dra_api.quantity import Quantity
+from dra_api.values import Quantity
 
 
 class ObjectReference(Part, frozen=True):

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dra_api.meta import Object, Part
-from dra_api.quantity import NANO, Quantity
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     MOST_RESULTS,
@@ -27,6 +26,7 @@ from dra_api.resource import (
     ResourceClaim,
 )
 from dra_api.validation.formats import is_extended_resource
+from dra_api.values import NANO, Quantity
 
 
 def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from msgspec import Raw, field
 
 from .core import NodeSelector
 from .meta import Condition, Object, ObjectMeta, Part
-from .quantity import Quantity
+from .values import Quantity
 
 GROUP = "resource.k8s.io"
 SCHEDULER_KEY = "dra.kopf.dev/scheduler"

@@ -9,7 +9,7 @@ from typing import Final
 
 from .core import NodeSelector
 from .meta import LabelSelector, Object, Part
-from .quantity import Quantity
+from .values import Quantity
 
 CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 BOUND_ANNOTATION: Final = "pv.kubernetes.io/bind-completed"

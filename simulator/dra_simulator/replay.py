@@ -25,8 +25,21 @@ from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, deci
 from dra_operator.wording import counted
 from msgspec.structs import replace
 
-from dra_simulator.comparison import THOUSANDTHS_OF_DEVICE, DeviceShares, anew, can_be_copied, without_pods
-from dra_simulator.history import WEEK_SECONDS, Course, History, Life, Step, Wait, as_it_was, history
+from dra_simulator.comparison import (
+    THOUSANDTHS_OF_DEVICE,
+    WEEK_SECONDS,
+    Course,
+    DeviceShares,
+    History,
+    Life,
+    Step,
+    Wait,
+    anew,
+    as_it_was,
+    can_be_copied,
+    history,
+    without_pods,
+)
 from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, executor_of, picture, results, save_plot
 
 

@@ -16,9 +16,9 @@ from allocator_problems import laboratory
 from corpus import cases, kit
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
 from dra_api.resource import AllocationResult, CapacityRequestPolicy, DeviceCapacity
+from dra_api.values import Quantity
 from dra_ledger.capacity import consumed, consumption, violates
 from dra_operator.allocator import Allocated, Failed, Refused, Semantics
 from kit_cases import expected

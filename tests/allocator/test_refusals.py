@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
-from dra_api.quantity import Quantity
+from dra_api.values import Quantity
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import AttributeValue, DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from allocator_lab import Answer, claim, device, first_available, lab, make_node, pool, request, sub
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
+from dra_api.values import Quantity
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Semantics, Usage
 
 Json = dict[str, Any]

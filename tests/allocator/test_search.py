@@ -22,8 +22,8 @@ from allocator_lab import (
     sub,
 )
 from dra_api.codec import convert
-from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values import Quantity
 from dra_operator.allocator import (
     Allocated,
     Allocator,

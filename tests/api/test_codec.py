@@ -7,7 +7,6 @@ import json
 import pytest
 from dra_api.codec import DecodeError, convert, decode, encode, to_dict
 from dra_api.core import Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     AllocatedDeviceStatus,
     Counter,
@@ -16,6 +15,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_api.values import Quantity
 from objects import decode_list
 
 

@@ -7,13 +7,7 @@ import copy
 from fractions import Fraction
 
 import pytest
-from dra_api.quantity import (
-    NANO,
-    Format,
-    Quantity,
-    QuantityError,
-    parse_quantity,
-)
+from dra_api.values import NANO, Format, Quantity, QuantityError, parse_quantity
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,10 +21,9 @@ from corpus import each_case
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
 from dra_api.resource import Device, ResourceClaim
-from dra_api.values import format_time
+from dra_api.values import Quantity, format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from dra_api.quantity import Quantity
 from dra_api.resource import Counter, Device, DeviceAttribute, DeviceCounterConsumption, DeviceTaint
+from dra_api.values import Quantity
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     NODES,

@@ -28,7 +28,7 @@ def test_each_piece_of_work_is_recorded() -> None:
 
 
 def test_only_instructions_of_this_project_count() -> None:
-    from dra_api.quantity import Quantity
+    from dra_api.values import Quantity
 
     def work(times: int) -> int:
         count = GUARD["Count"]()

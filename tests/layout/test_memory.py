@@ -34,7 +34,7 @@ BYTES = {
     + 1024 * SHORT_ENTRY,
     "cel/dra_cel/libraries/scalars.py": 2 * 2048 * SHORT_ENTRY,
     "cel/dra_cel/libraries/addresses.py": (2048 + 512) * SHORT_ENTRY,
-    "proto/dra_api/quantity.py": 4096 * SHORT_ENTRY,
+    "proto/dra_api/values.py": 4096 * SHORT_ENTRY,
     "operator/dra_operator/allocator/claim_program.py": claim_program.KEPT_PROGRAM_BYTES,
     "ledger/dra_ledger/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
     "operator/dra_operator/allocator/pruning/aggregate_bounds.py": aggregate_bounds.KEPT_SUM_BYTES,

@@ -11,7 +11,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.releases import FeatureGates
 from dra_api.scheduling import PodGroup
-from dra_api.validation.pods import validate_pod_group
+from dra_api.validation.claims import validate_pod_group
 from dra_operator.scheduling.state import Gang, gang_of
 
 EXAMPLES = ROOT / "manifests" / "examples" / "gang"

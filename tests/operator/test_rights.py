@@ -15,7 +15,7 @@ from command import running
 from dra_api.kueue import GROUP as KUEUE
 from dra_kube import Api, Connection, Forbidden, KubeError, Unauthorized, Unreachable
 from dra_operator.allocator import Features
-from dra_operator.app.rights import (
+from dra_operator.app.control_plane import (
     LOOK_AT_RIGHTS_SECONDS,
     MANIFEST,
     MANIFEST_OF_ADMISSION,

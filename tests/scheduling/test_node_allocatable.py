@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Pod
-from dra_api.quantity import Quantity
 from dra_api.releases import GateError, Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceRequestAllocationResult, ResourceSlice
+from dra_api.values import Quantity
 from dra_operator.allocator import Allocator, ClaimError, Features, Inventory
 from dra_operator.gates import features_of
 from dra_operator.scheduling import NoPlace, Plan

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
+from dra_api.values import Quantity
 from dra_operator.allocator import Allocated, Usage
 from dra_operator.scheduling import Nodes, NoPlace, Plan
 from dra_operator.scheduling.claims import Readiness, claim_readiness

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.quantity import Quantity
+from dra_api.values import Quantity
 from dra_operator.scheduling.state import node_requests, pod_requests, served_resources
 from dra_operator.scheduling.state.node import POD_SLOTS
 

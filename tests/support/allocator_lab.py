@@ -9,9 +9,9 @@ from typing import Any
 
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values import Quantity
 from dra_cel import PreparedDevice, compile, device_selectors, prepare
 from dra_ledger.predicates import DEFAULT_COST_UNITS, Language
 from dra_operator.allocator import (

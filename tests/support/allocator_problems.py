@@ -22,9 +22,9 @@ from allocator_lab import Lab, case_lab, outcome_kind
 from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
-from dra_api.quantity import Quantity
 from dra_api.releases import BUILT, Release
 from dra_api.resource import AllocationResult, DeviceTaintRule
+from dra_api.values import Quantity
 from dra_operator.allocator import Allocated, Outcome, Semantics, search
 
 Json = dict[str, Any]

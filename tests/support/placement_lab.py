@@ -8,8 +8,8 @@ from unittest import mock
 
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.values import Quantity
 from dra_operator.allocator import Allocator, Features, Inventory, Usage
 from dra_operator.scheduling import CycleState, InPieces, Nodes, NoPlace, Pause, Plan, decided, plan
 from dra_operator.scheduling.claims import ExtendedResources, PodClaim

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import dra_kubeletplugin as dra
-from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity, ResourceClaim
+from dra_api.values import Quantity
 from dra_kube import Api, connection
 
 PLAIN, SHARED_ONLY, PARTITIONS, NETWORK, TWO_POOLS = (

@@ -11,8 +11,7 @@ import math
 from typing import Any, Final
 
 from dra_api.cache import remember_short
-from dra_api.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
-from dra_api.values import Version, VersionError
+from dra_api.values import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError, Version, VersionError
 
 from dra_cel.basics.declarations import Function, Implementation, glob, method, succeeds, traversal
 from dra_cel.basics.errors import EvaluationError

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from dra_api.core import Container, ContainerPort, Pod, PodSpec, Volume
 from dra_api.meta import Part
-from dra_api.quantity import Quantity, parse_quantity
+from dra_api.values import Quantity, parse_quantity
 from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, NotFound, Resource
 from msgspec import field
 

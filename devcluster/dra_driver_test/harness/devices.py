@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dra_api.quantity import QuantityError, parse_quantity
+from dra_api.values import QuantityError, parse_quantity
 
 Json = dict[str, Any]
 Amounts = dict[tuple[str, str], int]

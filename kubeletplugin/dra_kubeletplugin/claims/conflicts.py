@@ -35,7 +35,6 @@ import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     AllocationResult,
     DeviceAllocationConfiguration,
@@ -44,6 +43,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimStatus,
 )
+from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_kubeletplugin.driver import PreparedDevice, results_for

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     SCHEDULER_KEY,
     Counter,
@@ -33,6 +32,7 @@ from dra_api.resource import (
     DeviceTaint,
 )
 from dra_api.validation.formats import ATTRIBUTE_VALUE_LIMIT
+from dra_api.values import Quantity
 from msgspec import Struct, structs
 
 _INT64 = range(-(2**63), 2**63)

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
-from dra_api.quantity import Quantity
 from dra_api.releases import POOL_RULES, Release
 from dra_api.resource import (
     Device,
@@ -37,6 +36,7 @@ from dra_api.resource import (
     ResourceClaim,
 )
 from dra_api.validation.requests import REQUEST_FIELDS, RequestField
+from dra_api.values import Quantity
 from dra_ledger.basics import DeviceId, Memo
 from dra_ledger.errors import AllocationError, ClaimError, SelectorError
 from dra_ledger.features import Features

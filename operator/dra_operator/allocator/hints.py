@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dra_api.quantity import Quantity
 from dra_api.resource import SCHEDULER_KEY, CapacityRequestPolicy, DeviceCapacity, DeviceTaint
+from dra_api.values import Quantity
 from dra_ledger.basics import each
 from dra_ledger.capacity import consumed, violates
 from dra_ledger.pools import PoolView, Superseded, Unreadable

@@ -62,8 +62,7 @@ from dra_operator.sources.kinds import REQUIRED
 from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.watches import Intake, Limits, Loader, Watches
 
-from .control_plane import ControllerManager, ReleaseInForce
-from .rights import RightsWatch, Work
+from .control_plane import ControllerManager, ReleaseInForce, RightsWatch, Work
 from .settings import OperatorSettings
 from .telemetry import AppMetrics, Requests
 

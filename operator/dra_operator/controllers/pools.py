@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dra_api.meta import Condition
-from dra_api.quantity import Quantity
 from dra_api.releases import Release
 from dra_api.resource import (
     Device,
@@ -32,7 +31,7 @@ from dra_api.resource import (
     ShareableCapacityStatus,
     ShareableSummaryStatus,
 )
-from dra_api.values import format_time, parse_time
+from dra_api.values import Quantity, format_time, parse_time
 from dra_kube import NotFound
 from dra_ledger.pools import newest_slices
 from msgspec import structs

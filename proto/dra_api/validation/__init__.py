@@ -1,14 +1,16 @@
 """Validates the DRA kinds, with the field paths and error types of the reference."""
 
-from .claims import validate_resource_claim, validate_resource_claim_status, validate_resource_claim_template
-from .formats import ErrorType, FieldError, summary
-from .pods import (
+from .claims import (
     validate_pod_claim_status,
     validate_pod_claims,
     validate_pod_group,
     validate_pod_group_status,
+    validate_resource_claim,
+    validate_resource_claim_status,
+    validate_resource_claim_template,
     validate_workload,
 )
+from .formats import ErrorType, FieldError, summary
 from .published import (
     driver_warnings,
     validate_device_class,

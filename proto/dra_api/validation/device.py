@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from dra_api.quantity import NANO, Quantity
 from dra_api.releases import POOL_RULES, FeatureGates, Release
 from dra_api.resource import (
     CapacityRequestPolicy,
@@ -49,7 +48,7 @@ from dra_api.validation.formats import (
     too_many,
 )
 from dra_api.validation.metadata import binding_conditions, each, limited, mapping, unique
-from dra_api.values import same
+from dra_api.values import NANO, Quantity, same
 
 _EFFECTS: Final = {"None", "NoSchedule", "NoExecute"}
 _OPERATORS: Final = {"Equal", "Exists"}

@@ -12,7 +12,6 @@ from typing import Any
 
 from dra_api.codec import convert
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dra_api.quantity import NANO, Quantity
 from dra_api.resource import (
     CapacityRequestPolicy,
     Device,
@@ -26,6 +25,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_api.values import NANO, Quantity
 from dra_cel import compile, device_selectors, prepare
 from msgspec.structs import replace
 

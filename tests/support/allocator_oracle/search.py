@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     MOST_RESULTS,
     AllocationResult,
@@ -27,6 +26,7 @@ from dra_api.resource import (
     DeviceSubRequest,
     ExactDeviceRequest,
 )
+from dra_api.values import Quantity
 
 from allocator_oracle.pools import (
     Candidate,

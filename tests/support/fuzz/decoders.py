@@ -27,7 +27,6 @@ from dra_api.conversion import set_defaults
 from dra_api.core import Pod
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
-from dra_api.quantity import parse_quantity
 from dra_api.releases import FeatureGates
 from dra_api.resource import (
     Device,
@@ -39,7 +38,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.selectors import Selector as LabelSelector
-from dra_api.values import Version
+from dra_api.values import Version, parse_quantity
 from dra_cel import admission_policies, compile, prepare, selector_check
 from dra_cel.selector import Program
 from dra_devcluster.agent import checkpoint as node_checkpoint

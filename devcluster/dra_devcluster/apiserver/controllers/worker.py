@@ -19,7 +19,7 @@ from dra_api.selectors import Selector
 
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.kinds.quota import used
+from dra_devcluster.apiserver.kinds.resources import used
 from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection

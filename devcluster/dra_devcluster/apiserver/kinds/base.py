@@ -23,7 +23,7 @@ from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Resource
 
-from .quota import check_quotas
+from .resources import check_quotas
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from dra_api.validation.formats import FieldError
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
-from dra_devcluster.apiserver.kinds.pod_resources import validate_amount
+from dra_devcluster.apiserver.kinds.resources import validate_amount
 from dra_devcluster.apiserver.registry import NodeServerAddress
 from dra_devcluster.apiserver.selectors import selects
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION

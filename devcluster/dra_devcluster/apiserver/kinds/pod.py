@@ -24,13 +24,13 @@ from dra_api.validation import formats as faults
 
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, decoded, selectable_by
-from dra_devcluster.apiserver.kinds.pod_resources import (
+from dra_devcluster.apiserver.kinds.pod_rules import status_faults, validate_new, validate_spec, validate_update
+from dra_devcluster.apiserver.kinds.resources import (
     POD_LEVEL_SINCE,
     containers_of,
     default_pod_requests,
     quality_of_service,
 )
-from dra_devcluster.apiserver.kinds.pod_rules import status_faults, validate_new, validate_spec, validate_update
 from dra_devcluster.apiserver.selectors import has_ended
 from dra_devcluster.clock import now
 

@@ -16,7 +16,7 @@ from dra_api.validation.formats import FieldError
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.kinds.pod_resources import containers_of, validate_resources
+from dra_devcluster.apiserver.kinds.resources import containers_of, validate_resources
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _ONE_SUCCESS = ("livenessProbe", "startupProbe")

@@ -11,9 +11,8 @@ validate(schema, obj) -> list[FieldError]                  its 422 causes
 
 from dra_devcluster.apiserver.structure.resources import set_defaults, validate
 
-from .decode import Problem, decode, find_duplicates, refusal
 from .resources import Resource, Structure, Subresource, load_data
-from .schema import ANY, Components, Schema
+from .schema import ANY, Components, Problem, Schema, decode, find_duplicates, refusal
 
 __all__ = [
     "ANY",

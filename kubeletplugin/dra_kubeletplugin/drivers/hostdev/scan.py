@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 
 import yaml
 from dra_api.codec import to_dict
-from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dra_api.values import Quantity
 
 from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, CdiError, PluginError, Pool, check_resources, device
 from dra_kubeletplugin.drivers.hostdev.config import Entry, Found, HostdevConfig, HostDevice, IntegerFact, filled

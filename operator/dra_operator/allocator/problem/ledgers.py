@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from dra_api.quantity import Quantity
+from dra_api.values import Quantity
 from dra_ledger.basics import each
 from dra_ledger.columns import Column
 from dra_ledger.counters import Block, Charges, CompatibilityTable, CounterGroups, CounterKind, Groups, narrowed

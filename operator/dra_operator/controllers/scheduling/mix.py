@@ -28,9 +28,9 @@ from dra_api import yaml_text
 from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.conversion import set_defaults
 from dra_api.core import Pod
-from dra_api.quantity import parse_quantity
 from dra_api.resource import ResourceClaim
 from dra_api.validation import summary, validate_resource_claim
+from dra_api.values import parse_quantity
 from dra_cel.selector import selector_check
 
 from dra_operator.allocator import Allocator, MixClass

@@ -1,6 +1,6 @@
 """Schedulers that do not work while pods wait for them, rights that they or the viewer lack, and useless marks.
 
-A device is marked in vain for a scheduler that does not run. Operators need the rights of ``app.rights`` for the
+A device is marked in vain for a scheduler that does not run. Operators need the rights of ``app.control_plane`` for the
 settings on their Leases, and the API server says which of them are lacking (SubjectAccessReview). Only people who may
 ask about others, as administrators may, get an answer about them.
 """
@@ -25,7 +25,7 @@ from dra_kube import Api, Forbidden
 from dra_ledger.taints import rule_selects as selects
 
 from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
-from dra_operator.app.rights import MANIFEST, Right, Work, lease_rights, needed
+from dra_operator.app.control_plane import MANIFEST, Right, Work, lease_rights, needed
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.facts import Marks, age, marking_rules, marks_of, pods_of

@@ -27,10 +27,10 @@ from typing import Final
 
 from dra_api.core import Container, Pod, PodResourceClaim, PodSpec, ResourceRequirements
 from dra_api.meta import ObjectMeta
-from dra_api.quantity import parse_quantity
 from dra_api.references import group_name, pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
+from dra_api.values import parse_quantity
 from msgspec.structs import replace
 
 from dra_operator.commands.placing import Placed

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from dra_api.core import Node, NodeSelectorRequirement, Pod
-from dra_api.quantity import Quantity
 from dra_api.references import pod_is_done, volume_uses
 from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolumeClaim, StorageClass
+from dra_api.values import Quantity
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
 from dra_ledger.pools import Status

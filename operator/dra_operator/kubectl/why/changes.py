@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from dra_api.core import Container, Pod
 from dra_api.meta import Object
-from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
+from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dra_api.command_line import kubectl, with_command
 from dra_api.core import Node, Pod, Taint, Toleration
-from dra_api.quantity import Quantity
+from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import node_selectors, scheduler_of

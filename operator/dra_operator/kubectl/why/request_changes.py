@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dra_api.core import Container, Pod
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
@@ -29,6 +28,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dra_api.values import Quantity
 from dra_ledger.taints import rule_selects as selects
 from msgspec.structs import replace
 

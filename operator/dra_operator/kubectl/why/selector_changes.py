@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from dra_api.quantity import Quantity
 from dra_api.resource import CELDeviceSelector, Device, DeviceClass, DeviceSelector, ResourceClaim
+from dra_api.values import Quantity
 from dra_cel import CompileError, EvaluationError, Reference, Selector, compile, device_selectors, prepare
 from dra_ledger.errors import shortened
 from msgspec.structs import replace

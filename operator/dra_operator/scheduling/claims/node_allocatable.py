@@ -18,7 +18,6 @@ from dra_api.core import (
     NodeAllocatableResourceClaimStatus,
     Pod,
 )
-from dra_api.quantity import NANO, Quantity
 from dra_api.references import claims_of_pod, is_pod_group, stands_for
 from dra_api.resource import (
     Device,
@@ -27,6 +26,7 @@ from dra_api.resource import (
     NodeAllocatableResource,
     ResourceClaim,
 )
+from dra_api.values import NANO, Quantity
 
 from dra_operator.allocator import ClaimError, DeviceId
 from dra_operator.scheduling.state.node import (

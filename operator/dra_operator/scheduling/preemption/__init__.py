@@ -9,8 +9,7 @@ from .bundles import (
     priority,
     seconds_left,
 )
-from .gang_victims import GangNomination, is_proven, preempt_for_gang
-from .nomination import may_preempt, preempt, proven
+from .nomination import GangNomination, is_proven, may_preempt, preempt, preempt_for_gang, proven
 
 __all__ = [
     "OVERDUE_SECONDS",

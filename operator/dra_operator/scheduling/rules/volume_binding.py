@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Final
 
 from dra_api.core import Node
-from dra_api.quantity import Quantity
 from dra_api.selectors import Selector
 from dra_api.storage import (
     SELECTED_NODE,
@@ -27,6 +26,7 @@ from dra_api.storage import (
     StorageClass,
     TopologyTerm,
 )
+from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import NodeSelectionError, node_selectors

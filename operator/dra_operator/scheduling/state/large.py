@@ -42,7 +42,6 @@ from dra_api.codec import encode
 from dra_api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements, Volume
 from dra_api.kueue import AdmissionCheckState, PodSet, PodSetAssignment, PodSetTemplate, Workload
 from dra_api.meta import Condition, LabelSelector, ObjectMeta
-from dra_api.quantity import Quantity
 from dra_api.resource import (
     FINALIZER,
     NULL,
@@ -58,6 +57,7 @@ from dra_api.resource import (
     ResourceClaimStatus,
 )
 from dra_api.storage import PersistentVolumeClaim
+from dra_api.values import Quantity
 from msgspec import Raw, structs
 from msgspec.structs import replace
 

@@ -39,11 +39,11 @@ from dra_api.core import (
     Toleration,
 )
 from dra_api.kueue import Workload
-from dra_api.quantity import NANO
 from dra_api.quota import may_be_devices
 from dra_api.references import volume_uses
 from dra_api.resource import AllocationResult
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from dra_api.values import NANO
 from msgspec import structs
 
 from dra_operator.allocator import Usage, tolerates
