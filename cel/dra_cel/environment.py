@@ -1,11 +1,11 @@
-"""Environments: what an expression may refer to, as data; and the environment of admission policies.
+"""Environments: the names that an expression may use, as data; and the environment of admission policies.
 
-An environment is a table of functions, of variables and of structs, plus what is known about the sizes of the
-variables' values, which the cost estimate needs. ``dra_cel.device`` has those of device selectors.
+An environment is a table of functions, of variables and of structs. It also has the sizes of the variables' values,
+for the cost estimate. ``dra_cel.device`` has the environments of device selectors.
 
 Struct literals are the few protobuf messages that an expression may build (``MESSAGE_TYPES``).
 ``google.protobuf.Int64Value{value: 1}`` is the number 1, ``google.protobuf.Duration{seconds: 1}`` a duration, and
-``google.protobuf.Value``, ``Struct`` and ``ListValue`` hold what JSON can hold. Kubernetes' own structs can be named,
+``google.protobuf.Value``, ``Struct`` and ``ListValue`` hold any JSON. Kubernetes' own structs can be named,
 but not built.
 
 Objects of admission policies are of unknown type: any JSON that ``json.loads`` gives is a valid value. A namespace has

@@ -1,7 +1,7 @@
 """Compiled expressions: programs for any environment, selectors for devices.
 
-``selector_check`` answers what API validation asks: the errors of a selector, or its greatest cost (api.md section
-9). The value of a derived attribute is an attribute of a device (kubernetes-1.37.md section 10).
+``selector_check`` serves API validation: it gives the errors of a selector, or its greatest cost (api.md section 9).
+The value of a derived attribute is an attribute of a device (kubernetes-1.37.md section 10).
 """
 
 from __future__ import annotations

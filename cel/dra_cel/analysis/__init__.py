@@ -1,1 +1,1 @@
-"""What a tree says before it runs: its types, its faults, its cost in the worst case, what it names."""
+"""A tree before it runs: its types, its faults, its cost in the worst case, and the names in it."""

@@ -1,11 +1,11 @@
-"""What an expression costs in the worst case, before it runs.
+"""The cost of an expression in the worst case, before it runs.
 
-Follows the reference's estimator, with all its habits (validation accepts and refuses by these figures). Sizes are
-tracked along the way: literals are as large as they are, variables as large as their declared shapes, sums as large
-as their parts, everything else is unbounded.
+The estimate is the reference's, habits included: validation accepts and refuses by these figures. Sizes are tracked
+along the way. A literal has its size, a variable that of its declared shape, a sum those of its parts; everything else
+is unbounded.
 
-With ``strict`` the result is a true upper bound of what evaluation can be charged: it charges for selections from
-values of unknown type, which the reference forgets, and takes a call whose rule gives no bound for unbounded.
+With ``strict`` the result is a true upper bound of the charge of an evaluation. It charges for selections from values
+of unknown type, as the reference forgets to do, and a call whose rule gives no bound counts as unbounded.
 """
 
 from __future__ import annotations

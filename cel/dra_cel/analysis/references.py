@@ -1,16 +1,15 @@
 """Which drivers, attributes and capacities a selector names, and on which values its answer depends.
 
 An explanation names them. Terms that ask for nothing but the driver tell which drivers a selector can mean:
-``device.driver == "gpu.example.com" && ...`` is false on every device of another driver, whatever the rest says: a
-false term makes a conjunction false, also beside terms that fail. So such terms tell which drivers a selector can
-mean.
+``device.driver == "gpu.example.com" && ...`` is false on every device of another driver. A false term makes a
+conjunction false, also beside terms that fail.
 
 Selectors come from users. A term with more than ``TERM_NODES`` nodes is left alone, and so are terms after the first
 ``MOST_TERMS``: then the selector may mean more drivers than it says.
 
 Devices that are alike in all values on which a selector depends are asked once. Thousands of devices share their
-model, memory and driver, and most selectors read nothing else. Of a selector that may read more than constant names,
-such as all names of a domain, nothing is said, nor of a device that may have a fault.
+model, memory and driver, and most selectors read nothing else. There is no answer for a selector that may read more
+than constant names, such as all names of a domain, nor for a device that may have a fault.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every other room speaks of: types, values, errors, charges, and how functions are declared."""
+"""The words of all other folders: types, values, errors, charges, and declarations of functions."""

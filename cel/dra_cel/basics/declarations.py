@@ -1,14 +1,13 @@
-"""How the libraries declare functions, and what a call costs.
+"""Declarations of the functions of libraries, and the cost of a call.
 
 A function is a name and its overloads. An overload is everything about one signature in one place: types,
 implementation, charge. Methods (``text.size()``) have their receiver as first parameter.
 
 A charge is a rule that both the estimate and the run-time count use. Costs are whole units (one unit is about one
-simple step). An estimate is a range, because sizes are only known within limits; it saturates at 2**64-1, which stands
-for "unbounded".
+simple step). An estimate is a range, because sizes are only known within limits. It saturates at 2**64-1: unbounded.
 
 ``guarded`` functions check at run time that the values have the declared types; the others (operators, ``size``, ...)
-have one implementation for all overloads, which looks at the values itself.
+have one implementation for all overloads, and it distinguishes the values itself.
 """
 
 from __future__ import annotations

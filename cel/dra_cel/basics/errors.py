@@ -1,4 +1,4 @@
-"""What can go wrong with an expression, as one tree of exceptions; and the limits on stack and time that stop it.
+"""The errors of expressions, as one tree of exceptions; and the limits on stack and time that stop an evaluation.
 
 ::
 
@@ -20,11 +20,11 @@ as a generator that *yields* the recursive calls it wants made and is handed the
 
 ``walk`` keeps the pending generators on a list. An exception ends the whole walk.
 
-Effort is a limit on work that costs do not cover. The reference charges one unit for comparing two lists, however deep
-they are, and nothing for what ``format`` prints. Lists may share their elements, so that work can be exponential in the
-length of the expression. Implementations whose work depends on the depth of their operands therefore spend effort here;
-each evaluation by the machine starts afresh, and so does each compilation, which compiles the patterns of an
-expression. An evaluation that is put aside takes its account along (``suspend_effort``) and brings it back
+Effort is a limit on work that costs do not cover. The reference charges one unit for comparing two lists of any depth,
+and nothing for the output of ``format``. Lists may share their elements, so that work can be exponential in the
+length of the expression. Implementations whose work depends on the depth of their operands therefore spend effort here.
+Each evaluation by the machine starts afresh, and so does each compilation of an expression with its patterns. An
+evaluation that is put aside takes its account along (``suspend_effort``) and brings it back
 (``resume_effort``).
 """
 

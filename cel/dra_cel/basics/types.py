@@ -5,9 +5,9 @@ have a name (``kubernetes.Quantity``) are of kind ``struct`` (they may have fiel
 ``optional_type(T)``). ``dyn`` and ``any`` switch checking off; ``param`` is a type variable of a declaration.
 
 Types nest as deep as expressions do. Equal types are therefore the same object. Comparing and hashing them does not
-visit their parameters, and what passes ask most often is computed when a type is made.
+visit their parameters. The most frequent questions of passes are answered when a type is made.
 
-Which types fit where is assignability with type variables. The rules are as generous as the reference's: ``dyn`` and
+Assignability with type variables decides which types fit. The rules are as generous as the reference's: ``dyn`` and
 ``any`` fit everything, in both directions, and a type variable that meets two types takes the more general one.
 """
 

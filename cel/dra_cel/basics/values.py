@@ -1,7 +1,7 @@
 """How CEL values look in Python, and ``==``, ``<`` and ``in`` over values of any type.
 
-bool, int, double, string, bytes, null and lists are Python's own (lists may be tuples). What Python lacks or does
-differently has a class here:
+bool, int, double, string, bytes, null and lists are Python's own (lists may be tuples). Values that Python lacks or
+treats differently have a class here:
 
 * ``Uint``: an int that knows it is unsigned.
 * maps: a dict. Text keys are themselves; other keys are wrapped in ``Key``, because Python takes ``True``, ``1``

@@ -1,5 +1,4 @@
-"""Translates a checked tree into the machine's program. ``dra_cel.evaluation.machine`` explains what it means and what
-it costs."""
+"""Translates a checked tree into the machine's program. ``machine`` explains its meaning and its cost."""
 
 from __future__ import annotations
 

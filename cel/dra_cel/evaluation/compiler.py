@@ -1,15 +1,15 @@
 """The fast path: a selector as one Python expression over a prepared device.
 
 CEL has no side effects, so ``device.driver == "x" && device.attributes["x"].memory > 3`` can become
-``(d.driver == 'x' and greater(d.attributes['x']['memory'], 3))``. The rule that makes this safe: the expression may
-*raise* whenever it likes (a missing key, an unexpected type, an error that CEL might absorb), and the machine then
-decides; but if it returns, it returns what the machine would. Python's own operators are therefore only used where
-they cannot disagree: texts compare with ``==`` (opaque values raise), ``True == 1`` never reaches it.
+``(d.driver == 'x' and greater(d.attributes['x']['memory'], 3))``. One rule makes this safe. The expression may *raise*
+at any time (a missing key, an unexpected type, an error that CEL might absorb): then the machine decides. But a value
+that it returns is the value that the machine would return. Python's own operators are therefore only used where they
+cannot disagree: texts compare with ``==`` (opaque values raise), ``True == 1`` never reaches it.
 
-What is not worth compiling (struct literals, maps made in loops, very deep nesting) is left to the machine.
+Struct literals, maps made in loops and very deep nesting are not worth compiling. The machine evaluates them.
 
-Compiled selectors also call functions of this file, in addition to the libraries' own. They return what CEL says or
-raise, so they may be stricter than CEL, but never different.
+Compiled selectors also call functions of this file, in addition to the libraries' own. These return the value of CEL
+or raise, so they may be stricter than CEL, but never different.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The precise evaluator: a small stack machine that decides what an expression means and what it costs.
+"""The precise evaluator: a small stack machine that decides the meaning and the cost of an expression.
 
 Theory of operation
 ===================
@@ -16,7 +16,7 @@ The machine's state:
 * ``slots``: loop variables, accumulators and the names of ``cel.bind``, one slot for each;
 * ``returns``: addresses of the instructions that wait for a lazy value;
 * ``bindings``: the variables of the evaluation;
-* ``cost``, ``limit`` and ``allocated``: what was charged, what may be charged, the size of the values built.
+* ``cost``, ``limit`` and ``allocated``: the charge so far, its limit, the size of the values built.
 
 One invariant holds the whole together: *the code of a node leaves the stack as it found it, with exactly one value on
 top*, whether it runs through or jumps. A label that is reached in two ways is reached with the same height.
@@ -68,7 +68,7 @@ freeze                                 value             value            -     
 A worked example
 ----------------
 ``object.size > 3 || params.any == true`` where ``object`` is ``{}`` and ``params`` is ``{"any": true}``. After each
-instruction that runs, the stack and what was charged so far::
+instruction that runs, the stack and the charge so far::
 
      0 push              none                        0
      1 load_variable     none {}                     0
@@ -92,7 +92,7 @@ Instruction 17, ``settle``, would have left the error as the result, or false if
 
 Errors and short-circuits
 -------------------------
-A computation that fails leaves its EvaluationError on the stack, in place of its value. What meets it there decides:
+A computation that fails leaves its EvaluationError on the stack, in place of its value. The next instruction decides:
 
 * ``invoke`` makes the first failed operand its result and calls nothing. Functions of one or two operands evaluate
   both. In other calls ``give_up`` follows each operand but the last, in literals each one: it leaves nothing but the
@@ -107,14 +107,14 @@ A computation that fails leaves its EvaluationError on the stack, in place of it
   decides.
 * A name of ``cel.bind``, and the accumulator of a loop, is computed when it is first loaded: ``load_lazily`` finds the
   slot unset, notes its own address in ``returns`` and jumps to the code of the value, which was set aside.
-  ``give_back`` fills the slot, with a failure as well, and returns; now the slot is set. What is never loaded is never
-  computed, costs nothing and cannot fail.
+  ``give_back`` fills the slot, with a failure as well, and returns; now the slot is set. A value that is never loaded
+  is never computed, costs nothing and cannot fail.
 
 EvaluationStopped (a limit was exceeded, or the reference panics) is raised through all of this. Nothing absorbs it.
 
 Cost
 ----
-Each instruction charges what the reference charges at this point, for failed computations as well;
+Each instruction charges as the reference does at this point, for failed computations as well;
 ``dra_cel.basics.declarations`` has the figures. The limit is checked at each charge.
 
 * A name with everything selected from it is one unit, and each selection is one more. A selection that fails is
@@ -143,7 +143,7 @@ For a new instruction:
 
 A library function is one row of a table in ``libraries/``: its types, its implementation and its rule. The rule serves
 the estimate (``estimate``, and ``ceiling`` where that is no upper bound) and the machine (``count``). No evaluator
-changes. Only what applies has to be added:
+changes. Add those of the following that apply:
 
 * ``bounded()`` in an implementation that builds more than it is given, and ``spend()`` in one that goes deep;
 * ``constants.CONVERSIONS`` or ``PATTERNS``, if the call is computed or its pattern compiled before evaluation;

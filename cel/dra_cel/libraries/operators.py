@@ -1,4 +1,4 @@
-"""Operators, ``size`` and membership: what expressions use without calling anything."""
+"""Operators, ``size`` and membership: expressions use them without calling anything."""
 
 from __future__ import annotations
 

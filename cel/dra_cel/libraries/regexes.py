@@ -1,12 +1,12 @@
 r"""Regular expressions: RE2, whose matching time is linear in the text.
 
 Compiling is not linear in the pattern: counted repetitions are written out, and a Unicode class takes 1,200
-instructions. So a pattern has a size, known from its text before anything is built (``pattern_size``), which decides:
+instructions. So a pattern has a size, known from its text before anything is built (``pattern_size``). It decides:
 
 - Above ``PATTERN_INSTRUCTIONS`` the pattern is refused. The limit leaves room for ``(?i)^\pL{1,64}$``, whose size is
   76,941.
 - RE2's own limit of memory grows with the size up to 2 MiB. It holds for the program and for the states that matching
-  adds, so it is what a compiled pattern weighs in the cache.
+  adds, so it is the weight of a compiled pattern in the cache.
 - Each pattern that an evaluation uses costs effort by its size, and each match by size and text. An expression with
   many large patterns ends with CostLimitExceeded.
 
