@@ -1,5 +1,6 @@
-"""What a command answers (tables or lines for people, the same as values for programs, and the exit code), and how
-people name objects on the command line.
+"""The answer of a command, and how people name objects on the command line.
+
+An answer has tables or lines for people, the same as values for programs, and the exit code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``kubectl-dra``: kubectl runs it for ``kubectl dra``.
 
-Exit codes: ``answer.ExitCode``, and those of ``dra_api.console``.
+Exit codes: ``answer.ExitCode``, and the codes of ``dra_api.console``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``kubectl_complete-dra``: the words that may come next after ``kubectl dra``, for completion in a shell.
 
-kubectl looks for a program of this name and runs it each time TAB is pressed. It gets the words after ``kubectl dra``;
-the last one, which may be empty, is to be completed. It prints one choice per line, and at the end a directive for
+kubectl looks for a program of this name and runs it each time TAB is pressed. It gets the words after ``kubectl dra``
+and completes the last one, even if that is empty. It prints one choice per line, and at the end a directive for
 the shell: ``:4`` keeps file names out, ``:0`` lets the shell offer them when there is no choice.
 
 Names of pods, claims and namespaces come from the cluster. Without an answer in time there are no names and no

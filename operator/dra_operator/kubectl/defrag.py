@@ -1,9 +1,9 @@
 """``kubectl dra defrag``: the fewest moves after which a pod or gang fits, and with ``--apply`` these moves.
 
 A move evicts a pod, and waits for the pod that its controller makes in its place. The source is cordoned meanwhile, so
-that the scheduler does not send the successor back. The first surprise ends it.
+that the scheduler does not send the successor back. The first surprise ends the run.
 
-``before_and_after`` draws a plan as SVG: the devices of the nodes concerned, coloured by what becomes of their pods.
+``before_and_after`` draws a plan as SVG: the devices of the nodes concerned, coloured by the fate of their pods.
 The picture needs nothing from outside.
 """
 

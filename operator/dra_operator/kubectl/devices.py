@@ -1,4 +1,4 @@
-"""Tables of what there is: ``kubectl dra devices``, ``who``, ``pools``, ``top`` and ``claims``.
+"""Tables of devices and claims: ``kubectl dra devices``, ``who``, ``pools``, ``top`` and ``claims``.
 
 ``devices`` has each device with its state and holders, ``who`` the holders of some, ``pools`` how much of each resource
 pool is published and free, ``top`` the devices in use by node, driver, class or namespace. ``claims`` has each claim

@@ -1,7 +1,7 @@
-"""``kubectl dra free``: which devices a class means, and what of them could be had now, node by node.
+"""``kubectl dra free``: the devices of a class, and how many of them a request could get now, node by node.
 
-The largest request of a node that still fits is found by asking the allocator, not by counting: partitions, counters
-and devices of several nodes have the last word.
+The allocator finds the largest request that still fits on a node. Counting would not do: partitions, counters and
+devices of several nodes decide as well.
 """
 
 from __future__ import annotations

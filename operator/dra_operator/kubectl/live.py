@@ -3,8 +3,8 @@
 Little is held of large objects of which there are many (``room``). They are read again one by one when a decision needs
 them (``_Rereader``).
 
-A kind that the viewer may not read is no error here: the answer says what is missing for it. Reads that take longer
-than a second are counted on a terminal, in one line on standard error that is gone when they are over.
+A kind that the viewer may not read is no error here: the answer says that it is missing. Reads that take longer than a
+second are counted on a terminal, in one line on standard error that is removed when they are over.
 """
 
 from __future__ import annotations

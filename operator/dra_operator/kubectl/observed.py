@@ -1,7 +1,7 @@
 """The cluster as one read found it: every command starts from this value, whether live or from a snapshot.
 
-What the viewer may not see is part of it, since a table without it looks complete. Every command loads this module, so
-it stays light.
+The value includes the kinds that the viewer may not see, since a table without them looks complete. Every command loads
+this module, so it stays light.
 """
 
 from __future__ import annotations

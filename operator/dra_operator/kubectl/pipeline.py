@@ -1,4 +1,4 @@
-"""The operator's cache and allocator over what was observed: commands ask the code that decides in the operator.
+"""The operator's cache and allocator over the observed cluster: commands ask the code that decides in the operator.
 
 Objects that the operator could not decode are left out, as in the operator.
 

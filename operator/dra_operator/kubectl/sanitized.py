@@ -1,6 +1,6 @@
-"""Takes out of objects what no decision reads and what may be secret, for snapshots.
+"""Removes fields that no decision reads and that may be secret from objects, for snapshots.
 
-That is annotations, parameters of drivers and device data; environment, arguments, images and Secrets are not read in
+These are annotations, parameters of drivers and device data. Environment, arguments, images and Secrets are not read in
 the first place. Labels, names and conditions stay.
 """
 

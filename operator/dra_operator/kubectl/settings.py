@@ -1,6 +1,6 @@
-"""What answers take over from the operator's settings: from the command line, else from its Lease.
+"""The operator's settings that change answers: from the command line, else from its Lease.
 
-Every command loads this module, so it stays light: names of controllers are read where they are given.
+Every command loads this module, so it stays light: names of controllers are read only if they are given.
 """
 
 from __future__ import annotations

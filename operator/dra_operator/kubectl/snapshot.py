@@ -1,7 +1,7 @@
 """The sources of a command's view: the API server, or the file of ``--from``, which ``kubectl dra snapshot`` writes.
 
-A snapshot is a ``List`` of the objects, which ``dra-operator simulate -f`` reads as well. ``--from`` also takes what
-``kubectl get -o yaml`` printed, a file of several documents, or a directory of such files.
+A snapshot is a ``List`` of the objects; ``dra-operator simulate -f`` reads it as well. ``--from`` also takes the output
+of ``kubectl get -o yaml``, a file of several documents, or a directory of such files.
 """
 
 from __future__ import annotations

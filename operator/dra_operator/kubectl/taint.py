@@ -1,12 +1,11 @@
-"""Taints of devices: ``kubectl dra taint``, and ``kubectl dra territory``, which gives devices to a scheduler by them.
+"""Taints of devices: ``kubectl dra taint``, and ``kubectl dra territory`` for the devices of one scheduler.
 
 ``taint`` prints a DeviceTaintRule for some devices or, with ``--dry-run``, the pods that it would evict. The rules of
-the eviction itself decide that, and the allocator where the successors of the pods would go.
+the eviction itself choose the pods. The allocator finds places for their successors.
 
-``territory`` lists to which scheduler devices belong, and prints what gives them to one. A node is given by a taint of
-the node, which every scheduler honours on every release. A driver, pool or device is given by a DeviceTaintRule; a
-class, or nodes with ``--rules``, by as few rules as select its devices and no others.
-"""
+``territory`` lists to which scheduler devices belong, and prints the objects that give them to one. A node is given by
+a taint of the node: every scheduler honours it on every release. A driver, pool or device is given by a
+DeviceTaintRule; a class, or nodes with ``--rules``, by as few rules as select its devices and no others."""
 
 from __future__ import annotations
 

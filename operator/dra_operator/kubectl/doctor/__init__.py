@@ -1,1 +1,1 @@
-"""What is broken in claims and slices: the checks of ``kubectl dra doctor``, a file for each subject. Pure."""
+"""Broken claims and slices: the checks of ``kubectl dra doctor``, a file for each subject. Pure."""

@@ -1,4 +1,4 @@
-"""``kubectl dra doctor``: all checks in the order of urgency, those of slices and devices, and ``--fix``.
+"""``kubectl dra doctor``: all checks in the order of urgency, the checks of slices and devices, and ``--fix``.
 
 Slices that drivers left behind or did not complete, and devices in use that no driver publishes, are troubles.
 Repairs are conditional writes: an object that has changed since the read is left alone.

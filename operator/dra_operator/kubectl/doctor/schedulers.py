@@ -1,8 +1,8 @@
 """Schedulers that do not work while pods wait for them, rights that they or the viewer lack, and useless marks.
 
-A device is marked in vain for a scheduler that does not run. Operators need the rights of ``app.control_plane`` for the
+A mark is useless if its scheduler does not run. Operators need the rights of ``app.control_plane`` for the
 settings on their Leases, and the API server says which of them are lacking (SubjectAccessReview). Only people who may
-ask about others, as administrators may, get an answer about them.
+ask about others, such as administrators, get an answer about them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``kubectl dra doctor`` finds, and how it is repaired, as values."""
+"""The findings of ``kubectl dra doctor`` and their repairs, as values."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong with manifests: the checks of ``kubectl dra lint``. Pure."""
+"""Faults of manifests: the checks of ``kubectl dra lint``. Pure."""

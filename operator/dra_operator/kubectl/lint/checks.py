@@ -1,4 +1,4 @@
-"""The checks of lint: faults of single fields, and what the published devices could give.
+"""The checks of lint: faults of single fields, and the supply of published devices.
 
 Values that the API server refuses and names that lead nowhere are faults. Selectors are compiled, their cost is
 estimated as the API server does, and the names that they read are looked up among published names.

@@ -1,8 +1,8 @@
 """Answer the questions of ``fit --serve``, for both protocols, over one cluster that was read once.
 
-Each is tried in an overlay, and leaves it as it was. Most questions bring pods with their templates and claims, and are
-asked of one overlay, so that what the allocator knows of the cluster is worked out once. One with other nodes, classes
-or quotas gets an overlay of its own, and so does each where the operator learns from the pods that it sees.
+Each is tried in an overlay, and leaves it as it was. Most questions bring pods with their templates and claims. They
+share one overlay, so the allocator indexes the cluster once. A question with other nodes, classes or quotas gets an
+overlay of its own. Each question does if the operator learns from the pods that it sees.
 """
 
 from __future__ import annotations

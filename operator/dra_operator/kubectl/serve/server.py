@@ -1,11 +1,11 @@
 """The server of ``fit --serve`` and ``--serve-grpc``: who may ask, and how much.
 
-It only reads the cluster, with the rights of who runs it.
+It only reads the cluster, with the rights of the person who runs it.
 
-Anyone who may ask learns what is free and, from what is in the way, the names of others' pods. On loopback every
-user of this machine may; at any other address those who have the token, which TLS keeps from others. A web page of
-another site may not: it can send no JSON without asking first, which is refused, and a name that was pointed at this
-machine stands in the header Host.
+Everyone who may ask learns about free devices and, from the obstacles, the names of others' pods. On loopback every
+user of this machine may ask. At any other address a client needs the token, and TLS keeps it from others. A web page of
+another site may not ask. It can send no JSON without asking for permission first, and that is refused. A name that was
+pointed at this machine stands in the header Host.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The server of the page: files, and answers as JSON. It reads only, and listens on 127.0.0.1 alone.
 
-Only a page that was opened by the address that the command printed may ask. The address has a random token, which every
-request must carry in its path. Another site in the same browser does not know it; and even if it did, its requests name
-that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
+Only a page that was opened by the address that the command printed may ask. The address has a random token, and every
+request must carry it in its path. Another site in the same browser does not know it. Even if it did, its requests would
+name that site as their origin, and a name that was pointed at this machine (DNS rebinding) stands in the header Host.
 Answers may not be framed, cached or mixed with anything from outside (Content-Security-Policy).
 
 Facts are worked out in threads of their own; at most ``MOST_FACT_QUESTIONS`` are worked on or wait, and files are in

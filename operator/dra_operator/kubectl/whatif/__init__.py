@@ -1,1 +1,1 @@
-"""What would be if: pods placed, evicted and moved in a view of the cluster of their own. Pure."""
+"""Trials: pods placed, evicted and moved in a view of the cluster of their own. Pure."""

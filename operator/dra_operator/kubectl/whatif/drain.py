@@ -1,4 +1,4 @@
-"""``kubectl dra drain NODE``: which pods would lose what, and where each could go.
+"""``kubectl dra drain NODE``: the pods that would lose devices, and where each could go.
 
 The pods of the node are all evicted and placed elsewhere, as when it is drained.
 """

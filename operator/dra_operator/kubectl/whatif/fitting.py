@@ -1,6 +1,6 @@
 """Places wanted pods, batch after batch: in the cluster as it is, or without a node, or with further ones.
 
-Wanted are single pods, and those of workloads, in as many copies as are asked for.
+Pods are wanted one by one or as workloads, in any number of copies.
 
 Pods that start together or not at all are placed in one batch: the pods of a Workload of Kueue, or of a gang that
 the operator places. Each other pod is a batch of its own.

@@ -1,20 +1,20 @@
 """Which pods may be moved, and the fewest moves after which a pod, a gang or most of a mix fits.
 
-Those may be moved that say so, that a controller makes again, and that no budget protects now. Pods of a PodGroup that
-ends as one stay: a move ends a pod alone. A pod of another gang is moved only if each running pod of the gang may be
-moved, and if the gang asks for no topology and no attribute.
+A pod may be moved if it says so, if a controller makes it again, and if no budget protects it now. Pods of a PodGroup
+that is disrupted as one stay: a move evicts a single pod. A pod of another gang is moved only if each running pod of
+the gang may be moved, and if the gang asks for no topology and no attribute.
 
 One more move is allowed when all plans with fewer have failed. A move evicts a pod, and places its successor on a node;
-each must be possible when it is made. For a node A the search asks how many pods have to leave at least, wherever they
-go: the smallest sets whose eviction lets the wanted pod in. Where that number is all that is left of the allowed moves,
-only pods of such sets are moved. Where there is a move to spare, any pod may be moved to make room for others. A pod
+each must be possible when it is made. For a node A the search finds the smallest sets of pods whose eviction lets the
+wanted pod in, wherever they go. If all remaining moves are needed for such a set, only pods of these sets are moved.
+If there is a move to spare, any pod may be moved to make room for others. A pod
 moves once.
 
 First the search moves pods only to where the scheduler sends them while the node that they leave is cordoned; plans
-with other targets come after all of these with the same number of moves. That nothing was missed relies on one
-assumption: a pod that is gone never makes it harder for the wanted one, which only required pod affinity can break.
+with other targets come after all of these with the same number of moves. The search is complete on one assumption: a
+pod that is gone never makes it harder for the wanted one. Only required pod affinity can break it.
 
-A mix is what pods usually ask for: there is room for so much of it by one more pod of each kind, by itself.
+A mix has the kinds of pods that are usual. Its room is counted by one more pod of each kind, by itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A cluster in which pods are placed, evicted and moved without a write: each finds what the ones before have left.
+"""A cluster in which pods are placed, evicted and moved without a write, each after the ones before it.
 
-Nothing that was observed is removed, because a store lets nothing of a known UID come back: an evicted pod stays as
-one that has failed, which counts for no gang, and a claim that ends as one without devices. A successor has a name and
-a UID that no object had before. ``undo`` takes back what was done since a ``mark``: what was made since then never was.
+No observed object is removed, because a store lets nothing of a known UID come back. An evicted pod stays as a failed
+one, and counts for no gang. A deleted claim stays as one without devices. A successor has a name and a UID that no
+object had before. ``undo`` removes everything that was made since a ``mark``.
 
-``PodFact`` and ``LeftFact`` tell what becomes of pods that are placed so, and what the others leave.
+``PodFact`` tells the fate of a pod that is placed so, ``LeftFact`` what remains free.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Why a pod or claim waits, and what would help. Pure."""
+"""Why a pod or claim waits, and changes that would help. Pure."""

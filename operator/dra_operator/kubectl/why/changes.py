@@ -2,7 +2,7 @@
 
 A patch is a function of the object as it is, so that changes of one object add up in any order, and a change can be
 left out again to see whether the others do without it. A trial makes changes in the pipeline's view, has the pod
-decided again, and takes them back: only what ends with a node is a fix.
+decided again, and undoes them. Only a trial with a node is a fix.
 """
 
 from __future__ import annotations

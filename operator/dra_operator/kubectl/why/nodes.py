@@ -1,7 +1,7 @@
-"""What every node says about a waiting pod: its rules and, even where a rule keeps the pod away, its devices.
+"""The answer of every node about a waiting pod: of its rules and, even if a rule keeps the pod away, of its devices.
 
-Of nodes that answer alike, the first one is asked. The report tells those once, the closest of them in full, with every
-rule that has something against the node.
+Of nodes that answer alike, only the first one is asked. The report has each answer once, and the closest one in full,
+with every rule that keeps the pod from the node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why a pod, or a claim, is where it is: without a node, with one and not started, at its end, or never looked at.
 
-What no kubelet and no scheduler can mend is told: nodes that are gone, claims that are not the pod's, drivers that do
-not run, finalizers, schedulers whose Lease nobody holds. Warnings are taken from events, the last of each reason.
-"""
+It names causes that neither kubelet nor scheduler can remove: nodes that are gone, claims that are not the pod's,
+drivers that do not run, finalizers, schedulers whose Lease nobody holds. Warnings are taken from events, the last of
+each reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all devices of the cluster publish: drivers, and the values of attributes and capacities by qualified name."""
+"""Published values of all devices of the cluster: drivers, and attributes and capacities by qualified name."""
 
 from __future__ import annotations
 

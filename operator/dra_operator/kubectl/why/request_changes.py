@@ -1,4 +1,4 @@
-"""Remedies in what a pod asks of devices: fewer, less capacity, tolerations, fewer constraints, another resource.
+"""Remedies in a pod's requests for devices: fewer, less capacity, tolerations, fewer constraints, another resource.
 
 Requests have the names that refusals use. Taints and amounts are taken from the devices that match a request, in use
 or not. Devices of other drivers do not matter here.

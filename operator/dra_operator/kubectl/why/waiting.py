@@ -1,4 +1,4 @@
-"""A pod without a node, or an immediate claim without devices: what keeps it waiting, and what was proven to help."""
+"""A pod without a node, or an immediate claim without devices: the causes, and changes that were proven to help."""
 
 from __future__ import annotations
 

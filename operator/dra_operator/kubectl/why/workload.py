@@ -1,7 +1,7 @@
-"""``kubectl dra why workload/NAME``: what an admission check decided about a Workload, why, and what would help.
+"""``kubectl dra why workload/NAME``: the verdict of an admission check about a Workload, its reason, and remedies.
 
-The operator's own planner answers whether the pods fit now, beside earlier promises. The changes that would help are
-those for the first pod without a place, with the others placed.
+The operator's own planner answers whether the pods fit now, beside earlier promises. Remedies are for the first pod
+without a place, with the others placed.
 """
 
 from __future__ import annotations
