@@ -1,4 +1,4 @@
-r"""Makes the schemas of the development server from what a release of Kubernetes publishes.
+r"""Makes the schemas of the development server from the files of a release of Kubernetes.
 
 A person runs it for a release, with a checkout of its repository in KUBE::
 

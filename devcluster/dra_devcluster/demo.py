@@ -1,8 +1,8 @@
 """``dra-devcluster demo``: the life of a pod from request to device and back, printed as it happens.
 
 Everything is real: the API server speaks HTTPS, each node has a plugin process behind gRPC on unix sockets, the
-operator is a process of its own under Kopf, containers are processes. Each line states what was *observed* through
-the API, in a container's log or on disk; a step that observes nothing in time fails the demo and names itself.
+operator is a process of its own under Kopf, containers are processes. Each line states an *observation* through the
+API, in a container's log or on disk. A step that observes nothing in time fails the demo and names itself.
 """
 
 from __future__ import annotations

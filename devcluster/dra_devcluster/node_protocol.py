@@ -1,4 +1,4 @@
-"""What the API server and the node agents of a development cluster agree on beyond Kubernetes."""
+"""Names and limits that API server and node agents of a development cluster share beyond Kubernetes."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 They are started by name, never imported: the development cluster is their environment and must not know them.
 
-A plugin takes 0.4 s of a processor until it has imported what it needs, and a cluster of 60 nodes has 60 of them. So a
-`ForkServer` starts ``python -m dra_devcluster.processes dra-kubelet-plugin``, which imports the program once and forks
-for each process. The two talk in lines of JSON::
+A plugin takes 0.4 s of a processor for its imports, and a cluster of 60 nodes has 60 plugins. So a `ForkServer` starts
+``python -m dra_devcluster.processes dra-kubelet-plugin``. That imports the program once and forks for each process. The
+two talk in lines of JSON::
 
     stdin   {"id": 1, "arguments": ["simulated", "--config", "..."], "log": "/path"}     begin a process
             {"id": 1, "signal": 15}                                                      send it a signal
     stdout  {"id": 1, "code": 0}                                                         it has ended
 
-When stdin ends, it ends all that live. The program is found by its name, as a shell finds it.
+When stdin ends, it ends all living processes. The program is found by its name, as a shell finds it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     @pytest.mark.dev_cluster(nodes=2, devices=4)
     def test_on_two_nodes(dev_cluster, eventually): ...
 
-They are plain fixtures, and what they start runs in a thread of its own. So they serve tests with and without an event
+They are plain fixtures, and their servers run in a thread of their own. So they serve tests with and without an event
 loop, in each mode of pytest-asyncio, and beside ``kopf.testing.KopfRunner``. While a test has a cluster, ``KUBECONFIG``
-names it: no client that goes by that reaches the cluster of the person who runs the test.
+names it, so no client that reads it reaches the cluster of the person who runs the test.
 
 Every pytest of an environment imports this module, so each fixture imports what it needs when it is used.
 """

@@ -1,4 +1,4 @@
-"""What a check is, the list of all checks, and how they are run: one after the other, each with a time-out.
+"""A check, the list of all checks, and their run: one after the other, each with a time-out.
 
 A check is a function with a docstring; the decorator enters it under the name of its file and its own::
 

@@ -1,6 +1,6 @@
 """``dra-driver-test``: checks a DRA driver on this machine, without a cluster.
 
-It plays the kubelet and the API server for the driver, and says what pods would suffer from (docs/driver-test.md).
+It plays the kubelet and the API server for the driver, and names faults that would harm pods (docs/driver-test.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``dra-driver-test`` does with its options: list the checks, or run them and write the results.
+"""The work of ``dra-driver-test``: list the checks, or run them and write the results.
 
 Results are for people and machines: lines and a summary, JSON, and JUnit XML.
 """

@@ -1,4 +1,4 @@
-"""What is under test, as a person says it, and the bench for it."""
+"""The driver under test, as a person names it, and the bench for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node agent of the development cluster: what a kubelet does for Dynamic Resource Allocation.
+"""The node agent of the development cluster: the part of a kubelet that serves Dynamic Resource Allocation.
 
 async with NodeAgent(api, "node-1", root=Path("/tmp/node-1")) as agent:
     ...  # plugins register in agent.registration_directory, pods bound to node-1 run

@@ -1,23 +1,17 @@
-"""The claims of this node, in memory and on disk.
+"""The claims of this node: which pods they are for, in memory and in a file (KM-11).
 
-The claim checkpoint: which claims this node holds, in the file format of the kubelet (KM-11).
+A claim enters when the first pod refers to it. The checkpoint is written then, so that a crash leads to an unprepare.
+The claim becomes *prepared* when all its drivers have answered. It leaves when its last pod is gone and all its drivers
+have unprepared it (kubelet-manager.md section 5). The cache does no I/O.
 
-The file is JSON around JSON text: the inner text is covered by a checksum, so a torn or edited file is
-noticed. It is written to a temporary file and renamed, so a reader never sees half of it. The file does not say whether
-a claim is *prepared*, so that drivers are called again after a restart.
-
-One field is ours: ``Allocation``, the devices and configuration that the claim had when the node took hold of it. A
-kubelet ignores it, and a kubelet's file has none.
-
-The claims that this node holds, and for which pods (kubelet-manager.md section 5).
-
-A claim enters when the first pod refers to it (the checkpoint is written then, so that a crash leads to
-an unprepare), becomes *prepared* when all its drivers have answered, and leaves when its last pod is
-gone and all its drivers have unprepared it. No I/O here.
-
-A claim keeps its UID when it is deallocated and allocated anew. What its drivers prepared belongs to the earlier
-allocation, so a claim whose allocation differs is refused until it has been unprepared: its pod would run with
+A claim keeps its UID when it is deallocated and allocated anew. The devices that its drivers prepared belong to the
+earlier allocation. So a claim whose allocation differs is refused until it has been unprepared: its pod would run with
 devices that are no longer its own.
+
+The file has the format of the kubelet: JSON around JSON text. A checksum covers the inner text, so a torn or edited
+file is noticed. It is written to a temporary file and renamed, so a reader never sees half of it. The file does not say
+whether a claim is *prepared*, so drivers are called again after a restart. One field is ours: ``Allocation``, the
+devices and configuration that the claim had when it entered. A kubelet ignores it, and a kubelet's file has none.
 """
 
 from __future__ import annotations

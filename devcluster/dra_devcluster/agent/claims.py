@@ -8,9 +8,9 @@ Work on one claim is serialized, also between pods that share it; a driver's ans
 repetition after a partial failure leaves no duplicates (deviations of KM-15). A claim that was allocated anew under
 its UID is refused until the devices of its earlier allocation are unprepared (deviation of KM-16).
 
-A driver is not called if every device that it has in the claim says so in its slice. The allocation keeps what the
-slices said, and the checkpoint keeps the allocation, so a slice that changes later changes nothing for the claim
-(K37-ONO-02, -09, -11).
+A driver is not called if every device that it has in the claim says so in its slice. The allocation keeps a copy of
+that, and the checkpoint keeps the allocation, so a slice that changes later changes nothing for the claim (K37-ONO-02,
+-09, -11).
 
 A container gets the CDI devices of its claim references (KM-17). Their health stands in ``allocatedResourcesStatus`` of
 the pod's status (KM-27): one entry per reference, with one resource per device. Claims for extended resources and

@@ -1,4 +1,4 @@
-"""What can go wrong on a node.
+"""The errors of a node.
 
 ::
 

@@ -1,7 +1,7 @@
 """Files and folders of a node: replaced in one step, and found below the node's own folder.
 
-Several nodes share the machine, so each has a folder of its own for what a kubelet and a container runtime keep in
-fixed places. Paths that containers and plugins know are the fixed ones.
+Several nodes share the machine, so each has a folder of its own for the files that a kubelet and a container runtime
+keep in fixed places. Containers and plugins know the fixed paths.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@
                                                   +--> this process, outside  ------------+
     container's port  <-- connection -------------+   probes, port-forward
 
-A pause process keeps the network, and gives away sockets of it. Sockets stay in the network in which they were made,
-so this process listens there for connections to the API server, which it passes on, and connects to the pod's ports.
+A pause process keeps the network, and gives away sockets of it. Sockets stay in the network in which they were made.
+So this process listens there, passes connections on to the API server, and connects to the pod's ports.
 The pod reaches nothing else. If the pause process is killed, containers that run keep their network, but no other can
 start in it.
 
 A container may open connections without end, and read none of the answers. A network relays at most
 ``MOST_RELAYED_CONNECTIONS`` at a time, each with little memory; a newcomer ends the one in which nothing has moved for
-longest. So a leak of a container costs its own pod, and not the descriptors of the agent, which all pods need.
+longest. So a leak of a container costs its own pod, and not the descriptors of the agent that all pods need.
 """
 
 from __future__ import annotations

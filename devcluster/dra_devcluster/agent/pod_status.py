@@ -1,11 +1,8 @@
-"""The status of a pod: how it follows from its containers, and how it is written.
+"""The status of a pod as a kubelet reports it: phase, conditions, container states; and its writes.
 
-The status of a pod as a kubelet reports it: phase, conditions, container states. No I/O here.
-
-The input is the state of each container, the output plain dicts in the shape of the API. ``changes`` keeps only what
-differs from the pod, so that an unchanged status is not written.
-
-Writes the changes of one pod's status, in the order in which they happened.
+The status follows from the state of each container, without I/O: plain dicts in the shape of the API. ``changes`` keeps
+only the differences from the pod, so an unchanged status is not written. The changes of one pod are written in the
+order in which they happened.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `Pods` follows the API and keeps one `PodWorker` per pod UID. The worker takes these steps::
 
-    volumes -> prepare claims -> init containers -> containers -> stop what runs -> unprepare claims
+    volumes -> prepare claims -> init containers -> containers -> stop them -> unprepare claims
                                                          -> terminal status -> (deleted:) remove the object
 
 Whatever ends a pod (its containers are done, it is deleted, its deadline passes, it vanishes from the API)

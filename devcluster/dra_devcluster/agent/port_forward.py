@@ -1,14 +1,13 @@
-"""Port-forward: SPDY inside a websocket.
+"""Port-forward: SPDY/3.1 inside a websocket, as ``kubectl port-forward`` speaks it.
 
-Frames of SPDY/3.1, which ``kubectl port-forward`` speaks inside a websocket: streams with headers, data, ends, resets
-and pings. Header blocks share one compression context per direction, so they must be read in order.
-
-For each connection the client opens two streams with the headers ``port`` and ``requestid``: one of type ``error``, on
-which it is told what went wrong, and one of type ``data``, which is joined with a connection to the port.
+SPDY has streams with headers, data, ends, resets and pings. Header blocks share one compression context per direction,
+so they must be read in order. For each connection the client opens two streams with the headers ``port`` and
+``requestid``: one of type ``error`` for messages about failures, and one of type ``data`` that is joined with a
+connection to the port.
 
 The client's library has no flow control per stream. So a program that reads slowly holds up the websocket, and with it
 the client: at most ``_WAITING_PIECES`` pieces wait for each connection. All connections of the client share the
-websocket. Therefore one whose program reads nothing for ``STILL_SECONDS`` is broken off, and the others go on.
+websocket. Therefore a connection whose program reads nothing for ``STILL_SECONDS`` is broken off, and the others go on.
 """
 
 from __future__ import annotations

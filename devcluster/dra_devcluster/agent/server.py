@@ -1,5 +1,4 @@
-"""The node's own HTTP server, to which the API server passes requests for container logs, ``exec``,
-``attach`` and ``port-forward``.
+"""The node's own HTTP server: the API server passes requests for logs, ``exec``, ``attach`` and ``port-forward`` to it.
 
 It listens on loopback at a free port and answers only to clients that know the key that the agent gives the API server
 when it registers its node.
@@ -15,7 +14,7 @@ when it registers its node.
 
 In an ``exec`` or ``attach`` session each message of the websocket is a channel number, then data. Channels: 0 stdin,
 1 stdout, 2 stderr, 3 the result as a Status object, 4 the size of the client's terminal as JSON. From version 5 of the
-sub-protocol on, the message ``255 <channel>`` closes a channel, which is how stdin gets its end.
+sub-protocol on, the message ``255 <channel>`` closes a channel. So stdin gets its end.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Settings of the node agent, and the known defects of a kubelet that it can have.
 
-What the kubelet of Kubernetes 1.36 is known to do wrong, each with a switch.
+Periods and limits are in seconds, with the defaults of a kubelet (kubelet-manager.md section 2). Tests shorten them. A
+development cluster shortens the pauses for which a person would wait. The release of Kubernetes and its feature gates
+decide a few more.
 
-The node agent does the right thing by default. A switch makes it behave as the kubelet, so that a driver or a
-controller can be tried against the defect it will meet.
-
-Periods and limits of the node agent in seconds; the defaults are those of a kubelet (kubelet-manager.md section 2).
-
-Tests shorten them, and a development cluster shortens those that a person would wait for. The release of Kubernetes and
-its feature gates decide a few more.
-"""
+The node agent does the right thing by default. Each known defect of the kubelet of Kubernetes 1.36 has a switch, so
+that a driver or a controller can be tried against the defect that it will meet."""
 
 from __future__ import annotations
 

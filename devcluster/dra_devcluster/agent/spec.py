@@ -1,10 +1,10 @@
-"""What a pod asks for: its fields, and the values to which they refer.
+"""The fields of a pod that running it needs, and the values to which they refer.
 
-The fields are those that running a pod needs, on top of those that Dynamic Resource Allocation reads: lifecycle hooks,
-probes, the volumes that a node can provide.
+Beside the fields that Dynamic Resource Allocation reads these are lifecycle hooks, probes, and the volumes that a node
+can provide.
 
-A container sees ``PATH`` and ``HOSTNAME`` (which every runtime sets), the address of the API server, the variables of
-``envFrom`` and ``env``, and on top those of its CDI devices. It gets none of the node agent's own variables.
+A container sees ``PATH`` and ``HOSTNAME`` as with every runtime, the address of the API server, the variables of
+``envFrom`` and ``env``, and on top the variables of its CDI devices. It gets none of the node agent's own variables.
 ``$(NAME)`` in values, commands and arguments refers to variables defined before; ``$$`` becomes ``$`` everywhere, as in
 Kubernetes. Variables and files take values from ConfigMaps and Secrets, and by the downward API from fields of the pod
 and amounts of its containers.

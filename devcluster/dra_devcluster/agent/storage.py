@@ -1,7 +1,7 @@
 """The volumes of one pod as folders and files of this machine, and where their content comes from.
 
-``set_up`` makes them before the pod's first container starts, and is repeated until it succeeds. ``refresh`` writes
-anew what comes from the API (ConfigMaps, Secrets, fields of the pod, tokens), so that running containers see changes.
+``set_up`` makes them before the pod's first container starts, and is repeated until it succeeds. ``refresh`` writes the
+content from the API again (ConfigMaps, Secrets, fields of the pod, tokens), so that running containers see changes.
 They go with the pod's folder. A volume of another kind is not provided; the containers that mount it run without, and
 an event says so.
 
@@ -11,7 +11,7 @@ The files of a volume all change in one step, laid out as a kubelet does it::
     ..data -> ..2026_01_02_1
     ..2026_01_02_1/ca.crt
 
-Programs that watch such a volume watch the link ``..data``, which is replaced as a whole.
+Programs that watch such a volume watch the link ``..data``. It is replaced as a whole.
 """
 
 from __future__ import annotations

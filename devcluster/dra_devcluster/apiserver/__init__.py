@@ -6,10 +6,9 @@
         server.write_kubeconfig(path)
 
 The way of a request: ``server.App`` reads the target from its URL (``wire``), finds the user (``identity``) and asks
-``authorization`` and ``admission``. ``endpoints`` has the handler; what it does to objects is in ``verbs``, with the
-rules of each kind in ``kinds`` and the shape of all kinds, as data, in ``structure``. ``store`` keeps the objects,
-``registry`` knows what is served and where it is kept, and ``controllers`` react to changes.
-"""
+``authorization`` and ``admission``. ``endpoints`` has the handler, ``verbs`` its work on objects, ``kinds`` the rules
+of each kind, and ``structure`` the shape of all kinds, as data. ``store`` keeps the objects, ``registry`` has the
+served resources with their places in the store, and ``controllers`` react to changes."""
 
 from .authorization import Mode
 from .errors import ServerError

@@ -15,14 +15,14 @@ another manager owns and the merge would change is a conflict; with `force` the 
 `f:<field name>`, `k:<key fields of a list item, as JSON>`, `v:<scalar list item, as JSON>`. An empty node is a member
 of the set; a node with children is a member too if it holds the key `.`. So `{"f:spec": {"f:nodeName": {}}}` holds one
 field, and the tree needs no second representation. Trees are never changed once made: they are shared between versions
-of an object. What an object holds, and what changed between two versions, is found along the schema: fields of atomic
-objects and lists count as one, items of list-maps differ by their key fields, items of sets by their value; what the
-schema does not know is granular.
+of an object. The fields of an object, and the changes between two versions, are found along the schema. Fields of
+atomic objects and lists count as one. Items of list-maps differ by their key fields, items of sets by their value.
+Fields that the schema does not know are granular.
 
 **Entries.** An entry belongs to a manager together with operation (Apply or Update), subresource and, for updates, API
 version. A manager that changes a field by an update becomes its only owner; the cost is a walk over the changed
-branches only, since unchanged ones compare equal. Fields are compared by name, whatever API version an entry was
-written under. The real server converts first. The result is the same, because kinds with several versions differ only
+branches only, since unchanged ones compare equal. Fields are compared by name, regardless of the API version of an
+entry. The real server converts first. The result is the same, because kinds with several versions differ only
 below lists that are owned as a whole.
 """
 

@@ -9,8 +9,8 @@ kubectl reads OpenAPI for explain, validation, server-side dry run and strategic
     v2_document(structure) -> Json                   /openapi/v2 (as JSON; definitions only)
     V2_PROTOBUF, v2_frame() -> bytes                 /openapi/v2 for clients that read protobuf only (kubectl)
 
-They are built from the same components that the decoder uses; documents are computed when asked for, and the index
-carries a digest of what went into each, by which clients keep them in their caches. Texts for `kubectl explain` are
+They are built from the same components that the decoder uses, and computed when a client asks. The index carries a
+digest of the content of each; clients use it for their caches. Texts for `kubectl explain` are
 our own (`schema/descriptions.json`), keyed without version: a type means the same in all of them.
 """
 

@@ -1,4 +1,4 @@
-"""What the API server answers when it refuses: `Status` objects with the texts of a real server.
+"""Refusals of the API server: `Status` objects with the texts of a real server.
 
 ::
 

@@ -1,11 +1,11 @@
-"""Who a server is, and who its clients are: certificates, kubeconfig files, and bearer tokens with their users.
+"""The identity of a server and of its clients: certificates, kubeconfig files, and bearer tokens with their users.
 
 A certificate authority lives as long as its server, and signs the server's certificate. Keys are of elliptic curves:
 made in a millisecond, where RSA keys would take most of the start-up time. A kubeconfig has the address, the CA and a
 token of one server, or of several.
 
 A service account's token is a JSON web token that the server signs. It names the account, and the pod or node that it
-is bound to. The token ends with its time, its account, or what it is bound to, whichever ends first: each request looks
+is bound to. The token expires with its time, its account, or that pod or node, whichever ends first. Each request looks
 them up. Administrators and nodes have tokens without content, valid as long as the server runs.
 """
 

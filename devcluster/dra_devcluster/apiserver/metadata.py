@@ -1,12 +1,9 @@
-"""Metadata that the server keeps, and the shapes of other versions.
+"""Metadata (names, labels, owners): fields that the server fills in, faults that it refuses; and versions of objects.
 
-The metadata of objects (names, labels, owners): what the server fills in, and what it refuses.
-
-Converts between the stored and the served version of an object.
-
-Most versions of a kind differ only in ``apiVersion``, which is not stored. The exceptions are
+Most versions of a kind differ only in ``apiVersion``, and that is not stored. The exceptions are
 ``resource.k8s.io/v1beta1`` (api.md section 12), PodGroups and Workloads of ``scheduling.k8s.io/v1alpha2``
-(kubernetes-1.37.md section 8), and the two faces of events.
+(kubernetes-1.37.md section 8), and the two faces of events. They are converted between the stored and the served
+version.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each release of Kubernetes has its versions of ``resource.k8s.io`` and ``scheduling.k8s.io``; answers to requests for
 a deprecated one carry a warning. Gates decide which fields exist, and who may write them. New expressions are
-checked: whether they compile, and what they may cost. Spec: api.md sections 1 and 9, K37-TAINT-01, kubernetes-1.37.md
+compiled, and their cost is limited. Spec: api.md sections 1 and 9, K37-TAINT-01, kubernetes-1.37.md
 section 8.
 """
 

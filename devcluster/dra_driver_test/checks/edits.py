@@ -1,4 +1,4 @@
-"""What CDI edits contain: the device of the claim, all of it, and no other (harness/content.py)."""
+"""The content of CDI edits: the device of the claim, all of it, and no other (harness/content.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The health of devices: the stream that a kubelet shows in the status of pods.
 
 The service has two versions with the same messages: kubelets of 1.36 know v1alpha1, later ones prefer v1. A check of
-what the stream says looks at each version that the driver offers. From 1.37 on a driver may offer the service and serve
+the stream's content looks at each version that the driver offers. From 1.37 on a driver may offer the service and serve
 none: kubelets do not ask again then (K37-HEALTH-03, K37-HEALTH-09).
 """
 

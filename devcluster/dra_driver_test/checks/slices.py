@@ -1,4 +1,4 @@
-"""ResourceSlices: what the driver publishes, and how it keeps it that way."""
+"""ResourceSlices: their content, and how the driver keeps them published."""
 
 from __future__ import annotations
 

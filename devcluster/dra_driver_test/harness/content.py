@@ -1,9 +1,9 @@
-"""What a container gets of a device, in a form in which two devices can be compared.
+"""The part of a device that reaches a container, in a form in which two devices can be compared.
 
-The kit does not know what a device's edits should be. It lets claims hold two devices alone, in both orders, and takes
-as a device's *marks* what its container gets each time and the other's never. What differs from claim to claim (a
-uid, a port that is assigned in turn) and what all devices have in common is no mark. A later container with the first
-device is wrong if it has marks of the second and none of the first.
+The kit does not know the right edits of a device. It lets claims hold two devices alone, in both orders. The *marks* of
+a device are the things that its container gets each time and the other's never. Things that differ from claim to claim
+(a uid, a port that is assigned in turn) and things that all devices have in common are no marks. A later container with
+the first device is wrong if it has marks of the second and none of the first.
 
     gpu-0 alone: DEVICE=gpu-0 CLAIM=7f3a LIBRARY=/lib      marks: DEVICE=gpu-0
     gpu-1 alone: DEVICE=gpu-1 CLAIM=91c0 LIBRARY=/lib      marks: DEVICE=gpu-1

@@ -1,4 +1,4 @@
-"""What the bench does with the API server: a node, claims that are allocated already, and the driver's slices.
+"""The bench's side of the API server: a node, claims that are allocated already, and the driver's slices.
 
 Nothing schedules here: a check says which devices a claim holds, as a scheduler would have written it.
 """

@@ -1,23 +1,17 @@
 """One container of a pod: its program, its CDI edits, its starts and restarts.
 
-What of CDI edits a plain process gets, and what the host lacks for them.
+A container here is a process of the host: variables apply to it, and the device nodes and mounts in CDI edits are the
+host's own. Everything else in the edits needs a container, and is reported as not carried out.
 
-A container here is a process of the host: variables apply to it, and the device nodes and mounts that the edits name
-are the host's own. Everything else needs a container, and is reported as not carried out.
-
-What a container runs: its own command, or a stand-in for what its image would run.
-
-Images are not pulled; a command runs with the programs of the host, and one of the image of this project with the
+Images are not pulled. A command runs with the programs of the host, and a command in the image of this project with the
 programs of this installation as well. Without a command:
 
-* images that hold a shell and no entrypoint (busybox, alpine, debian, ubuntu, python, ...) run ``args``;
+* images with a shell and no entrypoint (busybox, alpine, debian, ubuntu, python, ...) run ``args``;
 * without ``args``, any image idles until it is stopped, and so does ``pause`` as the only argument;
-* ``args`` for another image would go to an entrypoint that is not known here, which is an error.
+* ``args`` for another image would go to an entrypoint that is not known here: an error.
 
-Runs one container of a pod: starts it with its CDI edits, and restarts it by its restart policy.
-
-The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``), which start anew after a long
-run. A container that cannot be started waits with the reason and is tried again.
+The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``). A long run resets the pauses. A
+container that cannot be started waits with the reason and is tried again.
 """
 
 from __future__ import annotations

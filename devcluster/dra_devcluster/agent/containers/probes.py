@@ -1,17 +1,9 @@
-"""Probes and lifecycle hooks: what they do, when, and what follows.
+"""Probes and lifecycle hooks of a container: they run a program in it, ask over HTTP, TCP or gRPC, or sleep.
 
-What probes and lifecycle hooks do: run a program in the container, ask over HTTP, TCP or gRPC, or sleep.
-
-The probes of one run of a container: whether it has started, whether it is ready, whether it has to be restarted.
-
-While there is a startup probe that has not succeeded, the others wait. A readiness probe decides whether the container
-is ready. A startup or liveness probe that fails often enough in a row ends the container, and its restart policy says
-what happens then.
-
-Carries out what a pod wants to happen while one of its containers runs: lifecycle hooks and probes.
-
-A start hook that fails ends the container, and so does a startup or liveness probe that gives up. The restart policy
-says what happens then. The stop hook takes its time from the grace period; the container still gets two seconds.
+While a startup probe has not succeeded, the other probes wait. A readiness probe decides whether the container is
+ready. A startup or liveness probe that fails often enough in a row stops the container, and so does a start hook that
+fails. The restart policy decides about a restart. The stop hook takes its time from the grace period; the container
+still gets two seconds.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Finds the plugins of drivers, registers them, calls them, and follows what they say about their devices."""
+"""Finds the plugins of drivers, registers them, calls them, and follows the health of their devices."""

@@ -1,22 +1,14 @@
-"""The health of devices, from a driver's stream to the file on disk.
+"""The health of devices: from the streams of drivers to pods, and to a file that bridges a restart (KM-22 to KM-26).
 
-What the drivers of a node say about the health of their devices (KM-23, KM-24, KM-26). No I/O and no clock here.
+Each instance of a driver reports for itself, on one stream of the connection that its other calls use. The latest
+report about a device counts, so the end of an old instance during a rolling update takes nothing away from the new one.
+A report that is older than its timeout counts no more: the device's health is unknown then. A stream that ends takes
+its reports with it. It is opened again after a pause, until the instance is deregistered, or from 1.37 on until it says
+that it has no such service (K37-HEALTH-09).
 
-Each instance of a driver reports for itself. The latest report about a device counts, so the end of an old instance
-during a rolling update takes nothing away from the new one. A report that is older than its timeout counts no more:
-the device's health is unknown then.
-
-The last known health of the node's devices on disk, in the file format of the kubelet (KM-23).
-
-The file bridges the restart of a node agent: pods keep the health of their devices until drivers report again or the
-reports expire. Nothing else depends on it, so a file that cannot be read counts as empty.
-
-Follows the health streams of all plugin instances, and tells which devices changed (KM-22 to KM-26).
-
-Each instance has one stream, on the connection that its other calls use. A stream that ends takes its reports with it
-and is opened again after a pause, until the instance is deregistered, or from 1.37 on until it says that it has no such
-service (K37-HEALTH-09). The file is written after each change; reports
-that only confirm the last ones are not worth a write.
+The file has the last known health in the format of the kubelet. Pods keep the health of their devices over a restart of
+the agent, until drivers report again or the reports expire. Nothing else depends on the file, so a file that cannot be
+read counts as empty. It is written after each change; reports that only confirm the last ones are not worth a write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One plugin instance: what a call to it names and returns, its state, the calls of the DRA service, and their metrics.
+"""One plugin instance: its state, the calls of the DRA service with arguments and answers, and their metrics.
 
 One channel per instance is used for everything, connects at once and again after every loss (KM-07). The messages of
-v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all, so one
-code path serves both of each.
+v1 and v1beta1 differ only in ``share_id``. The two versions of the health service have the same messages. So one code
+path serves both versions of each.
 
 A driver may have several instances at the same time: during a rolling update the new one registers before the old one
 goes (KM-06 to KM-09).

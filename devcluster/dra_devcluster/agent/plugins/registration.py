@@ -1,14 +1,14 @@
 """Registers plugins whose sockets appear, and deregisters those whose sockets go (KM-03 to KM-05).
 
 A loop compares desired and actual state once per period, and when a socket appears or goes; operations on different
-sockets run in parallel, on one socket one after the other. The handler knows what plugins of its type mean.
+sockets run in parallel, on one socket one after the other. Each type of plugin has a handler.
 
 `DraPlugins` is the handler of the type ``DRAPlugin`` (kubelet-manager.md section 4). A registered instance is connected
-at once and, if it offers that, followed for the health of its devices.
+at once. If it serves the health of its devices, the node follows that.
 
 ResourceSlices whose plugin is gone are removed (KM-10). At start all slices of the node go, since no plugin is
 registered yet. Later a driver's slices go when no instance of it has been connected for a while. Slices of other nodes
-and those without a node are never touched.
+and slices without a node are never touched.
 """
 
 from __future__ import annotations

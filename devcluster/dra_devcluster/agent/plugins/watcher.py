@@ -1,8 +1,8 @@
 """The sockets of plugins: existing and registered ones, and how the node notices new ones (KM-01 to KM-03).
 
-*Desired* is the content of the directory: each socket, with a new identity when it is created again. *Actual* is what
-has been registered, and under which identity. Every tick compares the two: it unregisters what is gone or was created
-again, then registers what is new.
+*Desired* is the content of the directory: each socket, with a new identity when it is created again. *Actual* are the
+registered sockets with their identities. Every tick compares the two. It unregisters sockets that are gone or were
+created again, then registers new ones.
 
 The directory and everything below it is watched with inotify, by one instance for all nodes of a loop, because a user
 may have only 128; it is walked once after the watches stand. Where inotify is missing, at a limit, or its queue

@@ -1,1 +1,1 @@
-"""The processes of containers: how they start in namespaces, what they write, and who listens."""
+"""The processes of containers: their start in namespaces, their output, and its readers."""

@@ -1,12 +1,8 @@
-"""What containers write, and who listens.
+"""The output of containers: log files, and the clients that follow them.
 
-The clients that see what a container writes, from the moment in which they come.
-
-Container logs: lines of ``<time> <stream> <F|P> <text>``, as container runtimes write them.
-
-``F`` is a full line, ``P`` a part of one that was too long or had no end. Readers get the text back with the
-filters of ``kubectl logs``.
-"""
+A log has lines of ``<time> <stream> <F|P> <text>``, as container runtimes write them. ``F`` is a full line, ``P`` a
+part of one that was too long or had no end. Readers get the text back with the filters of ``kubectl logs``. A client
+that follows sees the output from the moment in which it comes."""
 
 from __future__ import annotations
 

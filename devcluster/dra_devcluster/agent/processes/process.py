@@ -1,8 +1,8 @@
 """The processes of a container, their terminals, and the namespaces in which they start.
 
-A container has a first process that leads a group of its own, and what ``exec`` adds. When the first process ends, the
-rest of the group is killed, as with process 1 of a container. Where ``setpriv`` exists, the kernel kills the first
-process should this one die. Starting is one plain call, so that a cancelled task cannot lose a process.
+A container has a first process that leads a group of its own, and the processes that ``exec`` adds. When the first
+process ends, the rest of the group is killed, as with process 1 of a container. Where ``setpriv`` exists, the kernel
+kills the first process should this one die. Starting is one plain call, so that a cancelled task cannot lose a process.
 
 When a client types, a program gets a pseudo-terminal, or a pipe as its standard input.
 

@@ -1,19 +1,19 @@
 """Runs a program with mounts or a network of its own: ``python sandbox_entry.py PLAN PROGRAM ARGUMENT...``.
 
-PLAN is JSON with ``cwd``, the folder to start in, perhaps ``"terminal": true``, which makes the terminal that is the
-standard input the one whose keys send signals, and perhaps one of these:
+PLAN is JSON with ``cwd``, the folder to start in. With ``"terminal": true`` the keys of the terminal at the standard
+input send signals. It may have one of these:
 
-* ``"own_network": FD`` for a new network, which has nothing but loopback. No program runs in it: this process keeps it,
-  and for each byte that comes through the unix socket FD answers with a TCP socket of it, which the other side may bind
-  or connect. It ends with that connection;
+* ``"own_network": FD`` for a new network with nothing but loopback. No program runs in it: this process keeps it, and
+  answers each byte that comes through the unix socket FD with a TCP socket of it. The other side may bind or connect
+  that. It ends with that connection;
 * ``"network": PID`` and ``"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...]``, one or both, for the
   network of a process that was started so, and for mounts;
 * ``"join": PID`` for a program beside one that was started with the second plan.
 
 Root may have namespaces, and every other user may have them inside a user namespace of its own. The program sees
 the files of the machine, with the sources bound over the targets. A target that does not exist cannot be made on the
-machine. Its nearest parent is replaced by an empty file system in memory, in which everything that the parent has is
-bound again, and which can get new names.
+machine. So its nearest parent is replaced by an empty file system in memory. Everything in the parent is bound there
+again, and new names can be made.
 
 This file is run as a program and imports nothing but the standard library, since it starts with every container.
 """

@@ -5,8 +5,8 @@
     authorization = Authorization("rbac", store)
     authorization.require(Attributes(user, "get", resource="pods", namespace="default", name="web"))   # or a 403
 
-In the mode ``rbac`` members of ``system:masters`` may do everything, nodes what belongs to them (`node`), and everyone
-what roles and bindings grant (`rbac`); a request without a token is one of ``system:anonymous``. In the mode
+In the mode ``rbac`` members of ``system:masters`` may do everything. Nodes may use their own objects (`node`). Roles
+and bindings grant the rest (`rbac`). A request without a token is one of ``system:anonymous``. In the mode
 ``always-allow`` every user with a token may do everything, and requests without one are refused.
 
 Each question is a line of the logger ``dra_devcluster.requests`` at level DEBUG, so that the log of a story shows which

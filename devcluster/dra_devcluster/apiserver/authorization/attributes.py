@@ -1,6 +1,6 @@
-"""Who asks for what: the user, as authentication or impersonation found out, and the attributes of the request.
+"""The user of a request, from authentication or impersonation, and the attributes of the request.
 
-A question to an authorizer is in the words of RBAC: verb, group, resource, names; or the path. A user may ask in the
+A question to an authorizer is in the words of RBAC: verb, group, resource and names, or the path. A user may ask in the
 name of another one, by the headers ``Impersonate-*``. Each thing that is taken over (user name, groups, uid, every
 extra value) needs the verb ``impersonate``. The groups of a service account and ``system:authenticated`` come on their
 own.

@@ -1,7 +1,7 @@
-"""What a node may do: read and write what belongs to it, and read what its pods use.
+"""The rights of a node: to read and write its own objects, and to read the objects that its pods use.
 
-Users in the group ``system:nodes`` that are named ``system:node:<name>`` are nodes. They need no bindings. Which of
-their own objects they may change in which way is admission's business.
+Users in the group ``system:nodes`` that are named ``system:node:<name>`` are nodes. They need no bindings. Admission
+decides which of their own objects they may change, and how.
 """
 
 from __future__ import annotations

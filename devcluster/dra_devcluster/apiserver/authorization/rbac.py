@@ -1,12 +1,8 @@
-"""Role-based access: rules, and the roles that are bound to a user.
+"""Role-based access control over the stored roles and bindings.
 
-Rules of roles: what one allows, and whether some rules allow all that others do.
-
-Role-based access control over the stored roles and bindings.
-
-Bindings are read once and forgotten at every change of a role or binding, so that a request costs one look at the
-rules of its user. A binding to a role that does not exist grants nothing; a refusal names the role.
-"""
+A rule says what it allows, and whether some rules together allow all that others do. Bindings are read once and
+forgotten at every change of a role or binding, so a request costs one look at the rules of its user. A binding to a
+role that does not exist grants nothing; a refusal names the role."""
 
 from __future__ import annotations
 

@@ -5,10 +5,9 @@ Background deletion: when an owner is gone, each dependent loses the reference t
 other owner left. Foreground: the owner stays, with the finalizer ``foregroundDeletion``, until the dependents that
 block its deletion are gone. Orphan: the finalizer ``orphan`` keeps the owner until its dependents have forgotten it.
 
-A namespace in deletion is emptied. A fresh cluster has its namespaces with their default service accounts. What a
-CustomResourceDefinition defines is served from its first write until its last object is gone. A PodGroup that is
-deleted stays until all its pods have ended (K37-WL-06).
-"""
+A namespace in deletion is emptied. A fresh cluster has its namespaces with their default service accounts. The kind of
+a CustomResourceDefinition is served from its first write until its last object is gone. A PodGroup that is deleted
+stays until all its pods have ended (K37-WL-06)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ deleted; pauses and progress deadlines are ignored.
 
 A DaemonSet has one pod on every node that fits. Each pod is pinned to its node by affinity, and put there by the
 scheduler that it names. When the template changes, pods are replaced one after the other, each when all others are
-ready. With ``maxSurge`` the new pod of a node comes first, beside the old one, which goes when the new one is ready.
+ready. With ``maxSurge`` the new pod of a node comes first. The old pod beside it goes when the new one is ready.
 """
 
 from __future__ import annotations

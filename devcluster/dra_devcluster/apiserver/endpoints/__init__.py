@@ -1,1 +1,1 @@
-"""What a URL leads to: objects, their sub-resources, and what is only asked; and the answer's form."""
+"""The targets of URLs (objects, their sub-resources, and kinds that are only asked) and the form of answers."""

@@ -1,4 +1,4 @@
-"""The rules of a kind beyond its structure: defaults, validation, what an update keeps, and deletion.
+"""The rules of a kind beyond its structure: defaults, validation, fields that an update keeps, and deletion.
 
 A kind without rules of its own is served by `Kind` as it stands. Hooks change the object in place; they get objects in
 the stored version, after the decoder has checked the types of all fields.

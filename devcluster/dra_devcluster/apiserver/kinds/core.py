@@ -1,12 +1,12 @@
 """Kinds with few rules of their own: namespaces, nodes, events, volumes, services, leases.
 
 A namespace has a finalizer in its spec: it stays in deletion until the namespace controller has emptied it. A node's
-server has a key that no object shows. One stored event is served by two APIs: that of the core group takes what older
-recorders write; ``events.k8s.io`` takes complete events only, and lets nothing but their series change.
+server has a key that no object shows. One stored event is served by two APIs. The API of the core group takes the
+events of older recorders. ``events.k8s.io`` takes complete events only, and lets nothing but their series change.
 
-Devices that bring or cost resources of nodes are published only for nodes that declare the feature (K37-NA-24). That is
-what the admission plugin NodeDeclaredFeatureValidator of 1.37 does for ResourceSlices, with the gates
-NodeDeclaredFeatures (which is locked) and DRANodeAllocatableResources.
+Devices that bring or cost resources of nodes are published only for nodes that declare the feature (K37-NA-24). The
+admission plugin NodeDeclaredFeatureValidator of 1.37 does so for ResourceSlices, with the gates NodeDeclaredFeatures
+(locked) and DRANodeAllocatableResources.
 """
 
 from __future__ import annotations

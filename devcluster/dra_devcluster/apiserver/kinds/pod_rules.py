@@ -1,9 +1,8 @@
-"""What a server refuses in a pod: its containers, hooks and probes, its rules about other pods, and its updates.
+"""Validation of pods: containers, hooks and probes, rules about other pods, and updates.
 
-Gates may only go, and where a gated pod may run may only be narrowed. The owner of a gate may choose the pod's node
-before it removes the gate: it may add labels to ``spec.nodeSelector``, and append requirements to the terms of the
-required node affinity. A pod without such terms may get any. After the last gate is gone none of this may change.
-"""
+Gates may only be removed, and the nodes of a gated pod may only be narrowed. The owner of a gate may choose the pod's
+node before it removes the gate: it may add labels to ``spec.nodeSelector``, and append requirements to the terms of the
+required node affinity. A pod without such terms may get any. After the last gate is gone none of this may change."""
 
 from __future__ import annotations
 

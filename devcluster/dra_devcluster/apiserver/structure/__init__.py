@@ -1,4 +1,4 @@
-"""What the served kinds look like, as data rather than code per kind.
+"""The structure of the served kinds, as data rather than code per kind.
 
 structure = Structure.load()                          the built-in kinds; CRDs: add_definition / remove_definition
 structure.resource(group, version, plural)            Resource or None; .by_kind(group, version, kind); .resources()

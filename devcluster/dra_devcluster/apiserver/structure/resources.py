@@ -1,7 +1,7 @@
-"""Which resources the server serves, and the schema of each kind.
+"""The served resources, and the schema of each kind.
 
-The built-in part is data (`dra_devcluster/schema/`: discovery.json and components.json state what Kubernetes servers
-say of themselves); CustomResourceDefinitions add and remove resources at run time.
+The built-in part is data of Kubernetes servers (`dra_devcluster/schema/`: discovery.json and components.json).
+CustomResourceDefinitions add and remove resources at run time.
 
 Built-in kinds are typed by the decoder and validated by code; for a custom resource the structural schema of its
 definition is all there is, for defaults and for validation. Findings carry the field path, reason and text the real

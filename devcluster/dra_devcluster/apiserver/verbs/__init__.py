@@ -1,1 +1,1 @@
-"""What happens to objects, for every kind alike: read, watch, create, change, patch, delete."""
+"""The verbs on objects, for every kind alike: read, watch, create, change, patch, delete."""
