@@ -95,7 +95,7 @@ def case_of(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Cy
     """A pod that uses one claim."""
     claims = (PodClaim("entry", wanted),)
     usage, extended = cluster.allocated_devices.usage.snapshot(), ExtendedResources(POD, {})
-    return CycleState(POD, claims, extended, cluster.loaded_nodes(), allocator, usage, cluster.claims.get)
+    return CycleState(POD, claims, extended, cluster.loaded_nodes(), allocator, usage)
 
 
 def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:

@@ -63,7 +63,7 @@ def members(size: int, devices: int, nodes: Nodes, allocator: Allocator) -> list
         claim = convert(ResourceClaim, {"metadata": claim_meta, "spec": spec})
         claims = (PodClaim("gpu", claim),)
         extended = ExtendedResources(pod, {}, None)
-        made.append(CycleState(pod, claims, extended, nodes, allocator, usage, lambda _: None))
+        made.append(CycleState(pod, claims, extended, nodes, allocator, usage))
     return made
 
 

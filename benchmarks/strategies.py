@@ -154,9 +154,7 @@ def run(strategy: str, load: Load) -> Result:
 def _state(cluster: Cluster, allocator: Allocator, pod: Pod, claims: Sequence[ResourceClaim]) -> CycleState:
     held = tuple(PodClaim(claim.metadata.name, claim) for claim in claims)
     usage = cluster.allocated_devices.usage.snapshot()
-    return CycleState(
-        pod, held, ExtendedResources(pod, {}), cluster.loaded_nodes(), allocator, usage, cluster.claims.get
-    )
+    return CycleState(pod, held, ExtendedResources(pod, {}), cluster.loaded_nodes(), allocator, usage)
 
 
 def _placed(state: CycleState, placement: Placement) -> Plan | None:

@@ -153,7 +153,7 @@ def _together(simulated: SimulatedCluster, wanted: Sequence[ResourceClaim]) -> C
     claims = tuple(PodClaim(claim.metadata.name, claim) for claim in wanted)
     usage = cluster.allocated_devices.usage.snapshot()
     extended, nodes = ExtendedResources(pod, {}), cluster.loaded_nodes()
-    return CycleState(pod, claims, extended, nodes, simulated.allocator, usage, cluster.claims.get)
+    return CycleState(pod, claims, extended, nodes, simulated.allocator, usage)
 
 
 def _asked(pod: Pod | None, cycle_state: CycleState, simulated: SimulatedCluster) -> SimulatedAttempt:

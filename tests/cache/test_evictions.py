@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from controllers_world import keys_of
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Pod, PodResourceClaim
 from dra_api.meta import Object
 from dra_api.resource import Device, DeviceTaintRule
 from dra_api.scheduling import PodGroup
 from dra_operator.allocator import Features, Inventory
-from dra_operator.cache import Cluster, Key, evictions
+from dra_operator.cache import BulkLimits, Cluster, Key, evictions
 from dra_operator.eviction import Eviction
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from objects import claim, owner, pod, result, rule, slice_of, taint
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,8 +31,8 @@ class NoSelectors:
         raise ValueError("no selectors in these tests")
 
 
-def make_cluster() -> Cluster:
-    return Cluster(Inventory(Features(taint_rules=True), language=NoSelectors()))
+def make_cluster(limits: BulkLimits | None = None) -> Cluster:
+    return Cluster(Inventory(Features(taint_rules=True), language=NoSelectors()), limits=limits)
 
 
 Change = Callable[[int], Object]
@@ -85,10 +86,17 @@ def verdicts(cluster: Cluster) -> dict[str, tuple[str, Eviction | None]]:
     return {it.key: (it.metadata.uid, evictions.eviction_of(cluster, it, NOW, BEFORE)) for it in cluster.pods}
 
 
+def with_many_names(it: Pod) -> Pod:
+    """The pod, which names so many claims first that the others are not kept."""
+    more = tuple([PodResourceClaim(name=f"more-{n}", resource_claim_name=f"{n}".ljust(253, "x")) for n in range(20)])
+    return replace(it, spec=replace(it.spec, resource_claims=(*more, *(it.spec.resource_claims or ()))))
+
+
 @pytest.mark.rule("TE-05")
+@pytest.mark.parametrize("is_greedy", [False, True], ids=["few claims", "more claims than are kept"])
 @given(st.lists(CHANGES, max_size=10))
-def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, bool]]) -> None:
-    cluster = make_cluster()
+def test_every_pod_whose_eviction_changes_is_named(is_greedy: bool, history: list[tuple[Change, bool]]) -> None:
+    cluster = make_cluster(BulkLimits(short=500, whole=0)) if is_greedy else make_cluster()
     cluster.apply(slice_of({"dev-0": [taint()], "dev-1": []}, name="s"))
     for name, device in zip(CLAIMS, DEVICES, strict=True):
         cluster.apply(claim(result(device), name=name, users=PODS, ownerReferences=[owner("p")]))
@@ -97,6 +105,8 @@ def test_every_pod_whose_eviction_changes_is_named(history: list[tuple[Change, b
     for version, (change, removes) in enumerate(history, start=2):
         before = verdicts(cluster)
         obj = change(version)
+        if is_greedy and isinstance(obj, Pod):
+            obj = with_many_names(obj)
         keys = {*keys_of(cluster.delete(type(obj), obj.key) if removes else cluster.apply(obj))}
         for key in [key for key in keys if key.controller == "taint-rules"]:
             keys.update(*evictions.users_of_changed(cluster, key.object))

@@ -45,8 +45,8 @@ def first_victim(failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterR
         for victim in _on(state, failed):
             usage = failed.cycle_state.usage.snapshot()
             for use in claims_of_pod(victim):
-                claim = failed.cycle_state.find_claim(f"{victim.metadata.namespace}/{use.name}")
-                if claim is not None and claim.status.allocation is not None:
+                claim = holding(use.name, state.name, "dev-0")
+                if claim.status.allocation is not None:
                     usage.remove(claim.status.allocation)
             without = state.with_load(subtract(state.used, pod_requests(victim)))
             status = yield from PodFilter(replace(failed.cycle_state, usage=usage)).filter(without)
@@ -108,7 +108,7 @@ def full_of_devices() -> CycleState:
     usage = Usage(it.status.allocation for it in held if it.status.allocation is not None)
     nodes = with_pods([node("a"), node("b")], *pods)
     wanting = pod(priority=10)
-    return case(wanting, [claim("c", wants())], nodes, allocator(a=["x"], b=["x"]), usage=usage, others=held)
+    return case(wanting, [claim("c", wants())], nodes, allocator(a=["x"], b=["x"]), usage=usage)
 
 
 def test_a_post_filter_nominates_a_node_its_victims_and_the_devices_that_come_free() -> None:
@@ -128,7 +128,7 @@ def test_pods_may_end_where_a_selector_fails_on_a_device_that_comes_after_theirs
     usage = Usage(it.status.allocation for it in held if it.status.allocation is not None)
     nodes = with_pods([node("a")], running("low", "a", None, "low"))
     asked = [claim("c", wants(selector="fails"))]
-    made = case(pod(priority=10), asked, nodes, allocator(a=["x", "odd"]), usage=usage, others=held)
+    made = case(pod(priority=10), asked, nodes, allocator(a=["x", "odd"]), usage=usage)
     answer = decided(plan(made, post_filter=first_victim))
     assert isinstance(answer, NoPlace)
     assert "CEL runtime error" in answer.message

@@ -131,9 +131,8 @@ def case(
     *,
     extended: ExtendedResources | None = None,
     usage: Usage | None = None,
-    others: Sequence[ResourceClaim] = (),
 ) -> CycleState:
-    """A pod whose claims are in order; ``others`` are claims of other pods."""
+    """A pod whose claims are in order."""
     states = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
     pod_claims = tuple(PodClaim(claim.metadata.name, claim) for claim in claims)
     return CycleState(
@@ -143,7 +142,6 @@ def case(
         states,
         devices,
         usage or Usage(),
-        {claim.key: claim for claim in (*claims, *others)}.get,
     )
 
 

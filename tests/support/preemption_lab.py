@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dra_api.codec import convert
 from dra_api.core import Pod
+from dra_api.references import claims_of_pod
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import format_time
 from dra_operator.allocator import Allocator, DeviceId, Usage
@@ -94,8 +95,10 @@ class Scene:
     @cached_property
     def terms(self) -> PreemptionTerms:
         found = {(it.key, it.metadata.uid): it for it in self.pods}
+        claims = {it.key: it for it in (*self.wanted, *self.claims)}  # all in the namespace ns
         return PreemptionTerms(
             find_pod=lambda key, uid: found.get((key, uid)),
+            claims_of=lambda it: [(use, claims.get(f"ns/{use.name}")) for use in claims_of_pod(it)],
             may_end=self.may_end,
             is_leaving=lambda it: it.metadata.name in self.leaving,
             gang=gang_key,
@@ -127,7 +130,7 @@ class Scene:
     def without(self, ended: Sequence[Pod]) -> CycleState:
         """The cluster as it is after these have ended, made afresh."""
         nodes, usage = self.cluster_without(ended)
-        return case(self.waiting, self.wanted, nodes, self.devices, usage=usage, others=list(self.claims))
+        return case(self.waiting, self.wanted, nodes, self.devices, usage=usage)
 
     def cluster_without(self, ended: Sequence[Pod]) -> tuple[Nodes, Usage]:
         """Its nodes, and the devices in use."""
@@ -335,8 +338,7 @@ class GangScene:
     def without(self, ended: Sequence[Pod]) -> list[CycleState]:
         """The members after these have ended, in a cluster that is made afresh."""
         nodes, usage = self.scene.cluster_without(ended)
-        others = list(self.scene.claims)
-        return [case(it, claims, nodes, self.scene.devices, usage=usage, others=others) for it, claims in self.members]
+        return [case(it, claims, nodes, self.scene.devices, usage=usage) for it, claims in self.members]
 
     def plan_without(self, ended: Sequence[Pod]) -> JointPlan | NoPlace:
         return decided(joint_plan(self.without(ended), self.same))

@@ -66,6 +66,7 @@ from .index import (
     Index,
     V,
     claims_used,
+    consumers_of,
     devices_of,
     groups_named,
     owners_of,
@@ -132,6 +133,7 @@ class Cluster(ClusterState):
         self._claim_indexes: tuple[tuple[Index[Any], Callable[[ResourceClaim], Iterable[Any]]], ...] = (
             (self.claims_by_owner, owners_of),
             (self.claims_by_class, classes_of),
+            (self.claims_by_consumer, consumers_of),
             (self.claims_by_device, devices_of),
         )
 

@@ -141,7 +141,7 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
         for claim in claims:
             if selected := sum(1 for device in _devices(claim) if selects(rule, device)):
                 allocated += selected
-                for key in cluster.pods_by_claim.keys(claim.key):
+                for key in cluster.users_of(claim.key):
                     # A pod with several selected claims counts once.
                     if key not in users:
                         users[key] = _pending(cluster, key, acting, now)
@@ -183,7 +183,7 @@ def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _users(cluster: ClusterState, claims: Iterable[str]) -> tuple[Key, ...]:
-    pods = dict.fromkeys(pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
+    pods = dict.fromkeys(pod for claim in claims for pod in cluster.users_of(claim))
     return tuple(Key("eviction", pod) for pod in pods)
 
 

@@ -19,7 +19,6 @@ from dra_api.meta import Object
 from dra_api.quota import resources_of
 from dra_api.references import (
     claims_of_group,
-    claims_of_pod,
     group_name,
     is_for_extended_resources,
     is_reserved_for,
@@ -194,7 +193,7 @@ def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     if not devices:
         return NOTHING
     holders = (key for device in devices for key in cluster.claims_by_device.keys(device))
-    users = (user for key in holders for user in cluster.pods_by_claim.keys(key))
+    users = (user for key in holders for user in cluster.users_of(key))
     return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
 
 
@@ -272,7 +271,7 @@ def _needs_devices(cluster: ClusterState, key: str) -> bool:
 
 def write_over(cluster: ClusterState, entry: AssumedAllocation) -> Keys:
     """The other pods of a claim: while its allocation was under way they were not tried."""
-    pods = cluster.pods_by_claim.keys(entry.claim.key)
+    pods = cluster.users_of(entry.claim.key)
     return place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
@@ -289,7 +288,7 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
 def _claims_left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
     # Both, since a claim that was made for the pod and never recorded is in none of its entries.
-    used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    used = [f"{pod.metadata.namespace}/{use.name}" for use, _ in cluster.claims_of(pod)]
     used += claims_left_by_member(cluster, pod)
     owned = [claim.key for claim in cluster.claims_owned_by(pod)]
     return tuple(Key("release", key) for key in dict.fromkeys(used + owned))

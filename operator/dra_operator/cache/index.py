@@ -11,7 +11,7 @@ entry, and the kubelet uses that one: a pod never starts if another claim was al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dra_api.core import Pod
@@ -19,6 +19,7 @@ from dra_api.references import (
     claims_of_group,
     claims_of_pod,
     group_name,
+    is_pod_group,
     is_reserved_for,
     owning_group,
     owning_pod,
@@ -137,9 +138,10 @@ def owner_id(namespace: str, uid: str) -> str:
 
 
 def claims_used(pod: Pod) -> Iterable[str]:
-    """The keys of the claims that the pod uses; with ``any_claim`` if it asks for more than is kept."""
+    """The keys of the claims that the pod uses; with ``any_claim`` if it waits and asks for more than is kept."""
     keys = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
-    if pod.spec.node_selector and asks_for_more(pod):
+    # What a pod with a node has is reserved for it.
+    if pod.spec.node_selector and not pod.spec.node_name and asks_for_more(pod):
         keys.append(any_claim(pod.metadata.namespace))
     return keys
 
@@ -173,6 +175,12 @@ def owners_of(claim: ResourceClaim) -> Iterable[str]:
     return () if owner is None else (owner_id(claim.metadata.namespace, owner.uid),)
 
 
+def consumers_of(claim: ResourceClaim) -> Iterable[str]:
+    """The UIDs of the pods, and the keys of the PodGroups, for which the claim is reserved."""
+    namespace = claim.metadata.namespace
+    return [f"{namespace}/{it.name}" if is_pod_group(it) else it.uid for it in claim.status.reserved_for or ()]
+
+
 def devices_of(claim: ResourceClaim) -> Iterable[DeviceId]:
     """The devices that the claim has, with admin access too."""
     return map(DeviceId.of, claim.results)
@@ -188,7 +196,7 @@ class PodGroupView:
         self,
         find_pod: Callable[[str], Pod | None],
         is_placed: Callable[[Pod], bool],
-        users_of: Callable[[str], tuple[str, ...]],
+        users_of: Callable[[str], Sequence[str]],
     ) -> None:
         self._find_pod, self._is_placed, self._users_of = find_pod, is_placed, users_of
         self.store: Store[PodGroup] = Store()
@@ -245,7 +253,7 @@ class PodGroupView:
             return self.has_active(key)
         # The group is gone, and its pods may still run with the devices.
         users = self._users_of(claim.key)
-        return any(pod.key in users or asks_for_more(pod) for pod in self.active(key))
+        return any(pod.key in users for pod in self.active(key))
 
 
 class Duplicates(NamedTuple):

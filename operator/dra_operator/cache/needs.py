@@ -6,7 +6,6 @@ work: a key that turns out to need nothing costs one look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from dra_api.core import Pod
@@ -23,7 +22,7 @@ from dra_api.references import (
     pod_is_done,
     pod_is_ending,
 )
-from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.resource import FINALIZER, ResourceClaim
 from dra_api.scheduling import PodGroup
 
 from dra_operator.cache.index import duplicates, owner_id
@@ -103,18 +102,9 @@ def is_unprotected(cluster: ClusterState, claim: ResourceClaim) -> bool:
     # Either finalizer keeps a deleted claim until its devices are given back.
     if FINALIZER in (meta.finalizers or ()) or HOLD in (meta.finalizers or ()):
         return False
-    users = (user for it in status.reserved_for or () for user in _users(cluster, claim, it))
+    users = (user for it in status.reserved_for or () for user in cluster.pods_behind(it, meta.namespace))
     # Another scheduler protects its own claims: two writers would only make each other conflict.
     return any(pod.spec.scheduler_name == cluster.scheduler_name for pod in users)
-
-
-def _users(cluster: ClusterState, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> Iterator[Pod]:
-    """The pods for which the consumer stands."""
-    key = f"{claim.metadata.namespace}/{consumer.name}"
-    if is_pod_group(consumer):
-        yield from cluster.groups.active(key)
-    elif (pod := cluster.pods.get(key, consumer.uid)) is not None:
-        yield pod
 
 
 def is_reserved_in_vain(cluster: ClusterState, claim: ResourceClaim) -> bool:

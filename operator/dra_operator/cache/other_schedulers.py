@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from dra_api.codec import DecodeError
@@ -12,7 +12,6 @@ from dra_api.references import (
     ClaimNotCreatedYet,
     ClaimReferenceError,
     claim_names,
-    claims_of_pod,
     classes_of,
     pod_is_done,
 )
@@ -33,8 +32,7 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     # Each claim of the pod may have thousands of users: they are not looked at if the pod means the same for it.
     is_alike = bool(theirs) and old is not None and new is not None and _meaning(old) == _meaning(new)
     for pod in theirs:
-        for use in () if is_alike else claims_of_pod(pod):
-            claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
+        for _, claim in () if is_alike else cluster.claims_of(pod):
             if claim is not None:
                 _file(cluster, claim)
         if _has_newer_version(cluster, pod, change):
@@ -95,7 +93,7 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     key, visitors = claim.key, cluster.own_devices.visitors
     # Up to the first of theirs that is queued: a claim may have thousands of users.
     allocation, is_theirs, is_queued = claim.status.allocation, False, False
-    for user in _users(cluster, claim):
+    for user in cluster.users_of(key):
         pod = cluster.pods.get(user)
         if pod is None or not _has_other_scheduler(cluster, pod) or pod_is_done(pod):
             continue
@@ -117,18 +115,6 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True
-
-
-def _users(cluster: ClusterState, claim: ResourceClaim) -> Iterable[str]:
-    """Return the keys of the known pods that use the claim."""
-    users = cluster.pods_by_claim.keys(claim.key)
-    if not cluster.pods_aside or not claim.status.reserved_for:
-        return users
-    # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
-    namespace = claim.metadata.namespace
-    reserved = ((f"{namespace}/{it.name}", it.uid) for it in claim.status.reserved_for)
-    known = ((key, cluster.pods.get(key, uid)) for key, uid in reserved)
-    return (*users, *[key for key, pod in known if pod is not None and asks_for_more(pod)])
 
 
 def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:

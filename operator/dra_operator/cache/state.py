@@ -36,7 +36,7 @@ from dra_ledger.usage import AllocatedDevices
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, SharedDrivers
-from dra_operator.cache.index import Index, PodGroupView, owner_id
+from dra_operator.cache.index import Index, PodGroupView, groups_named, owner_id
 from dra_operator.cache.key import Hinted, TimesFreed, WakeConditions
 from dra_operator.cache.loads import FreedNodes, NodeLoads, StorageView
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
@@ -48,6 +48,7 @@ from dra_operator.scheduling.state import (
     MOST_GANG_PODS,
     Gang,
     Obstacle,
+    asks_for_more,
     claim_behind,
     ends_as_one,
     extended_resources,
@@ -113,6 +114,8 @@ class ClusterState:
         self.pods_aside: Set[str] = frozenset()
         """Keys of pods that are set aside; not all claims of one of them may be known, see ``any_claim``."""
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
+        self.claims_by_consumer: Index[str] = Index()
+        """Claims by the UIDs of pods, and the keys of PodGroups, for which they are reserved."""
         self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""
         self.device_taints = DeviceTaints()
@@ -135,7 +138,7 @@ class ClusterState:
         self.pods_by_volume_claim: Index[str] = Index()
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
-        self.groups = PodGroupView(self.pods.get, self._is_placed, self.pods_by_claim.keys)
+        self.groups = PodGroupView(self.pods.get, self._is_placed, self.users_of)
 
     @property
     def to_wake(self) -> Mapping[str, WakeConditions]:
@@ -181,9 +184,42 @@ class ClusterState:
             self._catch_up_with_sharing()
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
-        """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
+        """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out.
+
+        Of a pod whose claims are not all kept, those are added that are reserved for it.
+        """
         for use in claims_of_pod(pod):
             yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+        # Most pods have no node selector, and nearly all clusters no such pod.
+        if pod.spec.node_selector and asks_for_more(pod):
+            yield from self._further_claims(pod)
+
+    def _further_claims(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim]]:
+        named = {f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)}
+        consumers = (pod.metadata.uid, *groups_named(pod))
+        for key in dict.fromkeys(key for it in consumers for key in self.claims_by_consumer.keys(it)):
+            claim = self.claims.get(key) if key not in named else None
+            # Who writes the status of a claim elsewhere may name any pod in it.
+            if claim is not None and claim.metadata.namespace == pod.metadata.namespace:
+                yield ClaimUse(None, claim.metadata.name, must_check_owner=False), claim
+
+    def users_of(self, key: str) -> Sequence[str]:
+        """Return the keys of the pods that use a claim, and of those for which it is reserved if not all is known."""
+        users, claim = self.pods_by_claim.keys(key), self.claims.get(key) if self.pods_aside else None
+        # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
+        if claim is None or not claim.status.reserved_for:
+            return users
+        namespace = claim.metadata.namespace
+        reserved = [pod for it in claim.status.reserved_for for pod in self.pods_behind(it, namespace)]
+        return (*users, *[pod.key for pod in reserved if asks_for_more(pod) and pod.key not in users])
+
+    def pods_behind(self, consumer: ResourceClaimConsumerReference, namespace: str) -> Iterable[Pod]:
+        """Return the pods for which a consumer of a claim of the namespace stands."""
+        key = f"{namespace}/{consumer.name}"
+        if is_pod_group(consumer):
+            return self.groups.active(key)
+        pod = self.pods.get(key, consumer.uid)
+        return () if pod is None else (pod,)
 
     def lacks_generated_claim(self, pod: Pod) -> bool:
         """Whether the pod cannot be tried, and no more be said of it, before a claim from a template is recorded in it.

@@ -365,7 +365,7 @@ class Control:
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""
         for claim in claims:
-            for pod in self.cluster.pods_by_claim.keys(claim):
+            for pod in self.cluster.users_of(claim):
                 if pod in self.cluster.waiting:
                     self.queues.of("placement").add_after(Key("placement", pod), after)
 

@@ -142,7 +142,7 @@ def releasing(cluster: Cluster, claim: ResourceClaim, wake: Callable[[Keys], Non
         yield
     finally:
         cluster.groups.releasing.discard(claim.metadata.uid)
-        users = cluster.pods_by_claim.keys(claim.key)
+        users = cluster.users_of(claim.key)
         # They were put off because of this release.
         wake(tuple(Key("placement", pod) for pod in users if pod in cluster.waiting))
 

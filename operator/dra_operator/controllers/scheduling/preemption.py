@@ -284,6 +284,7 @@ class Preemption:
         is_late, overdue = self._under_way.lateness(who)
         return PreemptionTerms(
             find_pod=self._cluster.pods.get,
+            claims_of=self._cluster.claims_of,
             may_end=self._may_end,
             is_leaving=partial(self._evictor.is_leaving, nodes),
             holders=self._cluster.holders,

@@ -56,6 +56,7 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
     cluster = made.cluster
     return PreemptionTerms(
         find_pod=cluster.pods.get,
+        claims_of=cluster.claims_of,
         may_end=partial(_may_end, made),
         is_leaving=partial(_is_leaving, made),
         holders=cluster.holders,

@@ -199,8 +199,6 @@ class CycleState:
     nodes: Nodes
     allocator: Allocator
     usage: Usage
-    find_claim: Callable[[str], ResourceClaim | None]
-    """Any claim, by ``namespace/name``."""
     failed: Mapping[str, ClaimReadiness] = field(default_factory=dict)
     """Claims by UID whose devices no node can use any more, and what became of them."""
     volumes: PodVolumes = NO_VOLUMES
@@ -352,7 +350,6 @@ def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         snapshot.nodes,
         snapshot.allocator,
         snapshot.usage(),
-        snapshot.claim,
         {uid: found for uid, found in readiness.items() if found.is_lost},
         volumes,
         snapshot.nominations(pod),

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from dra_api.core import MIRROR_ANNOTATION, Node, Pod
-from dra_api.references import claims_of_pod, is_reserved_for, pod_is_done
+from dra_api.references import ClaimUse, is_reserved_for, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim
 from dra_api.scheduling import PodDisruptionBudget
 from dra_api.selectors import Selector
@@ -115,6 +115,8 @@ class PreemptionTerms:
 
     find_pod: Callable[[str, str], Pod | None]
     """By ``namespace/name`` and UID."""
+    claims_of: Callable[[Pod], Iterable[tuple[ClaimUse, ResourceClaim | None]]]
+    """The claims that a pod uses, each with the claim itself if it exists."""
     may_end: Callable[[Pod], bool]
     """Whether a pod of lower priority may be preempted at all, by its scheduler and earlier refused deletions."""
     is_leaving: Callable[[Pod], bool]
@@ -265,7 +267,7 @@ class Bundles:
     """
 
     def __init__(self, waiting: Sequence[CycleState], terms: PreemptionTerms) -> None:
-        self._terms, self._find_claim = terms, waiting[0].find_claim
+        self._terms = terms
         # A gang is placed as a whole, so its least important pod decides who may be preempted for it.
         self._priority = min(terms.priority(state.pod) for state in waiting)
         self._own = {claim.metadata.uid for state in waiting for claim in state.resource_claims}
@@ -380,9 +382,8 @@ class Bundles:
 
     def _claims(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Yield the allocated claims that the pod has reserved."""
-        for use in claims_of_pod(pod):
+        for _, claim in self._terms.claims_of(pod):
             self.looked += 1
-            claim = self._find_claim(f"{pod.metadata.namespace}/{use.name}")
             if claim is not None and claim.status.allocation is not None and is_reserved_for(pod, claim):
                 yield claim
 

@@ -171,9 +171,7 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
         placed = structs.replace(short, metadata=structs.replace(meta, labels=pod.metadata.labels), spec=_placed(pod))
         if len(encode(placed)) <= 2 * SMALL_BYTES:
             return placed
-    kept = _kept(short)
-    if not is_placed or pod.is_terminal:
-        kept = _with_few_names(kept)
+    kept = _with_few_names(_kept(short), counts_on_node=is_placed and not pod.is_terminal)
     if is_too_large(pod):
         return kept
     selector = _marks(_SET_ASIDE, _MORE) if asks_for_more(kept) else _ASIDE
@@ -185,15 +183,15 @@ def asks_for_more(pod: Pod) -> bool:
     return _bears(pod.spec.node_selector, _MORE)
 
 
-def _with_few_names(pod: Pod) -> Pod:
-    """Return a pod that ``_kept`` has made short, with few claims and resources."""
+def _with_few_names(pod: Pod, *, counts_on_node: bool) -> Pod:
+    """Return a pod that ``_kept`` has made short, with few claims, and with few resources if no node lacks them."""
     spec, status = pod.spec, pod.status
     claims, statuses, room = spec.resource_claims or (), status.resource_claim_statuses or (), _room(pod)
     if len(encode((claims, statuses))) > _FEW_BYTES:
         claims = claims[:_FEW_CLAIMS]
         names = {it.name for it in claims}
         statuses = tuple([it for it in statuses if it.name in names])
-    if len(encode(tuple(room))) > _FEW_BYTES:
+    if not counts_on_node and len(encode(tuple(room))) > _FEW_BYTES:
         room = _cut(room, _FEW_RESOURCES)
     if len(claims) == len(spec.resource_claims or ()) and len(room) == len(_room(pod)):
         return pod
