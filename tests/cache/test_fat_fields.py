@@ -34,7 +34,7 @@ KINDS: Mapping[str, type[Object]] = {
 }
 _ELSEWHERE_LIMITED = re.compile(
     r"\.status"  # written by controllers and kubelets, within the lengths of the API
-    r"|PodGroup\.spec\.schedulingConstraints\.topology\[\]$"  # one
+    r"|PodGroup\.spec\.schedulingConstraints\.topology\[(long)?\]$"  # one
     r"|PodGroup\.spec\.(schedulingPolicy\.basic|disruptionMode\.\w+)\{\}"  # without fields
 )
 FAT_OBJECTS = {

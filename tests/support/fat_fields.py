@@ -28,8 +28,10 @@ def values(kind: inspect.Type, depth: int = 0) -> Iterator[tuple[str, Any]]:
             for path, value in values(item, depth + 1):
                 yield f"{{}}{path}", {"key": value}
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            size = len(encode(numbered(item, 0))) + 1
-            yield "[]", [numbered(item, number) for number in range(FAT // size)]
+            # Many short entries, and few long ones: a limit of either kind alone does not hold the other.
+            for name, length in (("[]", 40), ("[long]", 240)):
+                size = len(encode(numbered(item, 0, length))) + 1
+                yield name, [numbered(item, number, length) for number in range(FAT // size)]
             for path, value in values(item, depth + 1):
                 yield f"[]{path}", [value]
         case inspect.StructType(fields=fields):
@@ -61,9 +63,9 @@ def lean(kind: inspect.Type) -> Any:
     return "1"
 
 
-def numbered(kind: inspect.Type, number: int) -> Any:
+def numbered(kind: inspect.Type, number: int, length: int) -> Any:
     """A short value, different from its neighbours if it has a text."""
-    text = f"{number:06d}-{'x' * 40}"
+    text = f"{number:06d}-{'x' * length}"
     match kind:
         case inspect.StrType():
             return text
