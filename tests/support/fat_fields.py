@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from dra_api.codec import encode
@@ -13,8 +14,11 @@ FAT = 60_000
 DEPTH = 9
 
 
-def values(kind: inspect.Type, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Each way to make a value of the type large, named by the path of the field that is."""
+def values(kind: inspect.Type, depth: int = 0) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each way to make a value of the type large, named by the path of the field that is.
+
+    The values are made when they are asked for: together they take 100 MB.
+    """
     if depth > DEPTH:
         return
     match kind:
@@ -22,25 +26,44 @@ def values(kind: inspect.Type, depth: int = 0) -> Iterator[tuple[str, Any]]:
             for each in types:
                 yield from values(each, depth)
         case inspect.DictType(value_type=item):
-            yield "{}", {f"{number:06d}.example.com/{'x' * 40}": lean(item) for number in range(FAT // 80)}
+            yield "{}", partial(_many_keys, item)
             if isinstance(item, inspect.StrType):
-                yield "{x}", {"example.com/text": "x" * FAT}
-            for path, value in values(item, depth + 1):
-                yield f"{{}}{path}", {"key": value}
+                yield "{x}", lambda: {"example.com/text": "x" * FAT}
+            for path, make in values(item, depth + 1):
+                yield f"{{}}{path}", partial(_under_a_key, make)
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
             # Many short entries, and few long ones: a limit of either kind alone does not hold the other.
             for name, length in (("[]", 40), ("[long]", 240)):
-                size = len(encode(numbered(item, 0, length))) + 1
-                yield name, [numbered(item, number, length) for number in range(FAT // size)]
-            for path, value in values(item, depth + 1):
-                yield f"[]{path}", [value]
+                yield name, partial(_many_entries, item, length)
+            for path, make in values(item, depth + 1):
+                yield f"[]{path}", partial(_alone_in_a_list, make)
         case inspect.StructType(fields=fields):
             for field in fields:
-                for path, value in values(field.type, depth + 1):
-                    needed = {it.encode_name: lean(it.type) for it in fields if it.required}
-                    yield f".{field.encode_name}{path}", {**needed, field.encode_name: value}
+                for path, make in values(field.type, depth + 1):
+                    yield f".{field.encode_name}{path}", partial(_with_field, kind, field.encode_name, make)
         case inspect.AnyType() | inspect.RawType():
-            yield "", {"text": "x" * FAT}
+            yield "", lambda: {"text": "x" * FAT}
+
+
+def _many_keys(item: inspect.Type) -> dict[str, Any]:
+    return {f"{number:06d}.example.com/{'x' * 40}": lean(item) for number in range(FAT // 80)}
+
+
+def _many_entries(item: inspect.Type, length: int) -> list[Any]:
+    size = len(encode(numbered(item, 0, length))) + 1
+    return [numbered(item, number, length) for number in range(FAT // size)]
+
+
+def _under_a_key(make: Callable[[], Any]) -> dict[str, Any]:
+    return {"key": make()}
+
+
+def _alone_in_a_list(make: Callable[[], Any]) -> list[Any]:
+    return [make()]
+
+
+def _with_field(kind: inspect.StructType, name: str, make: Callable[[], Any]) -> dict[str, Any]:
+    return {**lean(kind), name: make()}
 
 
 def lean(kind: inspect.Type) -> Any:
