@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from dra_api.cache import Cache
 from dra_api.codec import convert
 from dra_api.meta import LabelSelector
 from dra_api.selectors import Selector
@@ -102,6 +103,10 @@ _POLICY_COST = 10_000_000
 """Cost of all expressions of one policy for one request."""
 _OUT_OF_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 _MESSAGE_BYTES = 5 * 1024
+_KNOWN_PROGRAM_BYTES = 16 << 20
+"""What remembered expressions may take in sum. The policies of the manifests have some 80, which take 3 MB."""
+_ERROR_BYTES = 4096
+"""Of an expression that does not compile, beside its text."""
 
 
 class Denial(NamedTuple):
@@ -111,20 +116,40 @@ class Denial(NamedTuple):
     reason: str = "Invalid"
 
 
+_Compiled = Program | CelError
+_programs: Final[Cache[tuple[str, object, object], _Compiled]] = Cache(
+    _KNOWN_PROGRAM_BYTES,
+    lambda key, known: known.memory if isinstance(known, Program) else _ERROR_BYTES + 8 * len(key[0]),
+)
+
+
+def _compiled(text: str, types: Mapping[str, Type], result: Type | None) -> _Compiled:
+    """Return the program, or why there is none.
+
+    After a change of one policy all of them are compiled, at validation and for the next request. Nearly all of their
+    expressions are as before, and one takes milliseconds.
+    """
+    key = text, tuple(types.items()), result
+    known = _programs.get(key)
+    if known is not None:
+        return known
+    try:
+        return _programs.put(key, Program(text, admission_policies(types, result=result)))
+    except CelError as error:
+        return _programs.put(key, error.with_traceback(None))  # or it would hold what compilation held
+
+
 @dataclass(frozen=True, slots=True)
 class _Expression:
     """An expression where it stands, and its program, or why it has none."""
 
     field: str
     text: str
-    program: Program | CelError
+    program: _Compiled
 
     @classmethod
     def of(cls, field: str, text: str, types: Mapping[str, Type], result: Type | None = BOOL) -> _Expression:
-        try:
-            return cls(field, text, Program(text, admission_policies(types, result=result)))
-        except CelError as error:
-            return cls(field, text, error)
+        return cls(field, text, _compiled(text, types, result))
 
     @property
     def type(self) -> Type:
@@ -148,7 +173,7 @@ class _Run:
     def evaluate(self, expression: _Expression) -> Any:
         """Raises CelError, also when the budget is spent."""
         if isinstance(expression.program, CelError):
-            raise expression.program
+            raise expression.program.with_traceback(None)  # it is raised for each request
         value, cost = expression.program.trace(self._values)
         self.left -= cost
         if self.left < 0:
