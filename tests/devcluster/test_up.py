@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from command import alive, children, left_in, run, running
+from dra_api import yaml_text
 from dra_devcluster.cluster import DevCluster, _progress
 from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_kube.access.connection import contexts
@@ -197,7 +198,7 @@ async def test_two_clusters_live_in_one_kubeconfig(home: Path) -> None:
         await again.says("listens on")
         assert contexts(str(home / "kubeconfig")) == ["mine", "second", "dra-devcluster"], "a dead one is replaced"
         assert await again.end(signal.SIGINT) == 0
-    kept = yaml.safe_load((home / "kubeconfig").read_text())
+    kept = yaml_text.load((home / "kubeconfig").read_text())
     assert OTHERS["users"][0] in kept["users"]
 
 

@@ -7,14 +7,14 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import yaml
+from dra_api import yaml_text
 from dra_devcluster.cli import parser as devcluster_parser
 from dra_driver_test.cli import parser as kit_parser
 from dra_kubeletplugin.commands.subcommands import create
 from pages import PAGES
 
 PAGE = next(page for page in PAGES if page.name == "docs/driver-ci.md")
-WORKFLOW = yaml.safe_load(PAGE.blocks("yaml")[0])
+WORKFLOW = yaml_text.load(PAGE.blocks("yaml")[0])
 SCRIPT = PAGE.blocks("bash")[0]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from bare_client import Client
+from dra_api import yaml_text
 from manifest_accounts import grant, objects
 from rbac_cases import SERVERS, rbac_server
 from waiting import until
@@ -46,7 +46,7 @@ async def operator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     kind = "1.36" if request.param == "development" else request.param
     async with rbac_server(kind, tmp_path) as client:
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        for definition in yaml.safe_load_all(CRDS.read_text()):
+        for definition in yaml_text.load_all(CRDS.read_text()):
             await client.post(definitions, definition)
         await grant(client, *objects(COMPONENT))
         account = client.impersonating(OPERATOR, *GROUPS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import running
+from dra_api import yaml_text
 from dra_devcluster.cluster import DRIVER, DevCluster
 from dra_kube import Api
 from monitoring import PANELS, PROMTOOL, RULES, SPEC, needs_prometheus, prometheus
@@ -39,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    asked = [one for case in yaml.safe_load(CASES.read_text())["tests"] for one in case["alert_rule_test"]]
+    asked = [one for case in yaml_text.load(CASES.read_text())["tests"] for one in case["alert_rule_test"]]
     alerts = {rule["alert"] for rule in RULES}
     assert {one["alertname"] for one in asked if "exp_alerts" in one} == alerts
     assert {one["alertname"] for one in asked if "exp_alerts" not in one} == alerts

@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from aiohttp import web
 from command import ROOT
+from dra_api import yaml_text
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import PODS, Api, connection
 from supervised import LiveCluster
@@ -70,7 +70,7 @@ def test_the_user_is_a_number_and_the_command_that_of_the_deployment() -> None:
     assert config()["User"] == f"{UID}:{UID}"
     entries = [line.split(":") for line in (FILES / "etc/passwd").read_text().splitlines()]
     assert [entry[3] for entry in entries if entry[2] == str(UID)] == [str(UID)], "else its group would be 0"
-    pod = yaml.safe_load((ROOT / "manifests" / "operator" / "deployment.yaml").read_text())["spec"]["template"]["spec"]
+    pod = yaml_text.load((ROOT / "manifests" / "operator" / "deployment.yaml").read_text())["spec"]["template"]["spec"]
     assert config()["Cmd"] == pod["containers"][0]["command"]
 
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import yaml
 from command import ROOT
-from dra_api import VERSION
+from dra_api import VERSION, yaml_text
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
 from dra_operator.app.lease import lease_name
 from dra_operator.app.settings import OperatorSettings
@@ -42,7 +42,7 @@ def helm(*words: str, values: dict[str, Any] | None = None, code: int = 0) -> st
 
 
 def by_name(text: str) -> Objects:
-    objects = (obj for obj in yaml.safe_load_all(text) if obj)
+    objects = (obj for obj in yaml_text.load_all(text) if obj)
     return {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj for obj in objects}
 
 
@@ -165,14 +165,14 @@ def test_values_change_what_they_name() -> None:
     assert [toleration["key"] for toleration in pod["tolerations"]] == ["node-role.kubernetes.io/control-plane", "k"]
     assert deployment["template"]["metadata"]["annotations"]["note"] == "x"
     settings = objects["ConfigMap", "dra-system", "dra-operator"]["data"]["settings.yaml"]
-    assert yaml.safe_load(settings) == operator["settings"]
+    assert yaml_text.load(settings) == operator["settings"]
     (mount,) = container["volumeMounts"]
     assert {"name": "DRA_OPERATOR_CONFIG", "value": f"{mount['mountPath']}/settings.yaml"} in container["env"]
     daemons = objects["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]["spec"]
     paths = {volume["hostPath"]["path"] for volume in daemons["volumes"] if "hostPath" in volume}
     assert {"/data/kubelet/plugins_registry", "/var/run/cdi"} < paths
     assert "--plugin-registration-path=/data/kubelet/plugins_registry" in daemons["containers"][0]["command"]
-    assert yaml.safe_load(objects["ConfigMap", "dra-plugins", "dra-plugin"]["data"]["simulated.yaml"]) == {
+    assert yaml_text.load(objects["ConfigMap", "dra-plugins", "dra-plugin"]["data"]["simulated.yaml"]) == {
         "pools": [],
         "driverName": "simulated.dra.example.com",
     }
@@ -223,7 +223,7 @@ def test_a_mix_reaches_the_operator_as_a_file_that_it_can_read() -> None:
     mix = [{"weight": 6, "exactly": {"deviceClassName": "gpu"}}, {"weight": 1, "exactly": {"deviceClassName": "mig"}}]
     objects = chart(operator={"placementMix": mix, "settings": {"placement-strategy": "frag"}})
     data = objects["ConfigMap", "dra-system", "dra-operator"]["data"]
-    settings = yaml.safe_load(data["settings.yaml"])
+    settings = yaml_text.load(data["settings.yaml"])
     (container,) = objects["Deployment", "dra-system", "dra-operator"]["spec"]["template"]["spec"]["containers"]
     (mount,) = container["volumeMounts"]
     folder, _, name = settings["placement-mix"].rpartition("/")
@@ -280,7 +280,7 @@ def test_a_package_of_it_has_nothing_that_is_for_kustomize(tmp_path: Path) -> No
 def test_a_former_name_of_a_setting_reaches_the_operator_which_warns(former: str, value: object) -> None:
     objects = chart(operator={"settings": {former: value}})
     settings = objects["ConfigMap", "dra-system", "dra-operator"]["data"]["settings.yaml"]
-    assert yaml.safe_load(settings) == {former: value}
+    assert yaml_text.load(settings) == {former: value}
 
 
 @needs_helm
@@ -323,5 +323,5 @@ def test_the_schema_follows_the_settings() -> None:
 
 
 def test_its_versions_are_those_of_the_project() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    about = yaml_text.load((CHART / "Chart.yaml").read_text())
     assert (about["version"], about["appVersion"]) == (VERSION, VERSION)

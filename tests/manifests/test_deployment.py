@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from command import ROOT
 from deployment_site import (
     NODES,
@@ -26,6 +25,7 @@ from deployment_site import (
     deployment_site,
     gangs_start_together,
 )
+from dra_api import yaml_text
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
 from pages import BY_NAME
@@ -35,7 +35,7 @@ from waiting import becomes, until
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
 INSTALL, DRIVER, LABEL, _TERRITORY, UPGRADE, REMOVE = range(6)  # the blocks of docs/operating.md
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
-            for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
+            for pod in yaml_text.load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from command import ROOT
+from dra_api import yaml_text
 from rounds import LONG
 
 Instruction = tuple[str, str]
@@ -77,13 +77,13 @@ def test_it_does_not_run_as_root() -> None:
 
 def test_its_command_is_that_of_the_deployment() -> None:
     (command,) = texts(stages()[-1], "CMD")
-    pod = yaml.safe_load(DEPLOYMENT.read_text())["spec"]["template"]["spec"]
+    pod = yaml_text.load(DEPLOYMENT.read_text())["spec"]["template"]["spec"]
     assert json.loads(command) == pod["containers"][0]["command"]
 
 
 def test_the_commands_are_console_scripts() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    daemons = yaml.safe_load((ROOT / "manifests" / "plugin" / "daemonset.yaml").read_text())
+    daemons = yaml_text.load((ROOT / "manifests" / "plugin" / "daemonset.yaml").read_text())
     for text in (
         texts(stages()[-1], "CMD")[0],
         json.dumps(daemons["spec"]["template"]["spec"]["containers"][0]["command"]),

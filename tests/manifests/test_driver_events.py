@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 from bare_client import DRA, EVENTS, NAMESPACES, PATCH, Answer, Client, client_of, pod
 from command import ROOT
+from dra_api import yaml_text
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import Api, connection
 from dra_kubeletplugin import Owner, Pool, device
@@ -71,14 +71,14 @@ class Site(NamedTuple):
 
 def _of_the_manifests(_: Path) -> list[Json]:
     texts = [(ROOT / f"manifests/plugin/{file}.yaml").read_text() for file in ("namespace", "rbac", "policy")]
-    return [obj for text in texts for obj in yaml.safe_load_all(text)]
+    return [obj for text in texts for obj in yaml_text.load_all(text)]
 
 
 def _generated(name: str, *, network_attached: bool) -> Callable[[Path], list[Json]]:
     def objects(folder: Path) -> list[Json]:
         paths = create(name, folder / "new", network_attached=network_attached)
         (manifest,) = (path for path in paths if path.name.endswith("_driver.yaml"))
-        return [obj for obj in yaml.safe_load_all(manifest.read_text()) if obj["kind"] in PLURALS]
+        return [obj for obj in yaml_text.load_all(manifest.read_text()) if obj["kind"] in PLURALS]
 
     return objects
 

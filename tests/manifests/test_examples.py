@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT, kubectl_for
+from dra_api import yaml_text
 from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 
@@ -24,7 +25,7 @@ GATED = [path for path in FILES if "kubectl apply --dry-run" in path.read_text()
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(path.read_text()))
+    return yaml_text.load_all(path.read_text())
 
 
 def header(path: Path) -> str:

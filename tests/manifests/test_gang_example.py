@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from command import ROOT
+from dra_api import yaml_text
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.releases import FeatureGates
@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "manifests" / "examples" / "gang"
 
 
 def of_kind(file: str, kind: str) -> list[dict[str, Any]]:
-    return [it for it in yaml.safe_load_all((EXAMPLES / file).read_text()) if it["kind"] == kind]
+    return [it for it in yaml_text.load_all((EXAMPLES / file).read_text()) if it["kind"] == kind]
 
 
 def gang(pod: dict[str, Any], namespace: str = "default") -> Gang:

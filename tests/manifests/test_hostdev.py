@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT, Kubectl, kubectl_for
+from dra_api import yaml_text
 from dra_devcluster.apiserver import DevApiServer
 from dra_kubeletplugin.cli import parser
 from dra_kubeletplugin.drivers.hostdev.config import read_config
@@ -45,7 +46,7 @@ async def test_a_server_accepts_what_it_renders(kubectl: Kubectl, root: Path) ->
 async def test_what_it_renders_is_a_driver_of_host_devices_and_no_other(
     kubectl: Kubectl, root: Path, tmp_path: Path
 ) -> None:
-    rendered = list(yaml.safe_load_all(await kubectl("kustomize", str(root))))
+    rendered = yaml_text.load_all(await kubectl("kustomize", str(root)))
     objects: dict[str, Any] = {obj["kind"]: obj for obj in rendered}
     assert len([obj for obj in rendered if obj["kind"] == "DeviceClass"]) == 1
     policies = {obj["metadata"]["name"]: str(obj) for obj in rendered if obj["kind"] == "ValidatingAdmissionPolicy"}
@@ -79,10 +80,10 @@ async def test_what_it_renders_is_a_driver_of_host_devices_and_no_other(
 async def test_network_interfaces_need_the_network_of_the_node(kubectl: Kubectl, root: Path) -> None:
     """Without it the plugin saw its own pod's eth0, and the runtime took the node's of that name."""
     file = root / "kustomization.yaml"
-    content = yaml.safe_load(file.read_text())
+    content = yaml_text.load(file.read_text())
     content["components"].append(content["components"][0] + "-interfaces")
     file.write_text(yaml.safe_dump(content))
-    rendered = yaml.safe_load_all(await kubectl("kustomize", str(root)))
+    rendered = yaml_text.load_all(await kubectl("kustomize", str(root)))
     (spec,) = (obj["spec"] for obj in rendered if obj["kind"] == "DaemonSet")
     assert spec["template"]["spec"]["hostNetwork"] is True
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}, "the port is the node's"
@@ -91,7 +92,7 @@ async def test_network_interfaces_need_the_network_of_the_node(kubectl: Kubectl,
 
 
 async def test_its_class_selects_the_devices_of_its_configuration(kubectl: Kubectl, root: Path) -> None:
-    rendered = yaml.safe_load_all(await kubectl("kustomize", str(root)))
+    rendered = yaml_text.load_all(await kubectl("kustomize", str(root)))
     (one,) = (obj for obj in rendered if obj["kind"] == "DeviceClass")
     (selector,) = (item["cel"]["expression"] for item in one["spec"]["selectors"])
     assert one["metadata"]["name"] == "serial"

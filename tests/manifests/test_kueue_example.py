@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
 from command import ROOT
+from dra_api import yaml_text
 from dra_operator.scheduling.state import GATE
 
 
 def documents(path: str) -> dict[str, Any]:
     """The objects of a file by kind."""
-    return {body["kind"]: body for body in yaml.safe_load_all((ROOT / path).read_text())}
+    return {body["kind"]: body for body in yaml_text.load_all((ROOT / path).read_text())}
 
 
 QUEUE = documents("manifests/examples/kueue/queue.yaml")
@@ -25,7 +25,7 @@ JOB = documents("manifests/examples/kueue/job.yaml")
 def mappings() -> list[dict[str, Any]]:
     """What the page says to write into Kueue's configuration."""
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "queues.md").read_text(), re.DOTALL)
-    (configuration,) = [body for block in blocks if (body := yaml.safe_load(block)).get("kind") == "Configuration"]
+    (configuration,) = [body for block in blocks if (body := yaml_text.load(block)).get("kind") == "Configuration"]
     found: list[dict[str, Any]] = configuration["resources"]["deviceClassMappings"]
     return found
 

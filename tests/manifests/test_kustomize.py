@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT, Kubectl, kubectl_for
-from dra_api import VERSION
+from dra_api import VERSION, yaml_text
 from dra_devcluster.apiserver import DevApiServer
 
 MANIFESTS = ROOT / "manifests"
@@ -30,7 +30,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
 
 
 async def rendered(kubectl: Kubectl, root: str) -> Objects:
-    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(await kubectl("kustomize", root))}
+    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml_text.load_all(await kubectl("kustomize", root))}
 
 
 def containers(objects: Objects) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kub
     assert "--rolling-update-uid=$(POD_UID)" in container["command"]
     assert "POD_UID" in variables(container)
     paths = {volume["hostPath"]["path"] for volume in daemons["template"]["spec"]["volumes"] if "hostPath" in volume}
-    driver = yaml.safe_load((MANIFESTS / "plugin" / "deviceclass.yaml").read_text())
+    driver = yaml_text.load((MANIFESTS / "plugin" / "deviceclass.yaml").read_text())
     assert not [path for path in paths if path.endswith("/plugins")], (
         "the folders of other drivers are not its business"
     )
@@ -143,7 +143,7 @@ async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kub
 EXAMPLES = [
     pod
     for path in sorted((MANIFESTS / "examples").rglob("*.yaml"))
-    for pod in yaml.safe_load_all(path.read_text())
+    for pod in yaml_text.load_all(path.read_text())
     if pod["kind"] == "Pod"
 ]
 
@@ -172,8 +172,8 @@ def devices_of(obj: dict[str, Any]) -> int:
 
 def test_the_examples_find_room_together_on_one_node() -> None:
     texts = [path.read_text() for path in (MANIFESTS / "examples").glob("*.yaml")]
-    wanted = sum(devices_of(obj) for text in texts for obj in yaml.safe_load_all(text))
-    (pool,) = yaml.safe_load((MANIFESTS / "plugin/simulated.yaml").read_text())["pools"]
+    wanted = sum(devices_of(obj) for text in texts for obj in yaml_text.load_all(text))
+    (pool,) = yaml_text.load((MANIFESTS / "plugin/simulated.yaml").read_text())["pools"]
     assert wanted == sum(group["count"] for group in pool["devices"])
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from bare_client import Client
+from dra_api import yaml_text
 from dra_kubeletplugin.commands.subcommands import create
 from manifest_accounts import SLICES, path_of
 from rbac_cases import RELEASES, rbac_server
@@ -26,7 +26,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     """An administrator's client of a server with what the command has written."""
     create(NAME, tmp_path / "new", network_attached=True)
     async with rbac_server(request.param, tmp_path) as client:
-        for obj in yaml.safe_load_all((tmp_path / "new/net_driver.yaml").read_text()):
+        for obj in yaml_text.load_all((tmp_path / "new/net_driver.yaml").read_text()):
             if obj["kind"] in KINDS:
                 await client.post(path_of(obj), obj)
         probe = controller(client)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from command import ROOT
+from dra_api import yaml_text
 from dra_kubeletplugin.commands.subcommands import create
 
 NAME = "gpu.example.com"
@@ -69,5 +69,5 @@ def of_kind(objects: Objects, kind: str) -> dict[str, Any]:
 
 
 def by_name(texts: Iterable[str]) -> Objects:
-    objects = (obj for text in texts for obj in yaml.safe_load_all(text))
+    objects = (obj for text in texts for obj in yaml_text.load_all(text))
     return {(obj["kind"], obj.get("metadata", {}).get("name", "")): obj for obj in objects}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
+from dra_api import yaml_text
 from dra_devcluster.apiserver.authorization import Attributes
 from manifest_accounts import account, rules_of
 
 RBAC = rules_of(
-    yaml.safe_load_all((Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml").read_text())
+    yaml_text.load_all((Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml").read_text())
 )
 OPERATOR, DRA = account("dra-operator"), "resource.k8s.io"
 NEEDED = {

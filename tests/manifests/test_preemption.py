@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from command import ROOT
+from dra_api import yaml_text
 from dra_api.codec import convert
 from dra_api.resource import DeviceTaintRule, DeviceTaintSelector
 from dra_api.validation import validate_device_taint_rule
@@ -39,7 +40,7 @@ def test_the_operator_answers_admission_checks_and_may_patch_no_more_than_their_
     objects = rendered(tmp_path, "admission")
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert {"name": "DRA_OPERATOR_CONTROLLERS", "value": "auto,admission"} in container["env"]
-    rules = yaml.safe_load_all((ROOT / "manifests/components/admission/rbac.yaml").read_text())
+    rules = yaml_text.load_all((ROOT / "manifests/components/admission/rbac.yaml").read_text())
     (role,) = [it for it in rules if it["metadata"]["name"] == "dra-operator-admission" and it["kind"] == "ClusterRole"]
     written = [it for it in role["rules"] if not {"get", "list", "watch"}.issuperset(it["verbs"])]
     assert [(it["resources"], it["verbs"]) for it in written] == [
@@ -54,12 +55,12 @@ def rendered(folder: Path, component: str) -> dict[str, Any]:
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
     assert KUBECTL is not None
     made = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=True)
-    return {it["kind"]: it for it in yaml.safe_load_all(made.stdout)}
+    return {it["kind"]: it for it in yaml_text.load_all(made.stdout)}
 
 
 def test_the_example_of_a_rule_gives_the_devices_of_the_shipped_driver_to_the_operator() -> None:
-    rule = convert(DeviceTaintRule, yaml.safe_load((ROOT / "manifests/examples/more/territory.yaml").read_text()))
-    driver = yaml.safe_load((ROOT / "manifests/plugin/simulated.yaml").read_text())["driverName"]
+    rule = convert(DeviceTaintRule, yaml_text.load((ROOT / "manifests/examples/more/territory.yaml").read_text()))
+    driver = yaml_text.load((ROOT / "manifests/plugin/simulated.yaml").read_text())["driverName"]
     assert not validate_device_taint_rule(rule)
     assert (rule.spec.taint, rule.spec.device_selector) == (
         territory_taint("dra-scheduler"),

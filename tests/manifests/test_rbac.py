@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
+from dra_api import yaml_text
 from dra_kube import Resource
 from dra_operator.sources.kinds import WATCHED
 
@@ -14,7 +14,7 @@ OF_ADMISSION = MANIFEST.parents[1] / "components" / "admission" / "rbac.yaml"
 RULES = [
     rule
     for file in (MANIFEST, OF_ADMISSION)
-    for obj in yaml.safe_load_all(file.read_text())
+    for obj in yaml_text.load_all(file.read_text())
     if obj["kind"] == "ClusterRole" and obj["metadata"]["name"].startswith("dra-operator")
     for rule in obj["rules"]
 ]

@@ -14,6 +14,7 @@ from deployment_site import (
     deployment_site,
     gangs_start_together,
 )
+from dra_api import yaml_text
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from scene import node_log
 from waiting import until
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER
 EXAMPLES = {
     pod["metadata"]["name"]: [container["name"] for container in pod["spec"]["containers"]]
     for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
-    for pod in yaml.safe_load_all(path.read_text())
+    for pod in yaml_text.load_all(path.read_text())
     if pod["kind"] == "Pod"
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import kubectl_for
+from dra_api import yaml_text
 from dra_kube import Api, Unreachable
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.completion import main
@@ -124,7 +125,7 @@ async def test_kubectl_finds_it(
 
 def choose_namespace(kubeconfig: Path, namespace: str) -> None:
     """As ``kubectl config set-context --current --namespace`` does."""
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = yaml_text.load(kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = namespace
     kubeconfig.write_text(yaml.safe_dump(config))
 

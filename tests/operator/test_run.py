@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
+from dra_api import yaml_text
 from dra_kube import PODS, Api, Resource, connection
 from dra_operator.app.operator import Operator
 from dra_operator.app.run import OperatorFailed, Supervisor
@@ -25,7 +25,7 @@ UID = 65532  # of the image
 
 
 def deployment_command() -> list[str]:
-    (container,) = yaml.safe_load((ROOT / "manifests/operator/deployment.yaml").read_text())["spec"]["template"][
+    (container,) = yaml_text.load((ROOT / "manifests/operator/deployment.yaml").read_text())["spec"]["template"][
         "spec"
     ]["containers"]
     command: list[str] = container["command"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dra_api import yaml_text
 from dra_api.meta import EVENTS, LEASES
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
@@ -64,7 +65,7 @@ async def test_credentials_that_are_refused_are_to_be_renewed(
 
 
 def expired(kubeconfig: Path, file: Path) -> Path:
-    content = yaml.safe_load(kubeconfig.read_text())
+    content = yaml_text.load(kubeconfig.read_text())
     content["users"][0]["user"] = {"token": "expired"}
     file.write_text(yaml.safe_dump(content))
     return file
@@ -160,7 +161,7 @@ async def test_a_permission_that_is_missing_is_named_with_its_role(
 ) -> None:
     async with DevApiServer(authorization="rbac") as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-        config = yaml.safe_load(kubeconfig.read_text())
+        config = yaml_text.load(kubeconfig.read_text())
         config["users"][0]["user"]["token"] = server.node_token("node-1")
         kubeconfig.write_text(yaml.safe_dump(config))
         code, output = await ask(capsys, kubeconfig, "pod", "pod")

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 import grpc
 import pytest
-import yaml
 from aiohttp import ClientSession, TCPConnector
 from authority import Authority
+from dra_api import yaml_text
 from dra_devcluster.agent import NodeAgent
 from dra_devcluster.agent.errors import NetworkError
 from dra_devcluster.agent.pod_network import MOST_RELAYED_CONNECTIONS, PodNetwork
@@ -141,7 +141,7 @@ async def fit_https() -> AsyncIterator[Port]:
 
 def _asking(address: str, context: ssl.SSLContext | None) -> Port:
     """As a queue manager: a question with a time-out."""
-    question = {"manifests": list(yaml.safe_load_all(FLEET.with_name("pod.yaml").read_text()))}
+    question = {"manifests": yaml_text.load_all(FLEET.with_name("pod.yaml").read_text())}
 
     async def ask() -> None:
         async with (
@@ -165,7 +165,7 @@ def _asking(address: str, context: ssl.SSLContext | None) -> Port:
 
 @asynccontextmanager
 async def fit_grpc() -> AsyncIterator[Port]:
-    manifests = [json.dumps(one) for one in yaml.safe_load_all(FLEET.with_name("pod.yaml").read_text())]
+    manifests = [json.dumps(one) for one in yaml_text.load_all(FLEET.with_name("pod.yaml").read_text())]
     async with fit("--serve-grpc") as address:
 
         async def ask() -> None:

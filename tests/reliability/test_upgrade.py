@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-import yaml
+from dra_api import yaml_text
 from dra_devcluster.cluster import DRIVER, DevCluster
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Api, NotFound, Object
 from rounds import LONG
@@ -28,7 +28,7 @@ from waiting import until
 from witness import Witness
 
 ROOT = Path(__file__).parents[2]
-RELEASES: dict[str, str] = yaml.safe_load((ROOT / "supply/releases.yaml").read_text())
+RELEASES: dict[str, str] = yaml_text.load((ROOT / "supply/releases.yaml").read_text())
 NAMESPACE = "default"
 KEPT = [f"kept-{number}" for number in range(3)]
 DEVICES = 8

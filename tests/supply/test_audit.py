@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from dra_api import yaml_text
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"name": "kopf", "version": "1.45.2", "vulns": []}
@@ -86,7 +86,7 @@ def test_a_missing_pip_audit_is_no_vulnerability() -> None:
 def test_ci_warns_of_a_skipped_audit_and_fails_on_all_else(
     tmp_path: Path, code: int, expected: int, warned: bool
 ) -> None:
-    steps = yaml.safe_load((ROOT / ".github/workflows/audit.yaml").read_text())["jobs"]["audit"]["steps"]
+    steps = yaml_text.load((ROOT / ".github/workflows/audit.yaml").read_text())["jobs"]["audit"]["steps"]
     (script,) = [step["run"] for step in steps if step.get("name") == "audit"]
     stub = tmp_path / ".ci" / "audit"
     stub.parent.mkdir()

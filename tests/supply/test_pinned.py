@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from dra_api import yaml_text
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
@@ -16,7 +16,7 @@ LOCKS = sorted(ROOT.glob("requirements*.lock"))
 
 def steps(workflow: Path) -> list[dict[str, Any]]:
     """The steps of all jobs that use an action."""
-    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    jobs = yaml_text.load(workflow.read_text())["jobs"].values()
     return [step for job in jobs for step in job["steps"] if "uses" in step]
 
 

@@ -11,11 +11,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-import yaml
 from archive import ROOT, archive
 from archive_main import tag_here
 from command import kubectl_for
-from dra_api import VERSION
+from dra_api import VERSION, yaml_text
 from release import notes, plugin, rendered, tarball
 
 HERE = {"here.txt": b"for this Python"}
@@ -86,7 +85,7 @@ def test_the_manifest_of_krew_names_each_platform_with_its_hash() -> None:
 
 def test_the_manifests_are_one_text_with_the_image_of_the_release(tmp_path: Path) -> None:
     kubectl_for(tmp_path, tmp_path)
-    found = list(yaml.safe_load_all(rendered("manifests/operator")))
+    found = yaml_text.load_all(rendered("manifests/operator"))
     (deployment,) = (it for it in found if it["kind"] == "Deployment")
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image == f"ghcr.io/kopf-dra/kopf-dra:{VERSION}"
@@ -106,7 +105,7 @@ def test_notes_are_those_of_the_version() -> None:
         notes("# Changelog\n\n## [Unreleased]\n")
 
 
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+WORKFLOW = yaml_text.load((ROOT / ".github/workflows/release.yaml").read_text())
 STEPS = [(name, step) for name, job in WORKFLOW["jobs"].items() for step in job["steps"] if "run" in step]
 
 

@@ -22,6 +22,7 @@ import envtest
 import pytest
 import yaml
 from command import ROOT, Kubectl, kubectl_for
+from dra_api import yaml_text
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.agent.processes.process import why_impossible
 from dra_devcluster.apiserver.authorization import Attributes
@@ -85,7 +86,7 @@ async def real_cluster(folder: Path, nodes: int, settings: AgentSettings) -> Asy
 
 def _trusting(kubeconfig: Path, folder: Path) -> Path:
     """The same with the server's authority, which pods find beside their token."""
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = yaml_text.load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     del cluster["insecure-skip-tls-verify"]
     cluster["certificate-authority"] = str(kubeconfig.parent / "certs" / "apiserver.crt")
@@ -139,13 +140,13 @@ class Site:
 
     async def rendered(self) -> list[dict[str, Any]]:
         """The objects of the manifests."""
-        return list(yaml.safe_load_all(await self.kubectl("kustomize", self._manifests(()))))
+        return list(yaml_text.load_all(await self.kubectl("kustomize", self._manifests(()))))
 
     async def account(self, name: str, pod: str = "") -> Path:
         """A kubeconfig for a service account; with a token that is bound to the pod, if one is named."""
         bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod] if pod else []
         token = await self.kubectl("create", "token", name, "--namespace", namespace_of(name), *bound)
-        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        config = yaml_text.load(self.cluster.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token.strip()}
         path = self.cluster.folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(config))

@@ -28,6 +28,7 @@ from typing import Any, Final
 import envtest
 import pytest
 import yaml
+from dra_api import yaml_text
 from dra_api.values import format_time
 from dra_kube import ADMISSION_CHECKS, NAMESPACES, PODS, RESOURCE_FLAVORS, WORKLOADS, Api, Object, Resource
 from dra_operator.admission.workloads import CONTROLLER_NAME
@@ -45,7 +46,7 @@ CRDS = Resource(
 async def install_kueue(api: Api) -> None:
     """The definitions of the kinds that the project reads, without Kueue itself."""
     definitions = Path(__file__).with_name("kueue_crds") / "crds.yaml"
-    for definition in yaml.safe_load_all(definitions.read_text()):
+    for definition in yaml_text.load_all(definitions.read_text()):
         await api.create(CRDS, definition)
 
 
@@ -432,7 +433,7 @@ async def _install(api: Api, components: Path, port: int) -> None:
 
 def _objects(*files: Path) -> Iterator[Any]:
     for file in files:
-        yield from yaml.safe_load_all(file.read_text())
+        yield from yaml_text.load_all(file.read_text())
 
 
 async def _bring_secret(api: Api, folder: Path) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import yaml
 from bare_client import DRA, NODES, Client, pod
 from command import ROOT
+from dra_api import yaml_text
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
@@ -137,7 +137,7 @@ _VIEWERS: Json = {
 def objects(files: Iterable[str] = FILES) -> list[Json]:
     """Namespaces, accounts, roles, bindings and the policies, as the manifests have them."""
     texts = [(ROOT / "manifests" / f"{file}.yaml").read_text() for file in files]
-    return [obj for text in texts for obj in yaml.safe_load_all(text)]
+    return [obj for text in texts for obj in yaml_text.load_all(text)]
 
 
 def path_of(obj: Json) -> str:

@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 import yaml
 from command import ROOT, running
+from dra_api import yaml_text
 from dra_kube import spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -28,7 +29,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from waiting import until
 
 _FOLDER = ROOT / "manifests" / "components" / "monitoring"
-SPEC = yaml.safe_load((_FOLDER / "alerts.yaml").read_text())["spec"]
+SPEC = yaml_text.load((_FOLDER / "alerts.yaml").read_text())["spec"]
 """The content of a rule file of Prometheus."""
 RULES = [rule for group in SPEC["groups"] for rule in group["rules"]]
 PANELS = json.loads((_FOLDER / "dashboard.json").read_text())["panels"]

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import envtest
 import pytest
-import yaml
 from bare_client import PATCH, Answer, Client, client_of
+from dra_api import yaml_text
 from dra_api.conversion import VERSIONS, convert
 from dra_api.releases import BUILT, NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
@@ -113,7 +113,7 @@ async def _real(folder: Path, gates: Mapping[str, bool]) -> AsyncIterator[Client
     binaries = envtest.assets()
     assert binaries is not None
     with envtest.real_api_server(binaries, folder, gates=gates) as kubeconfig:
-        config = yaml.safe_load(kubeconfig.read_text())
+        config = yaml_text.load(kubeconfig.read_text())
         url, token = config["clusters"][0]["cluster"]["server"], config["users"][0]["user"]["token"]
         connector = aiohttp.TCPConnector(ssl=False)
         async with aiohttp.ClientSession(connector=connector, headers={"Authorization": f"Bearer {token}"}) as session:

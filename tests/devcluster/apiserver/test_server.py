@@ -16,8 +16,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
+from dra_api import yaml_text
 from dra_api.releases import GateError
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
 from dra_devcluster.apiserver.registry import API_SERVER
@@ -46,7 +46,7 @@ WIDGET = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name":
 async def test_a_kubeconfig_is_all_a_client_needs(server: DevApiServer, tmp_path: Path) -> None:
     path = server.write_kubeconfig(tmp_path / "config")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert yaml.safe_load(path.read_text()) == server.kubeconfig
+    assert yaml_text.load(path.read_text()) == server.kubeconfig
     async with Api(connection(path)) as api:
         await api.create(CONFIG_MAP_RESOURCE, config_map("a"), namespace="default")
         assert (await api.get(CONFIG_MAP_RESOURCE, "a", namespace="default"))["data"] == {"a": "b"}
