@@ -6,18 +6,14 @@ every question to authorization is written down.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from command import ROOT
+from command import ROOT, running
 from deployment_site import Site, deployment_site
 from dra_devcluster.apiserver.authorization import Rule
 from dra_kube import (
@@ -186,15 +182,10 @@ QUESTIONS = [
 
 async def people_ask(site: Site) -> None:
     """Nothing of it is refused; some answers end with the code 3, which says that something is in the way."""
-    environment = {**os.environ, "KUBECONFIG": str(await site.account("viewer"))}
-    program = str(Path(sys.executable).parent / "kubectl-dra")
+    viewer = await site.account("viewer")
     for question in QUESTIONS:
-        process = await asyncio.create_subprocess_exec(
-            program, *question.split(), env=environment, cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        output, _ = await process.communicate()
-        assert process.returncode in (0, 3), (question, output.decode())
+        async with running(["kubectl-dra", *question.split()], cwd=ROOT, KUBECONFIG=viewer) as command:
+            assert await command.end() in (0, 3), (question, command.output)
 
 
 async def everything_is_evicted(api: Api) -> None:

@@ -46,9 +46,13 @@ PROGRAMS = {
     "dra-operator": "dra_operator.cli:main",
     "dra-devcluster": "dra_devcluster.cli:main",
     "dra-kubelet-plugin": "dra_kubeletplugin.cli:main",
+    "kubectl-dra": "dra_operator.kubectl.cli:main",
 }
 """Console scripts, and the function that each calls."""
-PRELOADED = ["command", "dra_operator.app.run", "dra_devcluster.cluster", "dra_kubeletplugin.cli"]
+PRELOADED = [
+    *("command", "dra_devcluster.cluster", "dra_kubeletplugin.cli"),
+    *("dra_operator.app.run", "dra_operator.kubectl.live"),
+]
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(PRELOADED)
@@ -125,6 +129,9 @@ def _become(words: list[str], environment: dict[str, str], cwd: Path | None, log
     target = out.fileno() if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(target, stream)
+    # Those of the server are for another file, of another kind.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     if cwd is not None:
         os.chdir(cwd)
     os.environ.clear()
