@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import operator_process
-from dra_operator.app.telemetry import JsonLines
+from dra_operator.app.telemetry import JsonLines, NamespaceLines
 from dra_operator.controllers import LogLine, tell
 from supervised import LiveCluster
 
@@ -76,6 +76,37 @@ def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
     entry = json.loads(text)
     assert entry["message"] == "one\nof 2"
     assert entry["exception"].endswith("ValueError: two\nlines")
+
+
+def line(created: float, pod: str, level: int = logging.INFO, what: str = "pod refused") -> logging.LogRecord:
+    record = logging.LogRecord("dra_operator", level, __file__, 0, LogLine(what, {"pod": pod}), (), None)
+    record.created = created
+    return record
+
+
+def test_a_namespace_that_flaps_leaves_the_log_to_others_and_the_number_of_lines_is_said() -> None:
+    limit = NamespaceLines()
+    told: list[logging.LogRecord] = []
+    for second in range(600):
+        for number in range(20):
+            told += filter(limit.filter, [line(second, f"flaps/pod-{number}")])
+        told += filter(limit.filter, [line(second, "calm/pod")] if second % 5 == 0 else [])
+    texts = [record.getMessage() for record in told]
+    flapping = [text for text in texts if "flaps" in text]
+    assert 300 + 9 * 50 <= len(flapping) <= 300 + 11 * 52
+    assert sum("pod=calm/pod" in text for text in texts) == 120
+    left = sum(int(number) for text in texts for number in re.findall(r"left_out=(\d+)", text))
+    replaced = sum(text.startswith("lines left out namespace=flaps") for text in texts)
+    # One that was replaced counts as left out; those since the last number are told of later.
+    assert 12_000 - 20 * 61 <= len(flapping) - replaced + left <= 12_000
+
+
+def test_errors_and_lines_about_no_object_are_always_logged() -> None:
+    limit = NamespaceLines()
+    assert all(limit.filter(line(0, "ns/pod", logging.ERROR)) for _ in range(1_000))
+    assert all(limit.filter(line(0, "")) for _ in range(1_000))
+    assert all(limit.filter(logging.LogRecord("x", logging.INFO, "", 0, "text", (), None)) for _ in range(1_000))
+    assert limit.filter(line(0, "ns/pod"))
 
 
 @pytest.fixture

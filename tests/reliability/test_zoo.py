@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,11 +21,15 @@ import pytest_asyncio
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dra_operator.kubectl import commands as kubectl_commands
 from dra_operator.kubectl.answer import ExitCode
+from dra_operator.sources.kind_table import TABLE
 from rounds import LONG
 from waiting import until
 from zoo.asking import ASKING, Beast, Tenant, request, spec
 from zoo.cage import NEIGHBOUR, NODES, Cage, Gauges, cage, peak_memory, probing, visiting, weighing
 from zoo.commanding import COMMANDS, crowded, run
+from zoo.flapping import FLAPPERS, NOT_FLAPPING, Flapper, swept
+from zoo.flapping import GATES as FLAPPING_GATES
+from zoo.flapping import SHORT_FORM as OFTEN
 from zoo.hoarding import (
     BULKY_DRIVER,
     CROWD,
@@ -167,6 +172,47 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
 async def _all_bound(den: Cage, tenant: Tenant) -> bool:
     pods, _ = await den.api.list(PODS, tenant.namespace)
     return len(pods) == 4 and all(pod["spec"].get("nodeName") for pod in pods)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mews(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
+    folder = tmp_path_factory.mktemp("mews")
+    async with cage(folder, seconds=FULL or 5.0, scale=1.0 if FULL else 0.1, gates=FLAPPING_GATES) as filled:
+        yield filled
+
+
+LOG_BYTES = 10_000
+"""A minute, of the tenant and of the neighbour each."""
+BURST_BYTES = 75_000
+"""Of the lines that a namespace may have at once."""
+
+
+@pytest.mark.parametrize(
+    "flapper",
+    [pytest.param(it, id=it.resource.plural, marks=() if FULL or it.resource in OFTEN else LONG) for it in FLAPPERS],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_kind_that_flaps_costs_others_nothing(mews: Cage, flapper: Flapper) -> None:
+    """All pods that wait for it say so in the end: no key is starved."""
+    log, began = len(mews.operator.text), time.monotonic()
+    tenant = f"tenant-{flapper.resource.plural}"
+    try:
+        gauges = await mews.loose(flapper.beast(), tenant)
+    finally:
+        await swept(mews.api, tenant)
+    said, minutes = len(mews.operator.text) - log, max(1.0, (time.monotonic() - began) / 60)
+    print(f"\n{gauges.line(flapper.resource.plural)} {said} bytes of log")
+    assert not gauges.bad_probes, gauges.bad_probes[:5]
+    assert len(gauges.holders) == 1
+    assert gauges.longest_silence < RENEW_DEADLINE
+    assert gauges.delay < 2.0 * SLACK
+    assert gauges.memory < MEMORY
+    assert said < 2 * (LOG_BYTES * minutes + BURST_BYTES), mews.operator.text[log:][:3_000]
+    assert not mews.operator.unexplained()
+
+
+def test_every_kind_that_is_watched_flaps() -> None:
+    assert {it.resource for it in FLAPPERS} | NOT_FLAPPING.keys() == TABLE.keys()
 
 
 COMMANDED = 2_000 if FULL else 150

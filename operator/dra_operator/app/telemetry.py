@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from dra_api import VERSION
@@ -184,10 +185,71 @@ class JsonLines(logging.Formatter):
             return json.encode(texts).decode()
 
 
+BURST_LINES = 300
+"""Of a namespace at once: the fate of 75 pods."""
+LINES_A_MINUTE = 50
+"""Of a namespace for long: at most 10 kB."""
+_MOST_NAMESPACES = 1_000
+
+
+@dataclass(slots=True)
+class _Account:
+    """``lines`` that a namespace may still have at a ``time``, and how many it had to leave out since its last one."""
+
+    lines: float
+    time: float
+    left_out: int = 0
+
+
+class NamespaceLines(logging.Filter):
+    """Leaves out lines about a namespace whose pods and claims come and go faster than anybody reads.
+
+    Errors are always logged. The first line that is left out is replaced by one that says so, and the next one that is
+    not has the number: ``left_out``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._accounts: dict[str, _Account] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged, with what is said of those before it."""
+        line = record.msg
+        if not isinstance(line, LogLine) or record.levelno >= logging.ERROR or not (name := line.namespace):
+            return True
+        account = self._accounts.get(name) or self._opened(name, record.created)
+        self._refill(account, record.created)
+        if account.lines < 1:
+            account.left_out += 1
+            if account.left_out == 1:
+                record.msg = LogLine("lines left out", {"namespace": name, "remedy": "verbosity 1 shows all"})
+            return account.left_out == 1
+        account.lines -= 1
+        if account.left_out:
+            record.msg = line.with_(left_out=account.left_out)
+            account.left_out = 0
+        return True
+
+    def _refill(self, account: _Account, now: float) -> None:
+        gained = max(0.0, now - account.time) * LINES_A_MINUTE / 60
+        # After lines were left out, the next ones come together, with one number for all.
+        if account.left_out and gained < LINES_A_MINUTE:
+            return
+        account.lines, account.time = min(BURST_LINES, account.lines + gained), now
+
+    def _opened(self, name: str, now: float) -> _Account:
+        if len(self._accounts) >= _MOST_NAMESPACES:
+            self._accounts = {it: kept for it, kept in self._accounts.items() if now - kept.time < 60}
+        made = self._accounts[name] = _Account(BURST_LINES, now)
+        return made
+
+
 def configure_logs(verbosity: int, log_format: str) -> None:
     """Log by verbosity: 0 for warnings and the fate of pods and claims, 1 for the reasons, 2 for requests."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # asked for per record, never shown
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, force=True)
     logging.getLogger().handlers[0].setFormatter(JsonLines() if log_format == "json" else TextLines())
+    if verbosity == 0:
+        logging.getLogger().handlers[0].addFilter(NamespaceLines())
     logging.getLogger("dra_operator").setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
     requests.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)

@@ -48,7 +48,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dra_api.resource import AllocationResult
 from dra_kube import ApiError, Conflict, KubeError, NotLeading, ServerError, TooManyRequests, Unauthorized, Unreachable
@@ -85,6 +85,10 @@ def enter_attempt(attempt: str) -> None:
     _attempt.set(attempt)
 
 
+_OBJECTS: Final = ("pod", "claim", "object", "group")
+"""Fields that name an object of a namespace."""
+
+
 class LogLine:
     """The message of a log record: what happened, in words that never change, and to what, in fields."""
 
@@ -92,6 +96,16 @@ class LogLine:
 
     def __init__(self, what: str, fields: Mapping[str, object]) -> None:
         self.what, self._fields = what, fields
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the object that the line is about; empty if it is about none."""
+        about = next((it for name in _OBJECTS if isinstance(it := self._fields.get(name), str)), "")
+        return about.rpartition("/")[0]
+
+    def with_(self, **fields: object) -> LogLine:
+        """Return the line with more fields."""
+        return LogLine(self.what, {**self._fields, **fields})
 
     def fields(self) -> dict[str, object]:
         """Return the fields, each made if it is given as a function."""

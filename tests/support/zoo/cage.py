@@ -207,6 +207,8 @@ NEIGHBOUR = "neighbour"
 LABELS = {f"zone{number}.example.com/name": "same" for number in range(12)}
 """Of each node, as a cloud gives them: topologies that constraints may name."""
 GATES = "DRAListTypeAttributes=true"
+ALWAYS_SERVED = ("DRADeviceTaintRules", "DRAResourcePoolStatus")
+"""Gates whose kinds the development server serves in any case."""
 LEASE = ("dra-operator-dra-scheduler", "kube-system")
 PATIENCE = 150.0
 
@@ -222,11 +224,12 @@ class Cage:
     seconds: float
     scale: float
     folder: Path = field(default_factory=Path)
+    gates: str = GATES
     _serial: itertools.count[int] = field(default_factory=itertools.count)
 
-    async def loose(self, beast: Beast) -> Gauges:
+    async def loose(self, beast: Beast, namespace: str = "") -> Gauges:
         """What was measured while it was loose. Raises AssertionError when its pods do not say why they wait."""
-        tenant = Tenant(self.api, f"tenant-{next(self._serial)}", self.scale)
+        tenant = Tenant(self.api, namespace or f"tenant-{next(self._serial)}", self.scale)
         await tenant.moves_in()
         gauges = Gauges()
         async with AsyncExitStack() as stack:
@@ -249,7 +252,7 @@ class Cage:
     async def another_operator(self, stack: AsyncExitStack) -> OperatorProcess:
         """Kill the operator and start the next one, which is ready when it has listed everything."""
         await self.operator.kill()
-        self.operator = await stack.enter_async_context(_operator(self.kubeconfig, self.folder, self.port))
+        self.operator = await stack.enter_async_context(_operator(self.kubeconfig, self.folder, self.port, self.gates))
         await self.operator.becomes_ready()
         return self.operator
 
@@ -286,21 +289,23 @@ def _said(pod: Object) -> str:
 
 
 @asynccontextmanager
-async def cage(folder: Path, *, seconds: float, scale: float, server: Sequence[str] = ()) -> AsyncIterator[Cage]:
+async def cage(
+    folder: Path, *, seconds: float, scale: float, server: Sequence[str] = (), gates: str = GATES
+) -> AsyncIterator[Cage]:
     """With nodes, devices, placed pods and an operator that is ready; ``server``: the command of an API server."""
     async with AsyncExitStack() as stack:
-        kubeconfig = await stack.enter_async_context(_running(folder, server) if server else _api_server(folder))
+        kubeconfig = await stack.enter_async_context(_running(folder, server) if server else _api_server(folder, gates))
         api = await stack.enter_async_context(Api(connection(kubeconfig), timeout=PATIENCE))
         await stack.enter_async_context(node_stub(api))
         await _furnish(api, stack, max(100, round(RESIDENTS * scale)))
         (port,) = envtest.free_ports(1)
-        operator = await stack.enter_async_context(_operator(kubeconfig, folder, port))
+        operator = await stack.enter_async_context(_operator(kubeconfig, folder, port, gates))
         await operator.becomes_ready()
-        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder)
+        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder, gates)
 
 
-def _operator(kubeconfig: Path, folder: Path, port: int) -> AbstractAsyncContextManager[OperatorProcess]:
-    command = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port), "--feature-gates", GATES]
+def _operator(kubeconfig: Path, folder: Path, port: int, gates: str) -> AbstractAsyncContextManager[OperatorProcess]:
+    command = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port), "--feature-gates", gates]
     return operator_process(kubeconfig, folder / "operator.log", "operator", *command, checks=False)
 
 
@@ -321,17 +326,22 @@ async def _furnish(api: Api, stack: AsyncExitStack, placed: int) -> None:
 
 
 @asynccontextmanager
-async def _api_server(folder: Path) -> AsyncIterator[Path]:
+async def _api_server(folder: Path, gates: str) -> AsyncIterator[Path]:
     binaries = envtest.assets()
     if binaries is not None:
         servers = folder / "servers"
         servers.mkdir()
-        with envtest.real_api_server(binaries, servers, gates={"DRAListTypeAttributes": True}) as kubeconfig:
+        with envtest.real_api_server(binaries, servers, gates=_switches(gates)) as kubeconfig:
             yield kubeconfig
         return
-    command = [sys.executable, "-m", "dra_devcluster.cli", "up", "--nodes", "0", "--feature-gates", GATES]
+    known = ",".join(pair for pair in gates.split(",") if pair.partition("=")[0] not in ALWAYS_SERVED)
+    command = [sys.executable, "-m", "dra_devcluster.cli", "up", "--nodes", "0", "--feature-gates", known]
     async with _running(folder, [*command, "--kubeconfig"]) as kubeconfig:
         yield kubeconfig
+
+
+def _switches(gates: str) -> dict[str, bool]:
+    return {name: value == "true" for name, value in (pair.split("=") for pair in gates.split(","))}
 
 
 @asynccontextmanager

@@ -1,0 +1,237 @@
+"""Kinds that flap: somebody creates, changes and deletes objects of one kind as fast as the API server takes it.
+
+A tenant does that with its claims, templates, pods, groups, volumes and budgets; a driver with its slices; the agent of
+a node with the node; the rest is an administrator's, whose script has gone wild. Pods of the tenant wait for what
+flaps, so that each change may help each of them. Everything is named ``flap``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from dra_kube import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    CSI_STORAGE_CAPACITIES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+    AlreadyExists,
+    Api,
+    Conflict,
+    NotFound,
+    Object,
+    Resource,
+)
+from zoo.asking import Beast, Tenant, request, spec
+
+FLAPS: Final = 40
+"""Objects of a kind, so that a burst of writes hits each once."""
+BURST_SECONDS: Final = 1.0
+WAITING: Final = 500
+"""Pods of the tenant that wait for what flaps, in the full form."""
+DRIVER: Final = "flap.example.com"
+GATES: Final = "DRAListTypeAttributes=true,DRADeviceTaintRules=true,DRAResourcePoolStatus=true,GenericWorkload=true"
+NEVER: Final = spec(request("req", kind="flap-0", count=100, allocationMode="ExactCount"))
+"""More devices than the driver ever has."""
+
+Body = Callable[[int, int], Object]
+"""An object of a kind without its name, by its number and the turn."""
+
+
+@dataclass(frozen=True)
+class Flapper:
+    """``waits``: what a pod of the tenant has that waits for an object of this kind, by its number."""
+
+    resource: Resource
+    body: Body
+    waits: Callable[[int], Object] = lambda _: {}
+    is_kept: bool = False
+    """The object is there already and is only changed: a node by its agent."""
+
+    def beast(self) -> Beast:
+        """The tenant's pods wait, and the kind flaps."""
+        turns = itertools.count()
+
+        async def repeat(tenant: Tenant) -> None:
+            end = time.monotonic() + BURST_SECONDS
+            while time.monotonic() < end:
+                turn = next(turns)
+                await tenant.each(self.write(tenant, number, turn) for number in range(FLAPS))
+
+        return Beast(f"{self.resource.plural} that flap", self._release, r".", repeat)
+
+    async def _release(self, tenant: Tenant) -> None:
+        with suppress(AlreadyExists):
+            body = {"metadata": {"name": "flap-0"}, "spec": _class(0, 0)["spec"]}
+            await tenant.api.create(DEVICE_CLASSES, body)
+        await tenant.template("never", NEVER)
+        await tenant.template("one", spec(request("req")))
+        await tenant.each(
+            tenant.pod(f"waits-{number}", **{"template": "never", **self.waits(number % FLAPS)})
+            for number in range(tenant.some(WAITING))
+        )
+
+    async def write(self, tenant: Tenant, number: int, turn: int) -> None:
+        """Of three turns an object is created in one, changed in the next, and deleted in the last."""
+        api, name = tenant.api, f"flap-{number}"
+        namespace = tenant.namespace if self.resource.namespaced else None
+        body = self.body(number, turn)
+        with suppress(AlreadyExists, Conflict, NotFound):
+            if self.is_kept:
+                await self._change(api, "node-7", body, namespace)
+            elif (what := (number + turn) % 3) == 0:
+                meta = {"name": name, **({"namespace": namespace} if namespace else {}), **body.get("metadata", {})}
+                await api.create(self.resource, {**body, "metadata": meta})
+            elif what == 1:
+                await self._change(api, name, {"metadata": _labels(turn)}, namespace)
+            else:
+                await api.delete(self.resource, name, namespace, grace_seconds=0)
+
+    async def _change(self, api: Api, name: str, patch: Object, namespace: str | None) -> None:
+        await api.patch(self.resource, name, patch, namespace)
+        if "status" in patch:
+            await api.patch(self.resource, name, {"status": patch["status"]}, namespace, subresource="status")
+
+
+def _labels(turn: int) -> Object:
+    return {"labels": {"flap": f"turn-{turn}"}}
+
+
+def _claim(_number: int, _turn: int) -> Object:
+    return {"spec": NEVER}
+
+
+def _template(_number: int, _turn: int) -> Object:
+    return {"spec": {"spec": NEVER}}
+
+
+def _pod(number: int, turn: int) -> Object:
+    """One of two has its devices at once, the other one never."""
+    name = ("never", "one")[number % 2]
+    entry = {"name": "device", "resourceClaimTemplateName": name}
+    main = {"name": "main", "image": "none", "resources": {"claims": [{"name": "device"}]}}
+    body = {"schedulerName": "dra-scheduler", "containers": [main], "resourceClaims": [entry]}
+    return {"metadata": _labels(turn), "spec": body}
+
+
+def _group(number: int, _turn: int) -> Object:
+    return {"spec": {"schedulingPolicy": {"gang": {"minCount": 2 + number % 3}}}}
+
+
+def _slice(number: int, turn: int) -> Object:
+    """Two slices a pool, of which one is missing most of the time, with another number of devices each time."""
+    pool = {"name": f"pool-{number // 2}", "generation": 1 + turn // 3, "resourceSliceCount": 2}
+    devices = [
+        {"name": f"device-{number % 2}-{it}", "attributes": {"turn": {"int": turn}}} for it in range(1 + turn % 8)
+    ]
+    return {"spec": {"driver": DRIVER, "nodeName": "node-7", "pool": pool, "devices": devices}}
+
+
+def _rule(number: int, _turn: int) -> Object:
+    taint = {"key": "flap", "value": "yes", "effect": ("NoSchedule", "NoExecute")[number % 2]}
+    return {"spec": {"deviceSelector": {"driver": DRIVER, "pool": f"pool-{number // 2}"}, "taint": taint}}
+
+
+def _class(number: int, turn: int) -> Object:
+    return {
+        "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}' && {number} <= {turn + 100}"}}]}
+    }
+
+
+def _node(_number: int, turn: int) -> Object:
+    """What a kubelet writes: labels, conditions and the room of its own node."""
+    ready = {"type": "Ready", "status": ("True", "False", "Unknown")[turn % 3], "reason": f"turn-{turn}"}
+    room = {"cpu": str(4 + turn % 5), "memory": "16Gi", "pods": "110"}
+    return {"metadata": _labels(turn), "status": {"conditions": [ready], "allocatable": room}}
+
+
+def _volume_claim(_number: int, _turn: int) -> Object:
+    room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"spec": {**room, "storageClassName": "flap-0"}}
+
+
+def _volume(number: int, _turn: int) -> Object:
+    path = {"hostPath": {"path": f"/flap/{number}"}, "storageClassName": "flap-0"}
+    return {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **path}}
+
+
+def _storage_class(_number: int, _turn: int) -> Object:
+    return {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+
+
+def _budget(number: int, _turn: int) -> Object:
+    return {"spec": {"minAvailable": number % 3, "selector": {"matchLabels": {"flap": "turn-1"}}}}
+
+
+def _attachment(number: int, _turn: int) -> Object:
+    return {"spec": {"attacher": DRIVER, "nodeName": "node-7", "source": {"persistentVolumeName": f"flap-{number}"}}}
+
+
+def _capacity(number: int, _turn: int) -> Object:
+    return {"storageClassName": "flap-0", "capacity": f"{number}Gi"}
+
+
+def _pool_request(number: int, _turn: int) -> Object:
+    return {"spec": {"driver": DRIVER, "poolName": f"pool-{number // 2}"}}
+
+
+def _claimed(number: int) -> Object:
+    return {"template": "", "claims": [f"flap-{number}"]}
+
+
+def _with_volume(number: int) -> Object:
+    return {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": f"flap-{number}"}}]}
+
+
+FLAPPERS: Final = (
+    Flapper(RESOURCE_CLAIMS, _claim, _claimed),
+    Flapper(RESOURCE_CLAIM_TEMPLATES, _template, lambda number: {"template": f"flap-{number}"}),
+    Flapper(PODS, _pod),
+    Flapper(POD_GROUPS, _group, lambda number: {"schedulingGroup": {"podGroupName": f"flap-{number}"}}),
+    Flapper(PERSISTENT_VOLUME_CLAIMS, _volume_claim, _with_volume),
+    Flapper(POD_DISRUPTION_BUDGETS, _budget),
+    Flapper(RESOURCE_SLICES, _slice),
+    Flapper(NODES, _node, is_kept=True),
+    Flapper(DEVICE_CLASSES, _class),
+    Flapper(DEVICE_TAINT_RULES, _rule),
+    Flapper(RESOURCE_POOL_STATUS_REQUESTS, _pool_request),
+    Flapper(STORAGE_CLASSES, _storage_class, _with_volume),
+    Flapper(PERSISTENT_VOLUMES, _volume, _with_volume),
+    Flapper(CSI_DRIVERS, lambda _number, _turn: {"spec": {}}),
+    Flapper(CSI_STORAGE_CAPACITIES, _capacity, _with_volume),
+    Flapper(VOLUME_ATTACHMENTS, _attachment, _with_volume),
+)
+NOT_FLAPPING: Final = {
+    NAMESPACES: "one that goes takes minutes, with all that is in it",
+    CSI_NODES: "named after its node, which has one",
+}
+"""The other kinds that the operator watches, and why nobody makes them flap."""
+SHORT_FORM: Final = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, PODS, RESOURCE_SLICES, NODES)
+"""The kinds of which the short form has the beasts."""
+
+
+async def swept(api: Api, namespace: str) -> None:
+    """Delete everything that flaps."""
+    for flapper in FLAPPERS:
+        scope = namespace if flapper.resource.namespaced else None
+        for number in range(0 if flapper.is_kept else FLAPS):
+            with suppress(NotFound):
+                await api.delete(flapper.resource, f"flap-{number}", scope, grace_seconds=0)
