@@ -305,11 +305,11 @@ class Server(FakeApi):
 
     def snapshot(self) -> tuple[dict[tuple[Resource, str, str], Obj], int]:
         """A backup."""
-        return dict(self.objects), self._revision
+        return dict(self.objects), self.revision
 
     def restore(self, backup: tuple[dict[tuple[Resource, str, str], Obj], int]) -> None:
         """The data of a backup, and its revision. What was under way does not arrive any more."""
-        objects, self._revision = backup
+        objects, self.revision = backup
         self.objects = dict(objects)
         self.managed = {}
         self.life += 1
@@ -329,12 +329,12 @@ class Server(FakeApi):
 
     def store(self, event: str, resource: Resource, obj: Obj) -> Obj:
         """Revisions have gaps, as in a cluster that has other objects as well."""
-        self._revision += self._steps.randrange(1000)
+        self.revision += self._steps.randrange(1000)
         return super().store(event, resource, obj)
 
     def drop(self, resource: Resource, key: str) -> None:
         """The deletion has a revision as well."""
-        self._revision += 1
+        self.revision += 1
         super().drop(resource, key)
 
     def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
