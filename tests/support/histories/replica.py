@@ -56,10 +56,11 @@ from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.watches import Loader
 from fake_api import key_of
 from history_kit.clock import OWNER, VirtualLoop
+from history_kit.network import LATE
 from objects import Obj
 
 from .script import BULKY, GROUPED, NAMED_RIVAL, TAINTED
-from .server import LATE, Sender, Server, Weather
+from .server import Sender, Server, Weather
 
 KINDS: Final[Mapping[Resource, type[Object]]] = {
     NODES: Node,

@@ -1,7 +1,6 @@
-"""The fake API server behind a network: requests take their time, and suffer what the weather has for them.
+"""The fake API server behind a network (``history_kit.network``).
 
-A request that was sent reaches the server whatever becomes of its sender, which may have been killed meanwhile. While
-the server is ``away`` all requests fail. ``unserved`` kinds answer 404, as does a server that has them no more.
+``unserved`` kinds answer 404, as does a server that has them no more.
 
 ``Weather`` says what befalls requests and events, and ``Odds`` how likely each fault is (``history_kit.game``).
 ``Sender`` is a process as the server meets it: whose writes these are, and until when they may take effect. Its guard
@@ -14,11 +13,10 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Collection
-from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Self, TypeVarTuple, cast
+from typing import Any, NamedTuple, Self, cast
 from unittest import mock
 
 from dra_api.values import format_time
@@ -27,16 +25,11 @@ from dra_kube import (
     LEASES,
     NODES,
     PODS,
-    ApiError,
-    Conflict,
     Connection,
     Election,
-    Forbidden,
     NotSent,
     NotServed,
     Resource,
-    ServerError,
-    TooManyRequests,
     Unreachable,
 )
 from dra_operator.app import lease as leader
@@ -44,10 +37,8 @@ from fake_api import Call, Effect, FakeApi, copied, key_of
 from history_kit import game
 from history_kit.clock import OWNER
 from history_kit.game import Fate
+from history_kit.network import LATE, Network
 from objects import Obj
-
-LATE = 9.0
-"""Seconds after which a write has no effect any more: the server drops it before the lease of its sender is over."""
 
 
 class Odds(NamedTuple):
@@ -182,49 +173,22 @@ class _LeaseApi:
         """There is nothing to close."""
 
 
-Ts = TypeVarTuple("Ts")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-TIMEOUT = 2.0  # seconds after which a client gives up
 Listener = Callable[[str, Resource, Obj], None]
 
-REFUSALS: tuple[Callable[[], ApiError], ...] = (
-    lambda: Conflict(409, "Conflict", "the object has been modified"),
-    lambda: ServerError(500, "InternalError", "etcd is on fire"),
-    lambda: ServerError(503, "ServiceUnavailable", "starting"),
-    lambda: TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.0),
-    lambda: Forbidden(403, "Forbidden", "not allowed"),
-)
 
-
-class _Request(NamedTuple):
-    """What is on its way to the server; ``until`` is the time after which it must not take effect."""
-
-    call: Call
-    effect: Effect
-    fate: Fate
-    answer: asyncio.Future[Obj]
-    life: int
-    sender: Sender | None
-    until: float
-
-
-class Server(FakeApi):
+class Server(Network, FakeApi):
     """``changed`` is told of every change at once; ``calls`` has the requests that arrived."""
 
     def __init__(self, weather: Weather, changed: Listener) -> None:
         super().__init__()
         self._weather, self._changed = weather, changed
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # of no process
         self._steps = random.Random(1)
         self.life = 0
         """How often it was restored."""
-        self.is_away = False
         self.unserved: frozenset[str] = frozenset()
         self.share_numbers = count(1)
         """One for each share of a device, whichever process gives it away."""
-        self.busy = 0
-        """Requests that have not reached the server yet, or whose answer is on its way."""
         self.trace: list[str] | None = None
         self.carried_out: Callable[[Call], None] = lambda call: None
         """Told of each request that took effect, before the answer is on its way."""
@@ -241,65 +205,37 @@ class Server(FakeApi):
         return await sender.send(lambda seconds: self._ask(call, effect, sender, seconds))
 
     async def _ask(self, call: Call, effect: Effect, sender: Sender | None = None, seconds: float = math.inf) -> Obj:
+        """Take a request to the server, where it must take effect within so many ``seconds``, and bring the answer."""
         name = f"{call.verb} {call.plural}{'/' + call.sub if call.sub else ''} {call.name.partition('.')[0]}"
         fate = self._weather.of_request(name, is_write=call.verb != "get")
-        answer: asyncio.Future[Obj] = self._loop.create_future()
-        self.busy += 1
-        before = fate.before
-        if fate.strike == "late":
-            self._later(TIMEOUT, _fail, answer, Unreachable("timed out"))
-            before = TIMEOUT + fate.before * (LATE - TIMEOUT) / 4
-        request = _Request(call, effect, fate, answer, self.life, sender, self._loop.time() + seconds)
-        self._later(before, self._arrive, request)
-        return await answer
+        life, until = self.life, self._loop.time() + seconds
 
-    def _later(self, seconds: float, what: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Whatever becomes of the sender's process meanwhile."""
-        self._loop.call_later(seconds, what, *args, context=self._context)
+        def take_effect() -> Obj:
+            if life != self.life or self._loop.time() > until:
+                raise Unreachable("connection refused")
+            if call.plural in self.unserved:
+                raise NotServed(f"the API server does not serve {call.plural}")
+            if call.plural != LEASES.plural:
+                self.calls.append(call)
+            if sender is not None:
+                self.written(call, sender.name)
+            return effect()
+
+        def arrived(outcome: Obj | Exception) -> None:
+            if self.trace is not None and call.plural != LEASES.plural:
+                said = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "done"
+                line = " ".join(filter(None, (*call, f"by {sender.name}" if sender else "")))
+                self.trace.append(f"{self._loop.time():9.3f}  {line}: {said} {fate.strike}".rstrip())
+            if fate.strike != "unanswered" and not isinstance(outcome, Exception):
+                self.carried_out(call)
+
+        return await self.ask(fate, take_effect, arrived, lambda: self.answered(call))
 
     async def version_of(self, resource: Resource) -> str:
         """The version in which the server has the kind. Raises NotServed."""
         call = Call("get", resource.plural, None, "(discovery)")
         await self.request(call, dict)
         return resource.versions[0]
-
-    def _arrive(self, request: _Request) -> None:
-        call, fate, outcome = request.call, request.fate, self._outcome(request)
-        if self.trace is not None and call.plural != LEASES.plural:
-            said = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "done"
-            by = f"by {request.sender.name}" if request.sender else ""
-            line = " ".join(filter(None, (*call, by)))
-            self.trace.append(f"{self._loop.time():9.3f}  {line}: {said} {fate.strike}".rstrip())
-        if fate.strike == "unanswered":
-            outcome = Unreachable("connection reset")
-        if not isinstance(outcome, Exception):
-            self.carried_out(call)
-        self._later(fate.after, self._answer, call, request.answer, outcome)
-
-    def _outcome(self, request: _Request) -> Obj | Exception:
-        call, fate = request.call, request.fate
-        if fate.strike == "lost" or self.is_away or request.life != self.life or self._loop.time() > request.until:
-            return Unreachable("connection refused")
-        if fate.strike == "refused":
-            return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
-        if call.plural in self.unserved:
-            return NotServed(f"the API server does not serve {call.plural}")
-        if call.plural != LEASES.plural:
-            self.calls.append(call)
-        if request.sender is not None:
-            self.written(call, request.sender.name)
-        try:
-            return request.effect()
-        except ApiError as error:
-            return error
-
-    def _answer(self, call: Call, answer: asyncio.Future[Obj], outcome: Obj | Exception) -> None:
-        self.busy -= 1
-        if isinstance(outcome, Exception):
-            _fail(answer, outcome)
-        elif not answer.done():
-            answer.set_result(outcome)
-            self._loop.call_soon(self._loop.call_soon, self.answered, call)  # the client's task runs in between
 
     # --- a longer life ---
 
@@ -343,11 +279,6 @@ class Server(FakeApi):
         if self.trace is not None and resource != NODES:
             self.trace.append(f"{self._loop.time():9.3f}      {event} {resource.plural} {key_of(obj)} {_gist(obj)}")
         self._changed(event, resource, obj)
-
-
-def _fail(answer: asyncio.Future[Obj], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
 
 
 def _gist(obj: Obj) -> str:

@@ -1,6 +1,4 @@
-"""The API server: objects in a dict, watches, and a network on which requests fare as the weather wants.
-
-A request that was sent arrives whatever becomes of its sender. While the server ``is_away`` all fail, and watches end.
+"""The API server: the fake one behind a network (``history_kit.network``), with watches.
 
 What a scheduler makes of the slices there, the ``Reader`` says: devices only of a pool that is complete, and no mixture
 of two states.
@@ -9,28 +7,17 @@ of two states.
 from __future__ import annotations
 
 import asyncio
-import marshal
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextvars import copy_context
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
-from dra_kube import (
-    RESOURCE_SLICES,
-    ApiError,
-    Change,
-    Conflict,
-    Forbidden,
-    Gone,
-    NotFound,
-    Resource,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-)
-from history_kit.game import Fate, Weather
+from dra_kube import RESOURCE_SLICES, Change, Gone, Resource, Unreachable
+from fake_api import Call, FakeApi, copied, key_of
+from history_kit.game import Weather
+from history_kit.network import Network
+from objects import Obj
 
+T = TypeVar("T")
 Shown = tuple[tuple[str, ...], ...]
 """The names of the devices of each slice, in order; those with a taint end with an exclamation mark."""
 
@@ -83,76 +70,58 @@ class Reader:
         return len(set(bare)) == len(bare) and known >= set(names) and set(bare) >= always - moves
 
 
-def copied(content: dict[str, Any]) -> dict[str, Any]:
-    """A copy of JSON, in a tenth of the time of ``copy.deepcopy``."""
-    copy: dict[str, Any] = marshal.loads(marshal.dumps(content))
-    return copy
-
-
 def shown_in(item: dict[str, Any]) -> tuple[str, ...]:
     """The devices of a slice."""
     return tuple(device["name"] + "!" * bool(device.get("taints")) for device in item["spec"].get("devices") or ())
 
 
-Json = dict[str, Any]
-TIMEOUT = 2.0  # seconds after which a client gives up
-LATE = 9.0  # seconds within which each request has arrived
-REFUSALS: tuple[Callable[[], ApiError], ...] = (
-    lambda: Conflict(409, "Conflict", "the object has been modified"),
-    lambda: ServerError(500, "InternalError", "etcd is on fire"),
-    lambda: TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.0),
-    lambda: Forbidden(403, "Forbidden", "not allowed"),
-)
-
-
 class _Change(NamedTuple):
     version: int
     event: str
-    obj: Json
+    resource: Resource
+    obj: Obj
 
 
-class ApiServer:
-    """``objects`` by plural, namespace and name."""
+class ApiServer(Network, FakeApi):
+    """The fake server behind a network, with watches; its client sends one request at a time."""
 
-    def __init__(self, weather: Weather, tell: Callable[[str], None], reader: Reader) -> None:
-        self.objects: dict[tuple[str, str, str], Json] = {}
-        self.is_away = False
+    def __init__(self, weather: Weather, say: Callable[[str], None], reader: Reader) -> None:
+        super().__init__()
         self.last_strike = -math.inf
         """When something has befallen a request."""
         self.reader = reader
-        self._weather, self._tell = weather, tell
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
-        self._version = 100
-        self._numbers = 0
+        self.generate = lambda base: f"{base}{self._uids + 1:05}"
+        self._weather, self._say = weather, say
         self._history: list[_Change] = []
         self._oldest = 0
         self._watches: list[asyncio.Queue[_Change | Exception]] = []
         odds = 0.0 if weather.chance("calm") < 0.2 else 0.1
         reads = (("lost", odds * weather.chance("lost")), ("refused", odds * weather.chance("refused")))
-        writes = (("unanswered", odds * weather.chance("unanswered")), ("tardy", odds * weather.chance("tardy")))
+        writes = (("unanswered", odds * weather.chance("unanswered")), ("late", odds * weather.chance("tardy")))
         self._chances = {False: reads, True: (*reads, *writes)}
 
     # --- what others do ---
 
-    def of(self, plural: str) -> list[Json]:
-        """All objects of a kind."""
-        return [obj for key, obj in sorted(self.objects.items()) if key[0] == plural]
+    def of(self, resource: Resource) -> list[Obj]:
+        """All objects of a kind, by their names."""
+        return sorted(super().of(resource), key=key_of)
 
-    def put(self, resource: Resource, body: Json) -> None:
+    def put(self, resource: Resource, body: Obj) -> None:
         """Create or replace an object."""
-        key = _key(resource, body["metadata"])
-        self._changed("MODIFIED" if key in self.objects else "ADDED", key, body)
+        meta = body["metadata"]
+        is_there = (resource, meta.get("namespace", ""), meta["name"]) in self.objects
+        self.store("MODIFIED" if is_there else "ADDED", resource, body)
 
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
         """Delete an object, if it is there."""
-        if obj := self.objects.pop((resource.plural, namespace, name), None):
-            self._changed("DELETED", (resource.plural, namespace, name), copied(obj))
+        if (resource, namespace, name) in self.objects:
+            self.drop(resource, f"{namespace}/{name}")
 
     def forget(self) -> None:
         """Watches have to list again."""
         self._history.clear()
-        self._oldest = self._version = self._version + 1
+        self.revision += 1
+        self._oldest = self.revision
         self._end_watches(Gone(410, "Expired", "too old resource version"))
 
     def stop(self) -> None:
@@ -164,148 +133,58 @@ class ApiServer:
         for queue in self._watches:
             queue.put_nowait(error)
 
-    def _changed(self, event: str, key: tuple[str, str, str], obj: Json) -> None:
-        self._version += 1
-        obj["metadata"]["resourceVersion"] = str(self._version)
-        if event != "DELETED":
-            self.objects[key] = obj
-        if key[0] == RESOURCE_SLICES.plural:
-            self._tell(f"    {event} {key[2]} {obj['spec']['pool']['generation']}: {' '.join(shown_in(obj))}")
-            self.reader.looks(self.of(key[0]))
-        change = _Change(self._version, event, copied(obj))
+    def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
+        if resource == RESOURCE_SLICES:
+            generation = obj["spec"]["pool"]["generation"]
+            self._say(f"    {event} {obj['metadata']['name']} {generation}: {' '.join(shown_in(obj))}")
+            self.reader.looks(self.of(resource))
+        told = copied(obj)
+        told["metadata"]["resourceVersion"] = str(self.revision)
+        change = _Change(self.revision, event, resource, told)
         self._history.append(change)
         for queue in self._watches:
             queue.put_nowait(change)
 
-    # --- what a client does ---
+    # --- what its client does ---
 
-    async def request(self, name: str, effect: Callable[[], Any], *, is_write: bool) -> Any:
-        """Takes a request to the server, and brings the answer."""
-        fate = self._weather.fate(name, self._chances[is_write])
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        before = fate.before
+    async def request(self, call: Call, effect: Callable[[], T]) -> T:  # lists as well
+        """Take a request to the server, and bring the answer."""
+        name = " ".join((call.verb, call.plural, *([call.name] if call.verb == "get" else ())))
+        fate = self._weather.fate(name, self._chances[call.verb in ("create", "update", "delete")])
         if fate.strike:
             self.last_strike = self._loop.time()
-        if fate.strike == "tardy":
-            before = TIMEOUT + fate.before * 2
-            self._later(TIMEOUT, _fail, answer, Unreachable("timed out"))
-        self._later(before, self._arrive, name, effect, fate, answer)
-        return await answer
 
-    def _later(self, seconds: float, what: Callable[..., None], *arguments: Any) -> None:
-        self._loop.call_later(seconds, what, *arguments, context=self._context)
+        def arrived(outcome: T | Exception) -> None:
+            if fate.strike or isinstance(outcome, Exception):
+                self._say(f"    {name}: {fate.strike} {outcome if isinstance(outcome, Exception) else ''}".rstrip())
 
-    def _arrive(self, name: str, effect: Callable[[], Any], fate: Fate, answer: asyncio.Future[Any]) -> None:
-        try:
-            if self.is_away or fate.strike == "lost":
-                raise Unreachable("connection refused")
-            if fate.strike == "refused":
-                raise REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
-            result = effect()
-            if fate.strike == "unanswered":
-                raise Unreachable("connection reset")
-        except (ApiError, Unreachable) as error:
-            self._tell(f"    {name}: {fate.strike} {error}")
-            self._later(fate.after, _fail, answer, error)
-        else:
-            self._later(fate.after, _answer, answer, result)
+        return await self.ask(fate, effect, arrived)
 
-    def found(self, key: tuple[str, str, str]) -> Json:
-        """The object. Raises NotFound."""
-        if key not in self.objects:
-            raise NotFound(404, "NotFound", f'{key[0]} "{key[2]}" not found')
-        return self.objects[key]
+    async def list(self, resource: Resource, **selectors: str) -> tuple[list[Obj], str]:
+        """Objects that match, and as of which version."""
 
-    def listed(self, plural: str, selectors: dict[str, str]) -> tuple[list[Json], str]:
-        """Those that match, and as of which version."""
-        found = [copied(obj) for obj in self.of(plural) if _selected(obj, selectors)]
-        return found, str(self._version)
+        def found() -> tuple[list[Obj], str]:
+            return [copied(obj) for obj in self.of(resource) if _selected(obj, selectors)], str(self.revision)
 
-    def created(self, resource: Resource, body: Json) -> Json:
-        """A new object, with a name of the server's; a review is answered, and says that no pod has asked."""
-        if resource.plural == "selfsubjectreviews":
-            return body
-        self._numbers += 1
-        meta = body["metadata"]
-        meta["name"] = f"{meta['generateName']}{self._numbers:05}"
-        meta["uid"] = f"uid-{self._numbers}"
-        self.reader.wrote(meta["name"])
-        self._changed("ADDED", _key(resource, meta), body)
-        return copied(body)
-
-    def updated(self, resource: Resource, body: Json) -> Json:
-        """The object, replaced. Raises NotFound, Conflict."""
-        key = _key(resource, body["metadata"])
-        if self.found(key)["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
-            raise Conflict(409, "Conflict", "the object has been modified")
-        self.reader.wrote(key[2])
-        self._changed("MODIFIED", key, body)
-        return copied(body)
-
-    def deleted(self, resource: Resource, name: str, uid: str | None, version: str | None) -> None:
-        """The object goes. Raises NotFound, Conflict."""
-        meta = self.found((resource.plural, "", name))["metadata"]
-        if uid not in (None, meta["uid"]) or version not in (None, meta["resourceVersion"]):
-            raise Conflict(409, "Conflict", "the object has been modified")
-        self.remove(resource, name)
-
-    def begin_watch(self, version: int) -> asyncio.Queue[_Change | Exception]:
-        """What changes from then on. Raises Gone."""
-        if version < self._oldest:
-            raise Gone(410, "Expired", "too old resource version")
-        queue: asyncio.Queue[_Change | Exception] = asyncio.Queue()
-        for change in self._history:
-            if change.version > version:
-                queue.put_nowait(change)
-        self._watches.append(queue)
-        return queue
-
-    def end_watch(self, queue: asyncio.Queue[_Change | Exception]) -> None:
-        """Its client is gone."""
-        if queue in self._watches:
-            self._watches.remove(queue)
-
-
-class Client:
-    """The part of ``dra_kube.Api`` that a plugin uses."""
-
-    def __init__(self, server: ApiServer) -> None:
-        self._server = server
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Any:
-        key = (resource.plural, namespace or "", name)
-        return await self._ask(f"get {resource.plural} {name}", lambda: copied(self._server.found(key)))
-
-    async def list(self, resource: Resource, **selectors: str) -> Any:
-        return await self._ask(f"list {resource.plural}", lambda: self._server.listed(resource.plural, selectors))
+        return await self.request(Call("list", resource.plural, None, ""), found)
 
     async def listed(
         self, resource: Resource, namespace: str | None = None, **selectors: str
     ) -> AsyncIterator[tuple[Sequence[Change], str]]:
+        """The same for a reflector."""
         objects, version = await self.list(resource, **selectors)
         yield [Change.of("LISTED", obj, resource) for obj in objects], version
 
-    async def create(self, resource: Resource, body: Json) -> Any:
-        body = copied(body)
-        return await self._write(f"create {resource.plural}", lambda: self._server.created(resource, body))
+    def made(self, resource: Resource, obj: Obj) -> Obj:
+        """A new object; a review is answered, and says that no pod has asked."""
+        return obj if resource.plural == "selfsubjectreviews" else super().made(resource, obj)
 
-    async def update(self, resource: Resource, body: Json) -> Any:
-        body = copied(body)
-        return await self._write(f"update {resource.plural}", lambda: self._server.updated(resource, body))
-
-    async def delete(
-        self, resource: Resource, name: str, *, uid: str | None = None, resource_version: str | None = None
-    ) -> None:
-        await self._write(
-            f"delete {resource.plural}", lambda: self._server.deleted(resource, name, uid, resource_version)
-        )
+    def replace(self, resource: Resource, body: Obj, subresource: str | None) -> Obj:
+        """The object, which the plugin has written."""
+        meta = body["metadata"]
+        if self.find(resource, "", meta["name"])["metadata"]["resourceVersion"] == meta["resourceVersion"]:
+            self.reader.wrote(meta["name"])
+        return super().replace(resource, body, subresource)
 
     async def changes(
         self,
@@ -316,39 +195,31 @@ class Client:
         silence: float | None = None,
         **selectors: str,
     ) -> AsyncIterator[Sequence[Change]]:
-        queue = await self._ask(f"watch {resource.plural}", lambda: self._server.begin_watch(int(resource_version)))
+        """A watch. Raises Gone."""
+        call = Call("watch", resource.plural, None, "")
+        queue = await self.request(call, lambda: self._begin_watch(int(resource_version)))
         try:
             while True:
                 item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
-                if item.obj["kind"] == resource.kind and _selected(item.obj, selectors):
+                if item.resource == resource and _selected(item.obj, selectors):
                     yield [Change.of(item.event, copied(item.obj), resource)]
         finally:
-            self._server.end_watch(queue)
+            self._watches.remove(queue)
 
-    async def _ask(self, name: str, effect: Callable[[], Any]) -> Any:
-        return await self._server.request(name, effect, is_write=False)
+    def _begin_watch(self, version: int) -> asyncio.Queue[_Change | Exception]:
+        if version < self._oldest:
+            raise Gone(410, "Expired", "too old resource version")
+        queue: asyncio.Queue[_Change | Exception] = asyncio.Queue()
+        for change in self._history:
+            if change.version > version:
+                queue.put_nowait(change)
+        self._watches.append(queue)
+        return queue
 
-    async def _write(self, name: str, effect: Callable[[], Any]) -> Any:
-        return await self._server.request(name, effect, is_write=True)
 
-
-def _key(resource: Resource, meta: Json) -> tuple[str, str, str]:
-    return resource.plural, meta.get("namespace", ""), meta["name"]
-
-
-def _selected(obj: Json, selectors: dict[str, str]) -> bool:
+def _selected(obj: Obj, selectors: dict[str, str]) -> bool:
     terms = dict(term.split("=", 1) for term in selectors.get("fieldSelector", "").split(",") if term)
     spec = obj.get("spec", {})
     return all((spec.get(field.removeprefix("spec.")) or "") == value for field, value in terms.items())
-
-
-def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _answer(answer: asyncio.Future[Any], result: Any) -> None:
-    if not answer.done():
-        answer.set_result(result)

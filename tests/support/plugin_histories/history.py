@@ -9,7 +9,7 @@ import random
 import re
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from fake_host import open_files
 from history_kit.clock import VirtualLoop, in_no_time
 from history_kit.game import Game, Outcome, Weather
 
-from .apiserver import Client
 from .drivers import scanned
 from .judge import faults_of
 from .process import Killed, Process
@@ -123,7 +122,7 @@ def _in_place(stage: Stage) -> Iterator[None]:
 
     with ExitStack() as stack:
         for owner, name, instead in (
-            (process, "Api", lambda *_, **__: Client(stage.server)),
+            (process, "Api", lambda *_, **__: nullcontext(stage.server)),
             (process, "connection", lambda *_: None),
             (process, "_signals", signals),
             (plugin, "SocketServer", stage.sockets.server),

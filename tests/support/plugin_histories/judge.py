@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dra_kube import RESOURCE_SLICES
+
 from .drivers import NAME, NODE, Hardware
 from .kubelet import Claim, Pod
 
@@ -393,7 +395,7 @@ def _of_files(stage: Stage, pod: Pod) -> Iterator[str]:
 
 
 def _of_slices(stage: Stage) -> Iterator[str]:
-    slices = stage.server.of("resourceslices")
+    slices = stage.server.of(RESOURCE_SLICES)
     if len({item["spec"]["pool"]["generation"] for item in slices}) > 1:
         yield f"slices of several generations: {[item['metadata']['name'] for item in slices]}"
     for item in slices:

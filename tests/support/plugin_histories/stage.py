@@ -24,8 +24,9 @@ from dra_kubeletplugin import (
 )
 from dra_kubeletplugin.process import serve
 from history_kit.game import Step, Weather
+from history_kit.network import LATE
 
-from .apiserver import LATE, ApiServer, Reader
+from .apiserver import ApiServer, Reader
 from .drivers import NAME, NODE, Hardware, device_of, made
 from .judge import Judge
 from .kubelet import Claim, Kubelet, Pod, Sockets
@@ -171,7 +172,7 @@ class Stage:
 
     def _published(self) -> list[str]:
         """What a scheduler may give."""
-        slices = self.server.of(RESOURCE_SLICES.plural)
+        slices = self.server.of(RESOURCE_SLICES)
         devices = [device for item in slices for device in item["spec"].get("devices", ())]
         return list(dict.fromkeys(device["name"] for device in devices if not device.get("taints")))
 
@@ -181,13 +182,13 @@ class Stage:
         """The kubelet removes the slices of its node."""
         self.tell(f"    the kubelet wipes slices {why}")
         if not self.server.is_away:
-            for item in self.server.of(RESOURCE_SLICES.plural):
+            for item in self.server.of(RESOURCE_SLICES):
                 self.server.remove(RESOURCE_SLICES, item["metadata"]["name"])
 
     def forget_claims(self, pod: Pod) -> None:
         """Its claims are deallocated and deleted, if they are there."""
         for claim in pod.claims:
-            stored = self.server.objects.get((RESOURCE_CLAIMS.plural, "default", claim.name))
+            stored = self.server.objects.get((RESOURCE_CLAIMS, "default", claim.name))
             if stored and stored["metadata"]["uid"] == claim.uid:
                 self.server.remove(RESOURCE_CLAIMS, claim.name, "default")
 
@@ -224,7 +225,7 @@ class Stage:
         """What a scheduler that looks at the server may give."""
         held = {
             result["device"]
-            for claim in self.server.of(RESOURCE_CLAIMS.plural)
+            for claim in self.server.of(RESOURCE_CLAIMS)
             for result in claim["status"]["allocation"]["devices"]["results"]
             if not result["adminAccess"]
         }
@@ -237,7 +238,7 @@ class Stage:
             return
         pod = pods[int(step.number * len(pods))]
         (claim,) = pod.claims
-        stored = self.server.objects.get((RESOURCE_CLAIMS.plural, "default", claim.name))
+        stored = self.server.objects.get((RESOURCE_CLAIMS, "default", claim.name))
         if stored is None or stored["metadata"]["uid"] != claim.uid or claim.is_admin:
             return
         self.kubelet.forget(pod)
@@ -354,11 +355,11 @@ class Stage:
 
     def lose_slices(self, *, with_events: bool) -> None:
         """Another client deletes them, or the server forgets that they were there."""
-        for item in self.server.of(RESOURCE_SLICES.plural):
+        for item in self.server.of(RESOURCE_SLICES):
             if with_events:
                 self.server.remove(RESOURCE_SLICES, item["metadata"]["name"])
             else:
-                del self.server.objects[RESOURCE_SLICES.plural, "", item["metadata"]["name"]]
+                del self.server.objects[RESOURCE_SLICES, "", item["metadata"]["name"]]
         if not with_events:
             self.server.forget()
 
@@ -384,7 +385,7 @@ class Stage:
 
     def edit_slice(self, step: Step) -> None:
         """Another client changes a slice: it loses a device, has another generation, or is there twice."""
-        slices = self.server.of(RESOURCE_SLICES.plural)
+        slices = self.server.of(RESOURCE_SLICES)
         if not slices:
             return
         item = copy.deepcopy(slices[int(step.number * len(slices))])
@@ -400,7 +401,7 @@ class Stage:
 
     def lose_slice(self, step: Step) -> None:
         """Another client deletes one of them."""
-        slices = self.server.of(RESOURCE_SLICES.plural)
+        slices = self.server.of(RESOURCE_SLICES)
         if slices:
             self.server.remove(RESOURCE_SLICES, slices[int(step.number * len(slices))]["metadata"]["name"])
 
