@@ -312,9 +312,9 @@ def _retry_at(obj: Obj) -> datetime | None:
 
 def _set(obj: Obj, kind: str, status: str, reason: str, now: datetime) -> None:
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-    conditions[:] = [it for it in conditions if it["type"] != kind]
     made = {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": format_time(now)}
-    conditions.append(made)
+    known = next((at for at, it in enumerate(conditions) if it["type"] == kind), len(conditions))
+    conditions[known : known + 1] = [made]  # as Kueue, which leaves each in its place
 
 
 ADMISSION_HOOKS: Final = "admissionregistration.k8s.io"
