@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from admission_world import AdmissionWorld, LaggingWorld
+from dra_api.codec import convert
+from dra_api.kueue import Workload
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
-from dra_operator.admission.workloads import AdmissionSettings
+from dra_operator.admission.workloads import AdmissionSettings, CheckDecision, CheckState, follow_up_patch
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
 from objects import Make, Obj
@@ -299,6 +301,119 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
         finish(world.api, "ns/first")
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
     assert not world.kueue.forgotten
+
+
+async def test_a_quota_that_is_kept_for_a_while_is_given_up_when_devices_come_free_for_another(
+    world: AdmissionWorld,
+) -> None:
+    """The clock stands still, so nothing but the devices ends the keeping."""
+    world.kueue.quota = 7
+    for number, (name, pods) in enumerate((("long", 2), ("short", 2), ("fits", 2))):
+        world.api.add(WORKLOADS, workload(name, pods, created=f"2026-01-01T00:00:0{number}Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("two run", lambda: len(world.pods("long")) == len(world.pods("short")) == 2)
+        await world.until("one backs off", lambda: "requeueAt" in str(world.workload("fits").get("status")))
+        world.api.before = lambda call: (
+            ERRORS["conflict"]() if call.name == "large" and is_true(world.workload("large"), "Evicted") else None
+        )
+        world.api.add(WORKLOADS, workload("large", 3, created="2026-01-01T00:00:03Z"))
+        await world.until("it keeps its quota", lambda: "pods fit" in world.check("large").get("message", ""))
+        await world.rests(0.3)
+        assert is_true(world.workload("large"), "QuotaReserved")
+        world.at(0.2)  # within the rest after a Retry no freed devices are looked at
+        world.api.before = lambda _: None
+        world.kueue.quota = 6  # as if another queue had taken what the short job gives back
+        finish(world.api, "ns/short")
+        await world.until("the one that fits runs", lambda: len(world.pods("fits")) == 2, 5)
+
+
+async def test_a_job_whose_waits_ended_in_vain_is_tried_a_second_after_devices_come_free(
+    world: AdmissionWorld,
+) -> None:
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("first runs", lambda: len(world.pods("first")) == 3)
+        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        world.admission._memory[world.workload("second")["metadata"]["uid"]].in_vain = 50
+        finish(world.api, "ns/first")
+        world.at(0.9)
+        await world.rests(0.2)
+        assert "requeueAt" in str(world.workload("second")["status"])
+        world.at(1.1)
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+
+
+def _evicted(world: AdmissionWorld) -> Workload:
+    """A Workload that Kueue has evicted after Retry, and which has its quota still."""
+    world.at(0.0)
+    world.api.add(WORKLOADS, workload("train"))
+    world.kueue(world.api)
+    world.api.change(WORKLOADS, "ns/train", lambda it: check_of(it).update(state="Retry"))
+    world.kueue(world.api)
+    return convert(Workload, world.workload("train"))
+
+
+def _quota_taken(world: AdmissionWorld) -> None:
+    world.kueue(world.api)
+
+
+def _given_quota(world: AdmissionWorld) -> None:
+    for _ in range(2):
+        world.kueue(world.api)
+
+
+def _preempted(world: AdmissionWorld) -> None:
+    world.kueue.evict(world.api, "ns/train", "Preempted", wait=60)
+
+
+def _made_again(world: AdmissionWorld) -> None:
+    gone = world.workload("train")
+    world.api.drop(WORKLOADS, "ns/train")
+    world.api.add(WORKLOADS, {**workload("train"), "status": gone["status"]})
+
+
+LATER: dict[str, tuple[Callable[[AdmissionWorld], object], bool]] = {
+    "nothing": (lambda world: world.now, True),
+    "Kueue takes the quota": (_quota_taken, True),
+    "someone labels it": (
+        lambda world: world.api.change(WORKLOADS, "ns/train", lambda it: it["metadata"].update(labels={"a": "b"})),
+        True,
+    ),
+    "Kueue gives quota again": (_given_quota, False),
+    "Kueue evicts it for something else": (_preempted, False),
+    "the check is answered": (
+        lambda world: world.api.change(WORKLOADS, "ns/train", lambda it: check_of(it).update(state="Ready")),
+        False,
+    ),
+    "another one of its name is made": (_made_again, False),
+}
+"""What has become of the Workload when its back-off arrives, and whether that is still right."""
+
+
+@pytest.mark.parametrize("what", LATER)
+async def test_a_back_off_is_written_whatever_kueue_wrote_meanwhile_unless_it_has_no_place_any_more(
+    what: str, world: AdmissionWorld
+) -> None:
+    seen = _evicted(world)
+    happens, is_written = LATER[what]
+    happens(world)
+    decision = CheckDecision(CheckState.RETRY, "no place", 60.0)
+    patch = follow_up_patch(seen, {CHECK}, decision, world.now)
+    if not is_written:
+        with pytest.raises(Invalid):
+            await world.api.patch(WORKLOADS, "train", patch, "ns", kind="json", subresource="status")
+        return
+    await world.api.patch(WORKLOADS, "train", patch, "ns", kind="json", subresource="status")
+    assert world.check("train")["requeueAfterSeconds"] == 60
+    for _ in range(3):
+        world.kueue(world.api)
+    assert not is_true(world.workload("train"), "QuotaReserved")
+    assert "requeueAt" in str(world.workload("train")["status"])
 
 
 async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admission_run import NoEnd, Run
+from admission_run import EffortlessLoop, NoEnd, Run
 from dra_operator.admission.controller import LATE_WRITE_SECONDS
 
 
@@ -28,6 +28,14 @@ def test_slow_and_lost_answers_break_no_promise(seed: int) -> None:
 def test_devices_that_a_promise_leaves_over_end_a_back_off() -> None:
     """The pods of a job go to other nodes than promised, and what it leaves there is enough for one that waits."""
     assert max(Run(12, 2, seed=6, is_checked=True).play().delays) < 20, "nobody looked before its back-off was over"
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_no_pause_keeps_a_job_waiting_whose_devices_are_free(seed: int) -> None:
+    """Decisions take no time here: a wait has only pauses, and the turns of others that Kueue gives quota first."""
+    result = Run(40, 4, seed, is_checked=True).play(EffortlessLoop)
+    assert (len(result.blocked), result.broken) == (0, 0)
+    assert max(result.delays) < 0.5
 
 
 def test_a_run_without_an_end_says_which_jobs_wait() -> None:

@@ -51,7 +51,8 @@ class WorkingLoop(VirtualLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._slept, self._seen = 0.0, time.process_time()
+        self._slept = 0.0
+        self._seen = self.monotonic()
         self.thread_seconds = lambda: 0.0
 
     def monotonic(self) -> float:
@@ -73,6 +74,14 @@ class WorkingLoop(VirtualLoop):
         before, self._seen = self._seen, self.monotonic()
         self._now += self._seen - before
         super()._run_once()
+
+
+class EffortlessLoop(WorkingLoop):
+    """A clock of which work takes no time either: all that takes time are pauses, and the way to the server."""
+
+    def monotonic(self) -> float:
+        """Seconds of sleep between pieces of work."""
+        return self._slept
 
 
 @dataclass
@@ -194,9 +203,9 @@ class Run:
         """Seconds since the run began."""
         return asyncio.get_running_loop().time()
 
-    def play(self) -> Result:
+    def play(self, clock: type[WorkingLoop] = WorkingLoop) -> Result:
         """Let all jobs run to their end. Raises NoEnd, and AssertionError if Kueue admitted a job unasked."""
-        with asyncio.Runner(loop_factory=WorkingLoop) as runner:
+        with asyncio.Runner(loop_factory=clock) as runner:
             loop = cast(WorkingLoop, runner.get_loop())
             with mock.patch.object(planner, "time", loop):
                 return runner.run(self._play(loop))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from dra_api.codec import convert
 from dra_api.core import Pod
@@ -60,6 +60,7 @@ from .workloads import (
     backoff_seconds,
     decision_patch,
     evicted_at,
+    follow_up_patch,
     is_in_queue,
     promised_at,
     rank,
@@ -86,13 +87,17 @@ REQUEUE_REST_SECONDS: Final = 0.1
 
 That needs no time for Kueue: a wait is ended only when Kueue has evicted the Workload and begun the wait.
 """
-LONGEST_REQUEUE_REST_SECONDS: Final = 60.0
+LONGEST_REQUEUE_REST_SECONDS: Final = 1.0
+LONGEST_LEFT_BEHIND_SECONDS: Final = 600.0
 MOST_LOST_TURNS: Final = 3
 """Times in a row that Kueue may give quota again before a back-off is written. Then the quota is kept for a while."""
 CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
-HOLDING_SECONDS: Final = 10.0
-"""Seconds for which it is kept. A *Retry* with a back-off would have Kueue end the wait (``workloads``)."""
+HOLDING_SECONDS: Final = 1.0
+"""Seconds for which it is kept, at most: it ends when devices come free for others, which may need the quota.
+
+A *Retry* with a back-off would have Kueue end the wait (``workloads``).
+"""
 LEFT_BEHIND_SECONDS: Final = 5.0
 """Seconds after which a Workload without quota, whose back-off was ended, counts as one that Kueue has not tried. The
 pause doubles each time."""
@@ -619,9 +624,10 @@ class AdmissionController:
             task.add_done_callback(self._follow_ups.discard)
 
     async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
-        # Kueue's next write of the Workload refuses this one, and comes here as the next version of it.
+        # Refused when Kueue has given quota again: then it is decided on anew.
         async with self._follow_up_limit:
-            written = await self._write(workload, wanted, evicted_at(workload))
+            since = evicted_at(workload) or format_time(self._now())
+            written = await self._patch(workload, follow_up_patch(workload, self._names.active, wanted, since))
         memory = self._memory.get(workload.metadata.uid)
         if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
             memory.back_off, memory.lost_turns = None, 0
@@ -663,6 +669,8 @@ class AdmissionController:
         memory.retried_at, memory.requeued = self._clock(), True
         if await self._end_wait(workload, "devices came free, and its pods fit now", limit):
             self._metrics.requeued.inc()
+            for other in self._memory.values():
+                other.held_until = -math.inf  # this one may need the quota
         else:
             # What came free is still there: the next look finds it without anything else that comes free.
             memory.looked, memory.requeued = 0, False
@@ -687,10 +695,14 @@ class AdmissionController:
         self._control.answered(convert(Workload, raw))
         return True
 
-    async def _write(self, workload: Workload, decision: CheckDecision, time: str = "") -> Written:
+    async def _write(self, workload: Workload, decision: CheckDecision) -> Written:
         """Return whether the decision was written. A Workload that has changed is decided on anew."""
+        return await self._patch(
+            workload, decision_patch(workload, self._names.active, decision, format_time(self._now()))
+        )
+
+    async def _patch(self, workload: Workload, patch: Sequence[Mapping[str, Any]]) -> Written:
         meta = workload.metadata
-        patch = decision_patch(workload, self._names.active, decision, time or format_time(self._now()))
         try:
             raw = await self._client.patch(
                 WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
@@ -761,7 +773,7 @@ class AdmissionController:
             if due > self._clock():
                 self._due = min(self._due, due)
                 continue
-            self._ended[key] = uid, self._clock() + pause, min(2 * pause, LONGEST_REQUEUE_REST_SECONDS * 10)
+            self._ended[key] = uid, self._clock() + pause, min(2 * pause, LONGEST_LEFT_BEHIND_SECONDS)
             late.append(workload)
         if not late:
             return

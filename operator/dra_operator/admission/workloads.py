@@ -299,6 +299,25 @@ def decision_patch(
     return patch
 
 
+def follow_up_patch(
+    workload: Workload, names: Collection[str], decision: CheckDecision, now: str
+) -> list[Mapping[str, Any]]:
+    """Return a JSON patch of the status of a Workload that Kueue has evicted, in this or a later version.
+
+    Kueue writes the Workload several times meanwhile, and gives it quota again within milliseconds. The server refuses
+    the patch from then on, or if anything else has become of the checks or of the eviction.
+    """
+    conditions = workload.status.conditions or ()
+    at, evicted = next((at, it) for at, it in enumerate(conditions) if it.type == "Evicted")
+    expected: dict[str, Any] = {"/metadata/uid": workload.metadata.uid}
+    for field in ("type", "status", "reason", "lastTransitionTime"):
+        expected[f"/status/conditions/{at}/{field}"] = to_dict(evicted).get(field)
+    for number, state in states(workload, names):
+        expected |= {f"/status/admissionChecks/{number}/{it}": getattr(state, it) for it in ("name", "state")}
+    tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
+    return [*tests, *decision_patch(workload, names, decision, now)[1:]]
+
+
 def requeue_patch(workload: Workload, names: Collection[str], why: str, now: str) -> list[Mapping[str, Any]]:
     """Return a JSON patch that ends the wait in this version of the Workload; ``why`` becomes the check's message."""
     patch = decision_patch(workload, names, CheckDecision(CheckState.PENDING, why), now)
