@@ -38,11 +38,11 @@ KINDS: Mapping[str, type[Object]] = {
 _ELSEWHERE_LIMITED = re.compile(
     r"\.status"  # written by controllers and kubelets, within the lengths of the API
     r"|Event\.(type|lastTimestamp|eventTime)"  # of a set, or a time
-    r"|Workload\.spec\.podSets\[\]$"  # eight
-    r"|PodGroup\.spec\.resourceClaims\[\]$"  # four
-    r"|Workload\.spec\.podSets\[\]$"  # eight
-    r"|PodGroup\.spec\.resourceClaims\[\]$"  # four
-    r"|PodGroup\.spec\.schedulingConstraints\.topology\[\]$"  # one
+    r"|Workload\.spec\.podSets\[(long)?\]$"  # eight
+    r"|PodGroup\.spec\.resourceClaims\[(long)?\]$"  # four
+    r"|Workload\.spec\.podSets\[(long)?\]$"  # eight
+    r"|PodGroup\.spec\.resourceClaims\[(long)?\]$"  # four
+    r"|PodGroup\.spec\.schedulingConstraints\.topology\[(long)?\]$"  # one
     r"|PodGroup\.spec\.(schedulingPolicy\.basic|disruptionMode\.\w+)\{\}"  # without fields
 )
 FAT_OBJECTS = {
