@@ -40,7 +40,8 @@ from dra_operator.kubectl.ui.server import running as ui_running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 from rounds import LONG
-from rude_clients import KINDS, PROBE_SECONDS, Fixed, Outcome, play
+from rude_clients import PROBE_SECONDS, Fixed, Outcome, play
+from rude_kinds import KINDS
 from waiting import until
 
 GROUPS = {

@@ -1,29 +1,24 @@
-"""Clients that no server should suffer from, played against a port while an honest one asks.
+"""A port beside rude clients: an honest client asks while ``rude_kinds`` is played against it.
 
-The rude part is this file as a process of its own. ``play`` runs it, asks as the honest client meanwhile, and counts
-what the server answered, logged and kept open. A kind of rudeness is a function in ``KINDS``. ``Fixed`` stands for an
-operator behind the port, whose answers are known at once.
+``play`` runs the rude clients as a process of their own, asks as the honest client meanwhile, and counts what the
+server answered, logged and kept open. ``Fixed`` stands for an operator behind the port, whose answers are known at
+once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
-import random
-import socket
-import ssl
-import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import rude_kinds
 from dra_operator.app.probes import Check
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -50,332 +45,6 @@ PROBE_SECONDS: Final = 1.0
 """The time-out of a kubelet's probe."""
 LOG_BYTES: Final = 10_000
 """That a server may log in a minute."""
-HELD: Final = 150
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-@dataclass
-class Target:
-    """``path``: what is asked of it; ``is_tls``: whether the port speaks TLS."""
-
-    host: str
-    port: int
-    until: float
-    path: str = "/"
-    is_tls: bool = False
-    random: random.Random = field(default_factory=lambda: random.Random(39))
-
-    @property
-    def is_on(self) -> bool:
-        return time.monotonic() < self.until
-
-    async def open(self, *, plain: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        context = None
-        if self.is_tls and not plain:
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return await asyncio.open_connection(self.host, self.port, ssl=context, limit=4096)
-
-    def request(self, *headers: str, method: str = "GET", path: str = "") -> bytes:
-        lines = [f"{method} {path or self.path} HTTP/1.1", f"Host: localhost:{self.port}", *headers, "", ""]
-        return "\r\n".join(lines).encode("utf-8", "surrogateescape")
-
-
-Rudeness = Callable[[Target], Awaitable[None]]
-
-
-async def _many(target: Target, number: int, one: Callable[[], Awaitable[None]]) -> None:
-    """So many at a time, each again and again."""
-
-    async def again() -> None:
-        while target.is_on:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ssl.SSLError):
-                await one()
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(again() for _ in range(number)))
-
-
-async def _sent(target: Target, said: bytes, *, plain: bool = False, reads: bool = True) -> None:
-    """Say something, and stay until the server closes or the time is over."""
-    _, writer = connection = await target.open(plain=plain)
-    try:
-        writer.write(said)
-        await _until_closed(target, connection[0] if reads else None)
-    finally:
-        writer.transport.abort()
-
-
-async def _until_closed(target: Target, reader: asyncio.StreamReader | None) -> None:
-    while target.is_on:
-        if reader is None:
-            await asyncio.sleep(0.1)
-            continue
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
-                if not await reader.read(4096):
-                    return
-
-
-async def silent(target: Target) -> None:
-    """Connections that say nothing."""
-    await _many(target, HELD, lambda: _sent(target, b""))
-
-
-async def silent_before_tls(target: Target) -> None:
-    """Connections without a handshake."""
-    await _many(target, HELD, lambda: _sent(target, b"", plain=True))
-
-
-async def half_a_head(target: Target) -> None:
-    """Requests that never end."""
-    await _many(target, HELD, lambda: _sent(target, target.request()[:-2]))
-
-
-async def letter_by_letter(target: Target) -> None:
-    """Requests of which a letter comes now and then."""
-
-    async def one() -> None:
-        _, writer = await target.open()
-        try:
-            for letter in target.request("X: " + "y" * 100):
-                writer.write(bytes((letter,)))
-                await writer.drain()
-                await asyncio.sleep(0.05)
-                if not target.is_on:
-                    break
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 80, one)
-
-
-async def asks_now_and_then(target: Target) -> None:
-    """Connections that are kept, with a request now and then."""
-
-    async def one() -> None:
-        reader, writer = await target.open()
-        try:
-            while target.is_on:
-                writer.write(target.request())
-                await writer.drain()
-                if not await reader.read(4096):
-                    return
-                await asyncio.sleep(0.3)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 80, one)
-
-
-async def one_request_then_silence(target: Target) -> None:
-    """Connections that are kept after an answer."""
-    await _many(target, HELD, lambda: _sent(target, target.request()))
-
-
-async def again_and_again(target: Target) -> None:
-    """New connections with a request, as many as possible."""
-
-    async def one() -> None:
-        reader, writer = await target.open()
-        try:
-            writer.write(target.request())
-            await reader.read(4096)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 8, one)
-
-
-async def gone_at_once(target: Target) -> None:
-    """Requests whose client resets the connection before there is an answer."""
-
-    async def one() -> None:
-        _, writer = await target.open()
-        writer.write(target.request())
-        with suppress(OSError):
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-        await asyncio.sleep(0.005)
-
-    await _many(target, 8, one)
-
-
-async def half_closed(target: Target) -> None:
-    """Clients that say that they are done, and neither read nor close."""
-
-    async def one() -> None:
-        _, writer = await target.open(plain=True)
-        try:
-            writer.write(target.request())
-            writer.write_eof()
-            await _until_closed(target, None)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, HELD, one)
-
-
-async def reads_nothing(target: Target) -> None:
-    """Requests whose answers nobody reads."""
-    await _many(target, 40, lambda: _sent(target, target.request(path="/metrics") * 5, reads=False))
-
-
-async def wrong_bytes(target: Target) -> None:
-    """No HTTP at all."""
-
-    async def one() -> None:
-        said = target.random.randbytes(target.random.randrange(1, 2000))
-        await _sent(target, target.random.choice([said, b"GET " + said, said + b"\r\n\r\n", b"A" + said + b"\r\n\r\n"]))
-
-    await _many(target, 20, one)
-
-
-async def wrong_text(target: Target) -> None:
-    """Requests whose parts cannot be decoded, or mean nothing."""
-    bad = "\udcff\udcfe"
-    methods = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "BREW")
-    names = ("Authorization", "Host", "Origin", "Content-Type", "Cookie", "Accept", "Content-Length", "Upgrade",
-             "Expect", "Transfer-Encoding", "Sec-Fetch-Site", "Impersonate-User", "Sec-WebSocket-Protocol")  # fmt: skip
-    paths = ["/%ff%fe", "/%00", "/\udcff", "//", "/..%2f..%2f", "*", "http://[::1", "/?%", "/\u00e9", "/" + "a" * 9000]
-    paths += [f"{target.path}?{query}" for query in ("exclude=%ff", f"limit={bad}&labelSelector={bad}", "known=%ff")]
-
-    async def one() -> None:
-        choose = target.random.choice
-        headers = [f"{choose(names)}: {choose([bad, f'Bearer {bad}', 'Basic ' + bad, '-1', 'a, b', ''])}"]
-        path = choose([*paths, target.path, target.path])
-        await _sent(target, target.request(*headers, method=choose(methods), path=path))
-
-    await _many(target, 20, one)
-
-
-async def huge_heads(target: Target) -> None:
-    """Heads of a megabyte: one line, many lines, one path."""
-
-    async def one() -> None:
-        shapes = (
-            target.request("X: " + "y" * 2**20),
-            target.request(*(f"X{at}: y" for at in range(60_000))),
-            target.request(path="/" + "z" * 2**20),
-            target.request("X: " + "y" * 7_000, "Y: " + "y" * 7_000, "Z: " + "y" * 7_000),
-        )
-        await _sent(target, target.random.choice(shapes))
-
-    await _many(target, 6, one)
-
-
-async def huge_bodies(target: Target) -> None:
-    """Bodies without an end."""
-
-    async def one() -> None:
-        kind = target.random.choice(["Content-Length: 10000000000", "Transfer-Encoding: chunked"])
-        reader, writer = await target.open()
-        try:
-            writer.write(target.request(kind, "Content-Type: application/json", method="POST"))
-            while target.is_on and not reader.at_eof():
-                writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
-                await writer.drain()
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 4, one)
-
-
-async def slow_bodies(target: Target) -> None:
-    """Bodies that never come."""
-    head = target.request("Content-Length: 100", "Content-Type: application/json", method="POST")
-    await _many(target, HELD, lambda: _sent(target, head + b"{"))
-
-
-async def pipelines(target: Target) -> None:
-    """Thousands of requests at a time, of which no answer is waited for."""
-    await _many(target, 6, lambda: _sent(target, target.request() * 5_000))
-
-
-async def other_protocol(target: Target) -> None:
-    """TLS to a plain port, and HTTP to one with TLS."""
-    hello = bytes.fromhex("16030100c8010000c40303") + target.random.randbytes(193)
-    await _many(target, 40, lambda: _sent(target, target.request() if target.is_tls else hello, plain=True))
-
-
-async def websockets(target: Target) -> None:
-    """Requests for another protocol, and then silence."""
-    ask = target.request(
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-    )
-    await _many(target, 80, lambda: _sent(target, ask + b"\x81\xff"))
-
-
-def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
-    return struct.pack(">I", len(body))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + body
-
-
-async def http2_silent(target: Target) -> None:
-    """HTTP/2 connections without a stream."""
-    await _many(target, HELD, lambda: _sent(target, _PREFACE + _frame(4, 0, 0)))
-
-
-# :method POST, :scheme http, :path /dra.kopf.dev.fit.v1.Fit/Ask (a literal), content-type application/grpc, te trailers
-_ASK: Final = b"\x83\x86\x04\x1c/dra.kopf.dev.fit.v1.Fit/Ask\x0f\x10\x10application/grpc\x00\x02te\x08trailers"
-
-
-async def http2_streams(target: Target) -> None:
-    """Streams that are opened and never used."""
-    opened = b"".join(_frame(1, 4, 2 * at + 1, _ASK) for at in range(60))
-    await _many(target, 80, lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + opened))
-
-
-async def http2_rapid_reset(target: Target) -> None:
-    """Streams that are opened and reset, thousands at a time."""
-
-    async def one() -> None:
-        said = b"".join(
-            _frame(1, 4, 2 * at + 1, _ASK) + _frame(3, 0, 2 * at + 1, struct.pack(">I", 8)) for at in range(3_000)
-        )
-        await _sent(target, _PREFACE + _frame(4, 0, 0) + said)
-
-    await _many(target, 4, one)
-
-
-async def http2_wrong_text(target: Target) -> None:
-    """A question whose token is no text."""
-    head = _frame(1, 4, 1, _ASK + b"\x00\x0dauthorization\x02\xff\xfe")
-    await _many(target, 8, lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + head + _frame(0, 1, 1, bytes(5))))
-
-
-async def large_questions(target: Target) -> None:
-    """Questions that take as long as they may."""
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
-    body = json.dumps({"manifests": [pod], "max": True}).encode()
-    said = target.request(f"Content-Length: {len(body)}", "Content-Type: application/json", method="POST") + body
-    await _many(target, 30, lambda: _sent(target, said))
-
-
-async def http2_pings(target: Target) -> None:
-    """Pings and settings without an end."""
-    await _many(
-        target,
-        4,
-        lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + (_frame(6, 0, 0, bytes(8)) + _frame(4, 0, 0)) * 5_000),
-    )
-
-
-KINDS: Final[dict[str, Rudeness]] = {
-    kind.__name__: kind
-    for kind in (
-        silent, silent_before_tls, half_a_head, letter_by_letter, asks_now_and_then, one_request_then_silence,
-        again_and_again, gone_at_once, half_closed, reads_nothing, wrong_bytes, wrong_text, huge_heads, huge_bodies,
-        slow_bodies, pipelines, other_protocol, websockets, http2_silent, http2_streams, http2_rapid_reset, http2_pings,
-        http2_wrong_text, large_questions,
-    )
-}  # fmt: skip
-"""By name."""
-
-
-# --- the play ---
 
 
 class _Heard(logging.Handler):
@@ -442,7 +111,9 @@ async def play(
     logging.getLogger().addHandler(heard)
     await honest()  # what is made once is made
     before, most, memory = _descriptors(), 0, _memory()
-    rude = await asyncio.create_subprocess_exec(sys.executable, __file__, *words, stdout=asyncio.subprocess.DEVNULL)
+    rude = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", rude_kinds.__file__, *words, stdout=asyncio.subprocess.DEVNULL
+    )
     ended = asyncio.create_task(rude.wait())
     try:
         while not ended.done():
@@ -475,13 +146,3 @@ def _descriptors() -> int:
 
 def _memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-async def _main(host: str, port: str, seconds: str, path: str, tls: str, *kinds: str) -> None:
-    target = Target(host, int(port), time.monotonic() + float(seconds), path, tls == "tls")
-    async with asyncio.timeout(float(seconds) + 10):
-        await asyncio.gather(*(KINDS[kind](target) for kind in kinds))
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(*sys.argv[1:]))
