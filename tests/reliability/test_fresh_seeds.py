@@ -19,10 +19,10 @@ SUPPORT = Path(__file__).parents[1] / "support"
 CAMPAIGNS = {
     "gang_campaign": 600,
     "told": 40,
-    "defrag_campaign": 40,
+    "defrag_campaign": 15,
     "histories": 40,
-    "histories.pressed": 10,
-    "plugin_histories": 100,
+    "histories.pressed": 4,
+    "plugin_histories": 50,
 }
 """Commands that play seeds and exit with 1 if anything is wrong, and how many they play: a few seconds' worth."""
 
