@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_api.releases import NEWEST, TABLE, Gate, Release
+from dra_api.gates import TABLE, Gate
+from dra_api.releases import NEWEST, Release
 from dra_devcluster.agent.settings import NODE_GATES
 from dra_devcluster.apiserver.registry import API_SERVER
 from dra_operator.gates import OPERATOR
 
 HEAD: Final = f"""# Feature gates
 
-This page is made from `proto/dra_api/releases.py` by `make settings`; a test compares the two.
+This page is made from `proto/dra_api/gates.py` by `make settings`; a test compares the two.
 
 What each release of Kubernetes made of the feature gates that concern devices: stage, default, and a lock where the
 default cannot be changed. The release is that of the API server (`--kubernetes-version auto`), or the one that

@@ -26,8 +26,9 @@ from typing import Final, Self
 
 import yaml
 from dra_api.command_line import shell
+from dra_api.gates import Component, FeatureGates, GateError
 from dra_api.meta import RESOURCE_SLICES
-from dra_api.releases import BUILT, NEWEST, Component, FeatureGates, GateError, Release
+from dra_api.releases import BUILT, NEWEST, Release
 from dra_kube import Api, Connection, connection
 
 from dra_devcluster.apiserver.identity import NAME, living, merged, read_kubeconfig, write_kubeconfig

@@ -40,7 +40,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from dra_api.releases import TABLE, Release
+from dra_api.gates import TABLE
+from dra_api.releases import Release
 from dra_kube import Forbidden, NotFound, Unauthorized
 
 _RIGHTS = (

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from dra_api.releases import GATE_OF, NEWEST, FeatureGates, Release
+from dra_api.gates import GATE_OF, FeatureGates
+from dra_api.releases import NEWEST, Release
 from msgspec import Struct
 
 _DEFAULTS: Final = FeatureGates.of({})

@@ -14,7 +14,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Self
 
 from dra_api.core import Node
-from dra_api.releases import AUTO, NEWEST, FeatureGates, chosen
+from dra_api.gates import FeatureGates
+from dra_api.releases import AUTO, NEWEST, chosen
 from dra_api.resource import Device, DeviceAttribute, DeviceClass, DeviceTaintRule, ResourceSlice
 
 from .basics import DeviceId, PoolId

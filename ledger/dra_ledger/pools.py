@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from dra_api.core import Node
-from dra_api.releases import POOL_RULES, PoolRules
+from dra_api.gates import POOL_RULES, PoolRules
 from dra_api.resource import Device, ResourceSlice
 from dra_api.values import Quantity
 

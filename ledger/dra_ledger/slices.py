@@ -14,7 +14,8 @@ from sys import intern
 from typing import Final
 
 from dra_api.core import Node, NodeSelector
-from dra_api.releases import POOL_RULES, Release
+from dra_api.gates import POOL_RULES
+from dra_api.releases import Release
 from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice, ResourceSliceSpec
 from msgspec import structs
 from msgspec.structs import replace

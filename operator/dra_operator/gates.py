@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from dra_api.releases import BUILT, NEWEST, Component, FeatureGates, GateError, Release
+from dra_api.gates import Component, FeatureGates, GateError
+from dra_api.releases import BUILT, NEWEST, Release
 from dra_ledger.features import GATES, Features
 
 REMEDY: Final = "write NAME=true or NAME=false, separated by commas"

@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from .conversion import JSON
-from .releases import FeatureGates
+from .gates import FeatureGates
 from .validation.requests import REQUEST_FIELDS
 
 _STATUS_KINDS: Final = ("ResourceClaim", "DeviceTaintRule", "ResourcePoolStatusRequest", "PodGroup")

@@ -34,7 +34,8 @@ import msgspec
 from dra_api.codec import to_dict
 from dra_api.console import not_installed, printable
 from dra_api.core import Node
-from dra_api.releases import BUILT, NEWEST, GateError, Release
+from dra_api.gates import GateError
+from dra_api.releases import BUILT, NEWEST, Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.values import Quantity
 from dra_ledger.cel_language import CelSelectors

@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dra_api.releases import (
-    GATE_OF,
-    TABLE,
-    Component,
-    FeatureGates,
-    Gate,
-    GateError,
-    Release,
-    Stage,
-    Step,
-    defaults_of,
-    release_of,
-)
+from dra_api.gates import GATE_OF, TABLE, Component, FeatureGates, Gate, GateError, Stage, Step, defaults_of
+from dra_api.releases import Release, release_of
 
 OLD, NEW = Release.V1_36, Release.V1_37
 SCHEDULER = Component("the scheduler", frozenset({"DRADeviceTaints", "DRADeviceTaintRules", "DRAAdminAccess"}))

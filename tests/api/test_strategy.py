@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from dra_api.releases import GATE_OF, FeatureGates
+from dra_api.gates import GATE_OF, FeatureGates
 from dra_api.strategy import drop_disabled_fields, prepare_for_create, prepare_for_status_update, prepare_for_update
 from objects import Obj
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dra_api.releases import FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
 from dra_api.validation import (
     validate_resource_claim,

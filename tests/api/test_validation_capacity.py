@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.releases import FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import Device, DeviceCapacity
 from dra_api.validation.device import capacity
 from dra_api.validation.metadata import binding_conditions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from dra_api.gates import FeatureGates
 from dra_api.meta import Object
-from dra_api.releases import FeatureGates
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.validation import FieldError, SelectorVerdict, validate_resource_claim, validate_resource_claim_template
 from objects import found, sample

@@ -17,8 +17,9 @@ import pytest
 from corpus import each_case
 from dra_api import conversion
 from dra_api.codec import convert
+from dra_api.gates import FeatureGates
 from dra_api.meta import Object
-from dra_api.releases import FeatureGates, Release
+from dra_api.releases import Release
 from dra_api.resource import (
     DeviceCapacity,
     DeviceClass,

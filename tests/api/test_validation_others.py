@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dra_api.codec import convert
-from dra_api.releases import FeatureGates
+from dra_api.gates import FeatureGates
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourcePoolStatusRequest
 from dra_api.scheduling import GangWorkload
 from dra_api.validation import (

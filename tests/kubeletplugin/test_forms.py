@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from allocator_lab import claim, lab, make_node, request
+from dra_api.gates import POOL_RULES, FeatureGates
 from dra_api.meta import ObjectMeta
-from dra_api.releases import POOL_RULES, FeatureGates, Release
+from dra_api.releases import Release
 from dra_api.resource import Device, DeviceTaint, ResourceSlice
 from dra_api.validation import validate_resource_slice
 from dra_devcluster.apiserver import DevApiServer

@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 import pytest
-from dra_api.releases import GATE_OF, NEWEST, TABLE, FeatureGates, Release
+from dra_api.gates import GATE_OF, TABLE, FeatureGates
+from dra_api.releases import NEWEST, Release
 from dra_api.resource import DeviceRequest, DeviceRequestAllocationResult, DeviceSubRequest, ExactDeviceRequest
 from dra_api.strategy import GATED_FIELDS
 from dra_api.validation.requests import REQUEST_FIELDS, Place, RequestField

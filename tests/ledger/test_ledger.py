@@ -11,7 +11,7 @@ import dra_ledger.ledger
 import kubernetes.client
 import pytest
 from dra_api.codec import DecodeError, convert
-from dra_api.releases import GateError
+from dra_api.gates import GateError
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
 from ledger_worlds import played

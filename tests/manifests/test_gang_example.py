@@ -9,7 +9,7 @@ from command import ROOT
 from dra_api import yaml_text
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.releases import FeatureGates
+from dra_api.gates import FeatureGates
 from dra_api.scheduling import PodGroup
 from dra_api.validation.claims import validate_pod_group
 from dra_operator.scheduling.state import Gang, gang_of

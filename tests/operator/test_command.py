@@ -13,7 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from command import Command, running
-from dra_api.releases import GateError, Release
+from dra_api.gates import GateError
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.allocator import Features
 from dra_operator.gates import features_of

@@ -10,8 +10,9 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import pytest
+from dra_api.gates import TABLE
 from dra_api.meta import Resource
-from dra_api.releases import TABLE, Release
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.registry import API_SERVER
 from dra_devcluster.apiserver.structure import Structure

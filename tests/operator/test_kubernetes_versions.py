@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from bare_client import Client, Json, client_of
-from dra_api.releases import TABLE, Release
+from dra_api.gates import TABLE
+from dra_api.releases import Release
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.app.settings import OperatorSettings
 from pages import BY_NAME

@@ -6,7 +6,8 @@ import logging
 from typing import Any
 
 import pytest
-from dra_api.releases import NEWEST, GateError, Release
+from dra_api.gates import GateError
+from dra_api.releases import NEWEST, Release
 from dra_devcluster.apiserver import documents
 from dra_operator.allocator import Features
 from dra_operator.app.control_plane import AGREED_SECONDS, ReleaseInForce

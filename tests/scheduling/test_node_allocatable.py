@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Pod
-from dra_api.releases import GateError, Release
+from dra_api.gates import GateError
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceRequestAllocationResult, ResourceSlice
 from dra_api.values import Quantity
 from dra_operator.allocator import Allocator, ClaimError, Features, Inventory

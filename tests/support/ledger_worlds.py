@@ -23,8 +23,9 @@ from allocator_problems import CrowdedMaker, LocalMaker, Maker
 from dra_api.codec import convert, to_dict
 from dra_api.conversion import convert as converted
 from dra_api.core import Node, Pod
+from dra_api.gates import FeatureGates, GateError
 from dra_api.meta import Object
-from dra_api.releases import BUILT, FeatureGates, GateError
+from dra_api.releases import BUILT
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger import DeviceEntry, Ledger
 from dra_ledger.basics import DeviceId

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from dra_api.releases import GATE_OF, NEWEST, FeatureGates, Release
+from dra_api.gates import GATE_OF, FeatureGates
+from dra_api.releases import NEWEST, Release
 
 
 class KubeletDefect(StrEnum):

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from dra_api import conversion
-from dra_api.releases import GATE_OF, NEWEST, Component, FeatureGates, Release
+from dra_api.gates import GATE_OF, Component, FeatureGates
+from dra_api.releases import NEWEST, Release
 from dra_api.strategy import GATED_FIELDS
 from dra_api.validation import SelectorCheck, SelectorVerdict
 from dra_cel import CompileError, DerivedAttribute, compile, derived_attributes, device_selectors

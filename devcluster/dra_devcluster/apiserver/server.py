@@ -30,7 +30,8 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
-from dra_api.releases import NEWEST, FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import NEWEST, Release
 from dra_kube.door import MOST_CONNECTIONS, open_door, request_log
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 

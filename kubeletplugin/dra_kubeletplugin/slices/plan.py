@@ -33,7 +33,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dra_api.codec import to_dict
-from dra_api.releases import POOL_RULES, PoolRules, Release
+from dra_api.gates import POOL_RULES, PoolRules
+from dra_api.releases import Release
 from dra_api.resource import CounterSet, Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dra_api.values import format_time
 from msgspec import structs

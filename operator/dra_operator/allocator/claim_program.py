@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
-from dra_api.releases import POOL_RULES, Release
+from dra_api.gates import POOL_RULES
+from dra_api.releases import Release
 from dra_api.resource import (
     Device,
     DeviceAllocationConfiguration,

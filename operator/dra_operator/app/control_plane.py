@@ -44,8 +44,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dra_api.core import Pod
+from dra_api.gates import defaults_of, is_on_by_default
 from dra_api.kueue import GROUP as KUEUE
-from dra_api.releases import NEWEST, Release, defaults_of, is_on_by_default, release_of
+from dra_api.releases import NEWEST, Release, release_of
 from dra_kube import LEASES, Api, Connection, Forbidden, KubeError, NotFound, Resource, Unauthorized
 
 from dra_operator.allocator import Features

@@ -29,8 +29,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dra_api.codec import encode
+from dra_api.gates import GateError
 from dra_api.leases import MIX, SETTINGS, SHARED, PublishedSettings
-from dra_api.releases import GateError
 from dra_kube import (
     Api,
     Connection,

@@ -13,7 +13,8 @@ import time
 from typing import Any, Final
 
 from dra_api.console import printable
-from dra_api.releases import BUILT, NEWEST, FeatureGates
+from dra_api.gates import FeatureGates
+from dra_api.releases import BUILT, NEWEST
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 

@@ -24,10 +24,11 @@ from typing import Any, Final, TextIO, TypeVar
 import msgspec
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Event, Node, Pod
+from dra_api.gates import defaults_of
 from dra_api.leases import Lease
 from dra_api.meta import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Object, ObjectMeta, Resource
 from dra_api.quota import ResourceQuota
-from dra_api.releases import defaults_of, release_of
+from dra_api.releases import release_of
 from dra_api.resource import (
     AllocationResult,
     DeviceClass,

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dra_api.gates import GateError
 from dra_api.leases import MIX, Lease
-from dra_api.releases import GateError, Release, chosen
+from dra_api.releases import Release, chosen
 from dra_ledger.features import Features
 from dra_ledger.taints import LeftAlone
 

@@ -24,8 +24,9 @@ from dra_api.core import (
     PodResourceClaimStatus,
     PodSpec,
 )
+from dra_api.gates import FeatureGates
 from dra_api.meta import Part
-from dra_api.releases import FeatureGates, Release
+from dra_api.releases import Release
 from dra_api.resource import (
     MOST_CONSUMERS,
     MOST_RESULTS,

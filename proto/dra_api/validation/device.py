@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from dra_api.releases import POOL_RULES, FeatureGates, Release
+from dra_api.gates import POOL_RULES, FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,

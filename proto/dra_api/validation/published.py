@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from dra_api.releases import POOL_RULES, FeatureGates, PoolRules
+from dra_api.gates import POOL_RULES, FeatureGates, PoolRules
 from dra_api.resource import (
     CounterSet,
     Device,

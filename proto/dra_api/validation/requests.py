@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from dra_api.releases import FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import (
     DeviceAllocationConfiguration,
     DeviceClaim,

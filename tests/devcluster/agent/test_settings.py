@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_api.releases import FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.settings import settings_for
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
 from dra_api import yaml_text
-from dra_api.releases import GateError
+from dra_api.gates import GateError
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
 from dra_devcluster.apiserver.registry import API_SERVER
 from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE

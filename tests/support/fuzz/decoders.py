@@ -25,9 +25,9 @@ from dra_api import conversion, validation
 from dra_api.codec import DecodeError, convert, encode
 from dra_api.conversion import set_defaults
 from dra_api.core import Pod
+from dra_api.gates import FeatureGates
 from dra_api.meta import LabelSelector as LabelSelectorField
 from dra_api.meta import Object
-from dra_api.releases import FeatureGates
 from dra_api.resource import (
     Device,
     DeviceClass,

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from dra_api.releases import FeatureGates
+from dra_api.gates import FeatureGates
 from dra_devcluster.agent import port_forward as spdy
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.registry import Registry

@@ -18,8 +18,8 @@ from itertools import chain
 from typing import Final
 
 from dra_api.core import Container, Node, Pod
+from dra_api.gates import FeatureGates
 from dra_api.meta import ObjectMeta
-from dra_api.releases import FeatureGates
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     DeviceClass,

@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from dra_api.core import Pod, PodResourceClaim
+from dra_api.gates import FeatureGates
 from dra_api.meta import Object
 from dra_api.references import every_toleration
-from dra_api.releases import FeatureGates
 from dra_api.resource import (
     ADMIN_ACCESS_LABEL,
     SCHEDULER_KEY,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from dra_api.codec import convert
-from dra_api.releases import FeatureGates, Release
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import DeviceAllocationResult
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims import PREPARE, UNPREPARE, DraManager, is_skipped
