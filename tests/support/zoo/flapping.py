@@ -99,7 +99,8 @@ class Flapper:
                 await self._change(api, "node-7", body, namespace)
             elif (what := (number + turn) % 3) == 0:
                 meta = {"name": name, **({"namespace": namespace} if namespace else {}), **body.get("metadata", {})}
-                await api.create(self.resource, {**body, "metadata": meta})
+                typed = {"apiVersion": self.resource.api_version(), "kind": self.resource.kind}
+                await api.create(self.resource, {**typed, **body, "metadata": meta})
             elif what == 1:
                 await self._change(api, name, {"metadata": _labels(turn)}, namespace)
             else:
