@@ -14,6 +14,8 @@ from corpus import CONFORMANCE
 from envtest import missing
 from hypothesis import HealthCheck, settings
 from rounds import FIRST_FRESH_SEED, WHOLE, fewer
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
 # as the one before, but for campaigns; elsewhere each looks at new examples, fewer of them, and a failure prints what
@@ -32,6 +34,7 @@ _freeze = gc.freeze
 SLOW = (
     "tests/reliability/test_rude_clients.py",
     "tests/reliability/test_zoo.py",
+    "tests/drivertest/test_planted_faults.py",
     "tests/docs/test_console.py",
     "tests/reliability/",
     "tests/manifests/test_least_privilege.py",
@@ -41,6 +44,13 @@ SLOW = (
     "tests/operator/test_watches.py",
     "tests/devcluster/test_up.py",
 )
+APART = (
+    "tests/drivertest/test_planted_faults.py",
+    "tests/docs/test_console.py",
+    "tests/reliability/test_fresh_seeds.py",
+    "tests/reliability/test_histories.py",
+)
+"""Modules of minutes whose tests share nothing that takes long to make."""
 
 
 note_tokens()
@@ -62,10 +72,22 @@ def secrecy() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no worker is left with it at the end, when the others have no work.
 
-    All tests of a module run on one worker, one after the other: those of the first two take minutes.
+    The tests of a module run on one worker, one after the other: those of the first two take minutes.
     """
     places = {start: place for place, start in enumerate(SLOW)}
     items.sort(key=lambda item: next((places[it] for it in SLOW if item.nodeid.startswith(it)), len(SLOW)))
+
+
+class Apart(LoadScopeScheduling):
+    """Give the tests of a module to one worker, and those of the modules ``APART`` to whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(APART) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Apart | None:
+    return Apart(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True)
