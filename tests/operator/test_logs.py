@@ -93,7 +93,7 @@ def test_a_namespace_that_flaps_leaves_the_log_to_others_and_the_number_of_lines
         told += filter(limit.filter, [line(second, "calm/pod")] if second % 5 == 0 else [])
     texts = [record.getMessage() for record in told]
     flapping = [text for text in texts if "flaps" in text]
-    assert 300 + 9 * 50 <= len(flapping) <= 300 + 11 * 52
+    assert 300 + 9 * 25 <= len(flapping) <= 300 + 11 * 27
     assert sum("pod=calm/pod" in text for text in texts) == 120
     left = sum(int(number) for text in texts for number in re.findall(r"left_out=(\d+)", text))
     replaced = sum(text.startswith("lines left out namespace=flaps") for text in texts)

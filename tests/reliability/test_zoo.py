@@ -183,7 +183,7 @@ async def mews(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
 
 LOG_BYTES = 10_000
 """A minute, of the tenant and of the neighbour each."""
-BURST_BYTES = 75_000
+BURST_BYTES = 120_000
 """Of the lines that a namespace may have at once."""
 
 

@@ -187,8 +187,8 @@ class JsonLines(logging.Formatter):
 
 BURST_LINES = 300
 """Of a namespace at once: the fate of 75 pods."""
-LINES_A_MINUTE = 50
-"""Of a namespace for long: at most 10 kB."""
+LINES_A_MINUTE = 25
+"""Of a namespace for long: 10 kB, as the longest reasons of refusals have 400 bytes."""
 _MOST_NAMESPACES = 1_000
 
 

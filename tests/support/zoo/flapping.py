@@ -49,8 +49,8 @@ WAITING: Final = 500
 """Pods of the tenant that wait for what flaps, in the full form."""
 DRIVER: Final = "flap.example.com"
 GATES: Final = "DRAListTypeAttributes=true,DRADeviceTaintRules=true,DRAResourcePoolStatus=true,GenericWorkload=true"
-NEVER: Final = spec(request("req", kind="flap-0", count=100, allocationMode="ExactCount"))
-"""More devices than the driver ever has."""
+NEVER: Final = spec(request("req", f"device.attributes['{DRIVER}'].?turn.orValue(0) == -1", kind="flap-0"))
+"""A device that the driver never has, though each of its slices may bring it."""
 
 Body = Callable[[int, int], Object]
 """An object of a kind without its name, by its number and the turn."""
