@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from allocator_lab import OUTCOMES
-from allocator_oracle import OutOfSteps, Problem, answer
+from allocator_oracle.pools import OutOfSteps, Problem
+from allocator_oracle.search import answer
 from allocator_problems import laboratory
 from dra_api.codec import convert
 from dra_api.core import Node

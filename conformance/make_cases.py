@@ -19,7 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 from allocator_families import HARD, UNSOLVABLE, case
 from allocator_lab import claim, device, pool, request
-from allocator_oracle import OutOfSteps, Problem, answer
+from allocator_oracle.pools import OutOfSteps, Problem
+from allocator_oracle.search import answer
 from allocator_problems import CrowdedMaker, LocalMaker, Maker, make_case
 from dra_api.codec import to_dict
 from kit_cases import FOLDER, Json, write

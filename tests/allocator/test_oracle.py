@@ -11,7 +11,8 @@ from typing import Any
 import dra_operator.allocator.search as search_module
 import pytest
 from allocator_lab import Lab, difference
-from allocator_oracle import Answer, OutOfSteps, Problem, answer
+from allocator_oracle.pools import OutOfSteps, Problem
+from allocator_oracle.search import Answer, answer
 from allocator_problems import (
     REFERENCE_MISTAKES,
     CrowdedMaker,

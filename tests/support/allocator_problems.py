@@ -19,7 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 from allocator_lab import Lab, case_lab, outcome_kind
-from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
+from allocator_oracle.pools import OutOfSteps, Problem
+from allocator_oracle.search import SHARE, Answer, answer
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.releases import BUILT, Release

@@ -1,4 +1,10 @@
-"""Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6).
+"""Brute force: the allocation that an exhaustive search in the reference order finds (allocator.md).
+
+Slow on purpose: every rule is written down as the specification says it, selectors are evaluated anew on
+every device in every attempt, nothing is indexed, remembered or skipped. What the real allocator decides is
+compared with this, and timed against it. It shares no code with the allocator.
+
+Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6).
 
 Around it lies the order of work, and behind it the results (sections 2, 4, 7 and 12).
 
@@ -12,21 +18,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-
-from dra_api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dra_api.resource import (
-    MOST_RESULTS,
-    AllocationResult,
-    DeviceAllocationConfiguration,
-    DeviceAllocationResult,
-    DeviceClass,
-    DeviceRequest,
-    DeviceRequestAllocationResult,
-    DeviceSelector,
-    DeviceSubRequest,
-    ExactDeviceRequest,
-)
-from dra_api.values import Quantity
 
 from allocator_oracle.pools import (
     Candidate,
@@ -42,6 +33,20 @@ from allocator_oracle.pools import (
     term_matches,
     tolerated,
 )
+from dra_api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_api.resource import (
+    MOST_RESULTS,
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    DeviceSelector,
+    DeviceSubRequest,
+    ExactDeviceRequest,
+)
+from dra_api.values import Quantity
 
 NAMED = re.compile(r'device\.driver == "([^"]*)"')
 """A selector that is about the driver alone."""

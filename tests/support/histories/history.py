@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dra_api.values import format_time
 from dra_kube import (
@@ -33,12 +33,7 @@ from dra_kube import (
 from dra_operator.controllers import workers
 from dra_operator.controllers.scheduling import cycle, planning, preemption
 from fake_api import Call
-from history_kit import clock
-from history_kit.game import Game, Outcome, Step
-from objects import Make, Obj
-from volume_lab import volume_claim
-
-from histories.judge import faults_of_preemption, passed_over, who_finishes, who_waits
+from histories.judge import URGENT, faults_of_preemption, passed_over, who_finishes, who_waits
 from histories.neighbours import is_passing, is_rival
 from histories.replica import KINDS
 from histories.rest import faults_of, is_of_gang
@@ -53,15 +48,21 @@ from histories.script import (
     STEADFAST,
     TAINT,
     TAINTED,
+    TOLERANT,
     VOLUME,
     ZONE,
     Script,
+    faults,
     is_held,
     rules_of,
     script_of,
 )
 from histories.server import START, Weather
 from histories.stage import Stage
+from history_kit import clock
+from history_kit.game import Game, Outcome, Step
+from objects import Make, Obj
+from volume_lab import volume_claim
 
 Action = Callable[[Stage, Step], None]
 GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
@@ -369,6 +370,56 @@ def delete_everything(stage: Stage) -> None:
 
 
 GAME = Game("histories", script_of, play)
+
+# --- One urgent pod beside tenants below it that do as they please (``urgency`` has the rule) ---
+# Faults befall everything for some seconds, then it is *calm*, and pods of lower priority go on coming, finishing and
+# being deleted for minutes, many of them with grace periods of an hour. The urgent pod comes meanwhile.
+
+CALM_AT, STORM_SECONDS = 25.0, 200.0
+BELOW: Final = ("template", "two", "shared", "both", "extended", "plain", TOLERANT, STEADFAST, VOLUME, GANG)
+WEIGHTS: Final = (8, 2, 3, 2, 2, 2, 1, 1, 1, 2)
+PRESSED_RULES: Final = ("zone", "nozone", "tolerates", "cpu", "port", "apart")
+
+
+def pressed(seed: int) -> Script:
+    """The script of a seed."""
+    dice = random.Random(seed)
+    nodes = tuple(dice.choice((1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
+    rules = dice.sample(PRESSED_RULES, dice.choice((0, 1, 2, 4)))
+    steps = [*faults(dice), Step(0.0, "add claim", "shared"), Step(CALM_AT, "calm"), *_storm(dice, rules)]
+    kind = dice.choice(("template", "template", "two", "shared", "both", "extended", "plain", TOLERANT))
+    words = [rule for rule in rules if dice.random() < 0.3]
+    steps.append(Step(dice.uniform(CALM_AT, CALM_AT + 60), "add pod", "-".join((kind, URGENT, *words))))
+    return Script(nodes, 1, True, tuple(sorted(steps)))
+
+
+def _storm(dice: random.Random, rules: Collection[str]) -> Iterator[Step]:
+    """Pods of tenants below; those of the gang have one priority. The lowest are the slowest: they are chosen first."""
+    rank, lowest, ends = ["low"] * dice.choice((0, 1)), dice.choice((0.0, 0.3, 0.6)), dice.choice((20, 100, 1000))
+    for number in range(dice.choice((10, 20, 40))):
+        kind = dice.choices(BELOW, WEIGHTS)[0]
+        words = [rule for rule in rules if dice.random() < 0.3] if kind != GANG else rank
+        if kind != GANG and dice.random() < lowest:
+            words = ["low", "slow", *words]
+        name, at = "-".join((kind, str(number), *words)), dice.uniform(0, dice.choice((CALM_AT, STORM_SECONDS)))
+        yield Step(at, "add pod", name)
+        while dice.random() < 0.7:
+            at += dice.expovariate(1 / ends)
+            yield Step(at, dice.choice(("delete pod", "finish pod")), name)
+            at += 2.5 * dice.random()
+            yield Step(at, "delete pod", name)
+            at += dice.choice((0.0, 0.1, dice.expovariate(0.1)))
+            yield Step(at, "add pod", name)
+
+
+def play_pressed(
+    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
+) -> Outcome:
+    """The history of a seed, or that of another script and of fewer strikes in the same weather."""
+    return play(seed, script or pressed(seed), only, traced=traced)
+
+
+PRESSED = Game("histories", pressed, play_pressed)
 
 
 class Life(NamedTuple):

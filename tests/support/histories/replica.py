@@ -56,7 +56,7 @@ from dra_operator.sources.malformed import MalformedObjects
 from dra_operator.sources.watches import Loader
 from fake_api import key_of
 from history_kit.clock import OWNER, VirtualLoop
-from history_kit.network import LATE
+from history_kit.game import LATE
 from objects import Obj
 
 from .script import BULKY, GROUPED, NAMED_RIVAL, TAINTED

@@ -1,4 +1,4 @@
-"""The fake API server behind a network (``history_kit.network``).
+"""The fake API server behind a network (``history_kit.game``).
 
 ``unserved`` kinds answer 404, as does a server that has them no more.
 
@@ -36,8 +36,7 @@ from dra_operator.app import lease as leader
 from fake_api import Call, Effect, FakeApi, copied, key_of
 from history_kit import game
 from history_kit.clock import OWNER
-from history_kit.game import Fate
-from history_kit.network import LATE, Network
+from history_kit.game import LATE, Fate, Network
 from objects import Obj
 
 

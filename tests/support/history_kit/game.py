@@ -1,4 +1,6 @@
-"""A game makes scripts from seeds and plays them, in a weather that befalls its requests.
+"""What random histories of a cluster and of a node's plugin have in common: a game, played on a ``clock``.
+
+A game makes scripts from seeds and plays them, in a weather that befalls its requests.
 
 A command plays many seeds, and shrinks a bad one to the few steps that matter.
 """
@@ -6,6 +8,7 @@ A command plays many seeds, and shrinks a bad one to the few steps that matter.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import os
 import signal
@@ -14,9 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextvars import copy_context
 from datetime import timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
+
+from dra_kube import ApiError, Conflict, Forbidden, ServerError, TooManyRequests, Unreachable
 
 
 class Step(NamedTuple):
@@ -124,6 +130,93 @@ class Weather:
         return ""
 
 
+# --- The way of a request to a fake API server and back: it takes its time, and suffers what the weather has for it ---
+
+TIMEOUT = 2.0
+"""Seconds after which a client gives up."""
+LATE = 9.0
+"""Seconds after which a write has no effect any more: the server drops it before the lease of its sender is over."""
+REFUSALS: tuple[Callable[[], ApiError], ...] = (
+    lambda: Conflict(409, "Conflict", "the object has been modified"),
+    lambda: ServerError(500, "InternalError", "etcd is on fire"),
+    lambda: ServerError(503, "ServiceUnavailable", "starting"),
+    lambda: TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.0),
+    lambda: Forbidden(403, "Forbidden", "not allowed"),
+)
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Network:
+    """A part of a server; a request that was sent reaches it whatever becomes of its sender, which may be killed.
+
+    While it ``is_away`` all fail. The strikes of a fate are ``lost``, ``refused``, ``late`` and ``unanswered``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        self.busy = 0
+        """Requests that have not reached the server yet, or whose answer is on its way."""
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # of no process
+
+    async def ask(
+        self,
+        fate: Fate,
+        effect: Callable[[], T],
+        arrived: Callable[[T | Exception], None],
+        answered: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Return the answer of ``effect``, or raise its error. ``arrived`` is told what came of it at the server.
+
+        ``answered`` is called when the client's task had its turn with the answer.
+        """
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self.busy += 1
+        before = fate.before
+        if fate.strike == "late":
+            self._later(TIMEOUT, _settle, answer, Unreachable("timed out"))
+            before = TIMEOUT + fate.before * (LATE - TIMEOUT) / 4
+
+        def arrive() -> None:
+            outcome = self._outcome(fate, effect)
+            arrived(outcome)
+            self._later(fate.after, bring, Unreachable("connection reset") if fate.strike == "unanswered" else outcome)
+
+        def bring(outcome: T | Exception) -> None:
+            self.busy -= 1
+            if _settle(answer, outcome):
+                self._loop.call_soon(self._loop.call_soon, answered)  # the client's task runs in between
+
+        self._later(before, arrive)
+        return await answer
+
+    def _outcome(self, fate: Fate, effect: Callable[[], T]) -> T | Exception:
+        if fate.strike == "lost" or self.is_away:
+            return Unreachable("connection refused")
+        if fate.strike == "refused":
+            return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
+        try:
+            return effect()
+        except (ApiError, Unreachable) as error:
+            return error
+
+    def _later(self, seconds: float, what: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Whatever becomes of the sender's process meanwhile."""
+        self._loop.call_later(seconds, what, *args, context=self._context)
+
+
+def _settle(answer: asyncio.Future[T], outcome: T | Exception) -> bool:
+    """Give the client an answer, unless it has one; True if it is no error."""
+    if answer.done():
+        return False
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+        return False
+    answer.set_result(outcome)
+    return True
+
+
 # --- The few steps and strikes of a history without which nothing goes wrong ---
 
 Part = Step | str
@@ -174,12 +267,13 @@ NEWS = 10.0  # seconds between two lines about the progress
 MOST = 5  # histories that are shrunk and told in full
 
 
-def main(game: Game) -> int:
-    """The exit code: 1 if a history went wrong."""
+def main(game: Game, **others: Game) -> int:
+    """The exit code: 1 if a history went wrong. ``others`` of the same package are played by their names."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         command = [sys.executable, "-m", game.name, *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
-    options = _options(game)
+    options = _options(game, others)
+    game = others.get(options.other, game)
     began = time.monotonic()
     played, wrong, told_at = 0, 0, -NEWS
     for chunk, outcomes in _outcomes(game.play, options.seeds, options.workers, began + options.seconds):
@@ -203,9 +297,10 @@ def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: flo
     )
 
 
-def _options(game: Game) -> argparse.Namespace:
+def _options(game: Game, others: Collection[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {game.name}", description=__doc__)
     seeds = "one seed, FIRST:END without the end, or FIRST:END:STEP"
+    parser.add_argument("other", nargs="?", choices=sorted(others), help="other scripts than the usual ones")
     parser.add_argument("--seeds", type=_range, default=range(1000), help=seeds)
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that play")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")

@@ -1,4 +1,4 @@
-"""The API server: the fake one behind a network (``history_kit.network``), with watches.
+"""The API server: the fake one behind a network (``history_kit.game``), with watches.
 
 What a scheduler makes of the slices there, the ``Reader`` says: devices only of a pool that is complete, and no mixture
 of two states.
@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dra_kube import RESOURCE_SLICES, Change, Gone, Resource, Unreachable
 from fake_api import Call, FakeApi, copied, key_of
-from history_kit.game import Weather
-from history_kit.network import Network
+from history_kit.game import Network, Weather
 from objects import Obj
 
 T = TypeVar("T")

@@ -23,8 +23,7 @@ from dra_kubeletplugin import (
     attribute,
 )
 from dra_kubeletplugin.process import serve
-from history_kit.game import Step, Weather
-from history_kit.network import LATE
+from history_kit.game import LATE, Step, Weather
 
 from .apiserver import ApiServer, Reader
 from .drivers import NAME, NODE, Hardware, device_of, made
