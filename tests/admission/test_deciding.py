@@ -282,6 +282,13 @@ async def test_a_decision_that_the_server_finds_invalid_is_counted_and_told(
     assert "a webhook says no" in caplog.text
 
 
+async def _retried(world: AdmissionWorld, times: int) -> None:
+    """Wait until the check has answered Retry so many times, and see that it does so no more."""
+    await world.until(f"{times} tries", lambda: world.kueue.decided["Retry"] == times)
+    await world.rests(0.3)
+    assert world.kueue.decided["Retry"] == times
+
+
 async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: AdmissionWorld) -> None:
     """Kueue is always first: it has given quota again when the back-off arrives."""
     world.kueue.forgets_devices = True
@@ -290,6 +297,7 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
     world.api.before = lambda call: (
         ERRORS["conflict"]() if call.name == "second" and is_true(world.workload("second"), "Evicted") else None
     )
+    world.at(0.0)
     world.start()
     async with world.running():
         await world.until("it was tried three times", lambda: world.kueue.decided["Retry"] == 3)
@@ -298,6 +306,10 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
         assert world.kueue.decided["Retry"] == 3
         assert is_true(world.workload("second"), "QuotaReserved")
         assert "requeueAfterSeconds" not in world.check("second"), "Kueue would end that wait, and forget its devices"
+        for moment, tries in ((1.1, 6), (2.2, 6), (3.2, 9), (6.0, 9), (7.3, 12)):  # kept for 1, 2, 4 s
+            world.at(moment)
+            world.admission._look_again()
+            await _retried(world, tries)
         finish(world.api, "ns/first")
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
     assert not world.kueue.forgotten

@@ -94,10 +94,12 @@ MOST_LOST_TURNS: Final = 3
 CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 1.0
-"""Seconds for which it is kept, at most: it ends when devices come free for others, which may need the quota.
+"""Seconds for which it is kept, doubled each time until a back-off is written. That ends when devices come free for
+others, which may need the quota.
 
 A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """
+LONGEST_HOLDING_SECONDS: Final = 10.0
 LEFT_BEHIND_SECONDS: Final = 5.0
 """Seconds after which a Workload without quota, whose back-off was ended, counts as one that Kueue has not tried. The
 pause doubles each time."""
@@ -154,6 +156,8 @@ class Memory:
     back_off: CheckDecision | None = None
     """The write that follows when Kueue has evicted the Workload."""
     lost_turns: int = 0
+    holdings: int = 0
+    """How often its quota was kept, since no back-off could be written."""
     held_until: float = -math.inf
     """Until then it keeps its quota, though it does not fit."""
     admission: Admission | None = None
@@ -597,7 +601,9 @@ class AdmissionController:
         memory.lost_turns += memory.back_off is not None
         memory.back_off = None
         if memory.lost_turns >= MOST_LOST_TURNS:
-            memory.lost_turns, memory.held_until = 0, self._clock() + HOLDING_SECONDS
+            held = min(HOLDING_SECONDS * 2**memory.holdings, LONGEST_HOLDING_SECONDS)
+            memory.lost_turns, memory.held_until = 0, self._clock() + held
+            memory.holdings = min(memory.holdings + 1, DOUBLED_ATTEMPTS)
             async with limit:
                 await self._write(workload, changed(decision, state=CheckState.PENDING, wait=None))
         if memory.held_until <= self._clock():
@@ -609,7 +615,7 @@ class AdmissionController:
         """Return what is written first: a Retry without its back-off, which follows when Kueue has evicted."""
         memory.back_off = None
         if decision.wait is None:
-            memory.lost_turns = 0
+            memory.lost_turns = memory.holdings = 0
             return decision
         memory.back_off = changed(decision, wait=decision.wait + KUEUE_LATER_SECONDS)
         return changed(decision, wait=None)
@@ -630,7 +636,7 @@ class AdmissionController:
             written = await self._patch(workload, follow_up_patch(workload, self._names.active, wanted, since))
         memory = self._memory.get(workload.metadata.uid)
         if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
-            memory.back_off, memory.lost_turns = None, 0
+            memory.back_off, memory.lost_turns, memory.holdings = None, 0, 0
 
     def _refusal(self, outcome: Outcome, memory: Memory) -> CheckDecision:
         now = self._clock()
