@@ -12,6 +12,7 @@ from dra_api.codec import convert
 from dra_api.kueue import Workload
 from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
 from dra_operator.admission.workloads import AdmissionSettings, CheckDecision, CheckState, follow_up_patch
+from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
 from objects import Make, Obj
@@ -402,6 +403,12 @@ LATER: dict[str, tuple[Callable[[AdmissionWorld], object], bool]] = {
         lambda world: world.api.change(WORKLOADS, "ns/train", lambda it: check_of(it).update(state="Ready")),
         False,
     ),
+    "its wait is ended": (
+        lambda world: world.api.change(
+            WORKLOADS, "ns/train", lambda it: check_of(it).update(message="devices came free, and its pods fit now")
+        ),
+        False,
+    ),
     "another one of its name is made": (_made_again, False),
 }
 """What has become of the Workload when its back-off arrives, and whether that is still right."""
@@ -426,6 +433,16 @@ async def test_a_back_off_is_written_whatever_kueue_wrote_meanwhile_unless_it_ha
         world.kueue(world.api)
     assert not is_true(world.workload("train"), "QuotaReserved")
     assert "requeueAt" in str(world.workload("train")["status"])
+
+
+async def test_a_back_off_goes_on_as_pending_though_the_cache_has_cut_its_reason(world: AdmissionWorld) -> None:
+    _evicted(world)
+    reason = {"state": "Retry", "message": "x" * 2_000, "requeueAfterSeconds": 60}
+    world.api.change(WORKLOADS, "ns/train", lambda it: check_of(it).update(reason))
+    seen = workload_set_aside(convert(Workload, world.workload("train")))
+    patch = follow_up_patch(seen, {CHECK}, CheckDecision(CheckState.PENDING, "no place"), world.now)
+    await world.api.patch(WORKLOADS, "train", patch, "ns", kind="json", subresource="status")
+    assert world.check("train")["state"] == "Pending"
 
 
 async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:

@@ -29,6 +29,8 @@ from dra_api.meta import Condition
 from dra_api.values import format_time, parse_time
 from dra_ledger.errors import shortened
 
+from dra_operator.scheduling.state import LONGEST_WORDS
+
 CONTROLLER_NAME: Final = "dra.kopf.dev/fit"
 """``spec.controllerName`` of the checks that are answered here."""
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
@@ -305,7 +307,8 @@ def follow_up_patch(
     """Return a JSON patch of the status of a Workload that Kueue has evicted, in this or a later version.
 
     Kueue writes the Workload several times meanwhile, and gives it quota again within milliseconds. The server refuses
-    the patch from then on, or if anything else has become of the checks or of the eviction.
+    the patch from then on, or if anything else has become of the checks or of the eviction. A patch that arrives late
+    finds the message of a later one.
     """
     conditions = workload.status.conditions or ()
     at, evicted = next((at, it) for at, it in enumerate(conditions) if it.type == "Evicted")
@@ -313,7 +316,10 @@ def follow_up_patch(
     for field in ("type", "status", "reason", "lastTransitionTime"):
         expected[f"/status/conditions/{at}/{field}"] = to_dict(evicted).get(field)
     for number, state in states(workload, names):
-        expected |= {f"/status/admissionChecks/{number}/{it}": getattr(state, it) for it in ("name", "state")}
+        said = {"name": state.name, "state": state.state, "message": state.message}
+        if len(state.message) >= LONGEST_WORDS:
+            del said["message"]  # the cache may have cut it
+        expected |= {f"/status/admissionChecks/{number}/{field}": value for field, value in said.items()}
     tests = [{"op": "test", "path": path, "value": value} for path, value in expected.items()]
     return [*tests, *decision_patch(workload, names, decision, now)[1:]]
 

@@ -89,8 +89,8 @@ _FEW_BYTES: Final = SMALL_BYTES // 2
 """Bytes of the names of claims, or of resources. A pod with more keeps ``_FEW_CLAIMS`` or ``_FEW_RESOURCES``."""
 _MOST_RESOURCES: Final = 32
 """Resources of a pod with a node, beside the basic ones."""
-_LONGEST_WORDS: Final = 500
-"""Length to which a message is cut."""
+LONGEST_WORDS: Final = 500
+"""Length to which a message in a Workload is cut that is set aside."""
 
 
 class Marks(dict[str, str]):
@@ -302,11 +302,11 @@ def _without_domains(assignment: PodSetAssignment) -> PodSetAssignment:
 
 
 def _without_updates(check: AdmissionCheckState) -> AdmissionCheckState:
-    return replace(check, pod_set_updates=None, message=check.message[:_LONGEST_WORDS])
+    return replace(check, pod_set_updates=None, message=check.message[:LONGEST_WORDS])
 
 
 def _with_short_words(condition: Condition) -> Condition:
-    return replace(condition, message=condition.message[:_LONGEST_WORDS])
+    return replace(condition, message=condition.message[:LONGEST_WORDS])
 
 
 def _with_our_annotations(pod_set: PodSet) -> PodSet:
