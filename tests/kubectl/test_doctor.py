@@ -22,7 +22,7 @@ from dra_api.leases import SETTINGS, Lease
 from dra_api.releases import BUILT, NEWEST
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.authorization import Attributes, User
+from dra_devcluster.apiserver.rbac import Attributes, User
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, NotFound, connection
 from dra_operator.app.control_plane import MANIFEST, MANIFEST_OF_ADMISSION, RULES, Right, lease_rights
 from dra_operator.kubectl.cli import main

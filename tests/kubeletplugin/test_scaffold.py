@@ -15,7 +15,7 @@ import pytest
 import yaml
 from dra_api import VERSION
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.authorization import Attributes, Rule
+from dra_devcluster.apiserver.rbac import Attributes, Rule
 from dra_driver_test.cli import parser as kit_options
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings, SettingsError

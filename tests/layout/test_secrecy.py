@@ -6,8 +6,8 @@ import logging
 
 import pytest
 from command import MARK, Watch, secret_in
-from dra_devcluster.apiserver.authorization import ADMIN
 from dra_devcluster.apiserver.identity import Tokens
+from dra_devcluster.apiserver.rbac import ADMIN
 from dra_devcluster.apiserver.store import Store
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from command import ROOT, running
 from deployment_site import Site, deployment_site
-from dra_devcluster.apiserver.authorization import Rule
+from dra_devcluster.apiserver.rbac import Rule
 from dra_kube import (
     DEVICE_TAINT_RULES,
     PERSISTENT_VOLUME_CLAIMS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dra_api import yaml_text
-from dra_devcluster.apiserver.authorization import Attributes
+from dra_devcluster.apiserver.rbac import Attributes
 from manifest_accounts import account, rules_of
 
 RBAC = rules_of(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, pod
 from dra_devcluster.apiserver import DevApiServer
-from dra_devcluster.apiserver.authorization import Rule
+from dra_devcluster.apiserver.rbac import Rule
 from dra_kube import Api, Forbidden, connection
 from manifest_accounts import (
     ON_NODE_1,

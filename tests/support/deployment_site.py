@@ -25,7 +25,7 @@ from command import ROOT, Kubectl, kubectl_for
 from dra_api import yaml_text
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.agent.processes.process import why_impossible
-from dra_devcluster.apiserver.authorization import Attributes
+from dra_devcluster.apiserver.rbac import Attributes
 from dra_devcluster.cluster import ClusterNode, DevCluster
 from dra_kube import Api, Connection, connection
 from manifest_accounts import namespace_of, recorded

@@ -14,8 +14,7 @@ from dra_api import yaml_text
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim, ResourcePoolStatusRequest
-from dra_devcluster.apiserver.authorization import Attributes, Rule, User
-from dra_devcluster.apiserver.authorization.rbac import GROUP, Rbac
+from dra_devcluster.apiserver.rbac import GROUP, Attributes, Rbac, Rule, User
 from dra_devcluster.apiserver.store import Store
 from dra_kube import (
     EVENTS,

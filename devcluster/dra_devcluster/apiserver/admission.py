@@ -28,9 +28,9 @@ from dra_cel import CelError, EvaluationError, Program, admission_policies
 from dra_cel.basics.types import BOOL, DYN, STRING, Type
 from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
 
-from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
 from dra_devcluster.apiserver.metadata import to_served
+from dra_devcluster.apiserver.rbac import Attributes, User
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection
 from dra_devcluster.apiserver.structure import Resource

@@ -35,9 +35,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from dra_api import yaml_text
 
-from dra_devcluster.apiserver.authorization import ADMIN, AUTHENTICATED, User, account_groups, account_name
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.metadata import new_uid
+from dra_devcluster.apiserver.rbac import ADMIN, AUTHENTICATED, User, account_groups, account_name
 from dra_devcluster.apiserver.store import Store
 
 _NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")

@@ -37,8 +37,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, g
 
 from dra_devcluster.apiserver import documents
 from dra_devcluster.apiserver.admission import Policies
-from dra_devcluster.apiserver.authorization import ADMIN, ANONYMOUS, Mode, User, asked_for, node_user
-from dra_devcluster.apiserver.authorization.attributes import impersonated
+from dra_devcluster.apiserver.authorization import Mode, node_user
 from dra_devcluster.apiserver.controllers import (
     AggregationController,
     CronJobController,
@@ -73,6 +72,7 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.identity import NAME, Tokens, kubeconfig, make_identity, write_kubeconfig
 from dra_devcluster.apiserver.kinds import kind_of
+from dra_devcluster.apiserver.rbac import ADMIN, ANONYMOUS, User, asked_for, impersonated
 from dra_devcluster.apiserver.registry import API_SERVER, Registry
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Structure

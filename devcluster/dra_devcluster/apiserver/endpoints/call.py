@@ -21,12 +21,12 @@ from aiohttp import web
 from dra_api.validation.formats import FieldError, not_supported, too_long
 
 from dra_devcluster.apiserver.admission import Policies
-from dra_devcluster.apiserver.authorization import User
 from dra_devcluster.apiserver.cells import CELLS, COMMON, ROWS, Cells, Json, age, at, completion, created, name
 from dra_devcluster.apiserver.errors import StatusError, invalid_options, not_allowed
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.metadata import data_of, is_stored_shape, prefix_of, to_served
+from dra_devcluster.apiserver.rbac import User
 from dra_devcluster.apiserver.registry import Registry, deprecations
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Resource, load_data

@@ -14,7 +14,6 @@ from aiohttp import web
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import FieldError, forbidden, required
 
-from dra_devcluster.apiserver.authorization import Attributes, User
 from dra_devcluster.apiserver.endpoints.call import Call, event_encoder, render_list
 from dra_devcluster.apiserver.endpoints.subresources import bind
 from dra_devcluster.apiserver.errors import (
@@ -30,6 +29,7 @@ from dra_devcluster.apiserver.errors import (
 from dra_devcluster.apiserver.identity import ISSUER, InvalidToken
 from dra_devcluster.apiserver.kinds import kind_of
 from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.rbac import Attributes, User
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import find_duplicates, refusal
 from dra_devcluster.apiserver.verbs.patch import patch

@@ -18,9 +18,9 @@ from dra_api.validation.formats import FieldError
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import Policy
-from dra_devcluster.apiserver.authorization import Attributes, Rule
 from dra_devcluster.apiserver.errors import Json, forbidden, not_found
 from dra_devcluster.apiserver.kinds.core import Generational
+from dra_devcluster.apiserver.rbac import Attributes, Rule
 from dra_devcluster.apiserver.structure import Resource, Structure, set_defaults, validate
 from dra_devcluster.clock import now
 

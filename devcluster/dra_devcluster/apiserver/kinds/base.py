@@ -18,8 +18,8 @@ from dra_api.validation.formats import FieldError
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
-from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json, bad_request
+from dra_devcluster.apiserver.rbac import ADMIN, Attributes, User
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Resource
 
