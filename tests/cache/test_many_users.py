@@ -11,7 +11,7 @@ from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Features, Inventory
-from dra_operator.cache import Cluster, hints, other_schedulers
+from dra_operator.cache import Cluster, filing, hints
 from msgspec import structs
 from objects import Make, meta
 
@@ -82,7 +82,7 @@ def test_a_claim_that_comes_wakes_pods_with_many_entries_without_a_look_at_them(
 def test_a_pod_of_another_scheduler_costs_as_many_looks_as_it_has_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a change that means nothing for its claims costs a few."""
     cluster = crowd("another")
-    looks = counted(monkeypatch, other_schedulers, "_has_other_scheduler", cluster)
+    looks = counted(monkeypatch, filing, "_has_other_scheduler", cluster)
     assert looks(pod(PODS_OF_TENANT, 1, "another")) < 2 * CLAIMS_OF_TENANT
     assert looks(pod(0, 2, "another")) < 10
     assert looks(claim(0, 2)) < 10

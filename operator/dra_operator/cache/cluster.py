@@ -8,7 +8,7 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +17,6 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_api.references import (
-    classes_of,
     is_for_extended_resources,
     pod_is_done,
     without_group,
@@ -36,45 +35,25 @@ from dra_api.storage import (
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId, Inventory, LeftAlone
-from dra_operator.cache.key import EVERYTHING, UNMADE, WakeConditions
+from dra_operator.cache.key import WakeConditions
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
 from dra_operator.scheduling import STRATEGIES
 from dra_operator.scheduling.gang import SameValues
 from dra_operator.scheduling.preemption import Budget
 from dra_operator.scheduling.state import (
     Gang,
-    LoadedNode,
     Nomination,
-    extended_resources,
-    gang_key,
-    is_immediate,
-    is_large,
     is_set_aside,
     node_requests,
-    placeholder_key,
-    placeholder_of,
-    served_resources,
 )
 
 from . import (
     evictions,
     hints,
-    other_schedulers,
 )
 from .bulk import Bulk, BulkLimits
-from .index import (
-    Index,
-    V,
-    claims_used,
-    consumers_of,
-    devices_of,
-    groups_named,
-    owners_of,
-    templates_named,
-    volume_claims_used,
-)
+from .filing import FiledState, on_others_claim
 from .key import NOTHING, Keys
-from .state import ClusterState
 from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
@@ -82,7 +61,7 @@ T = TypeVar("T", bound=Object)
 SCHEDULER_NAME = "dra-scheduler"
 
 
-class Cluster(ClusterState):
+class Cluster(FiledState):
     """The newest version of every object, and what follows from it."""
 
     def __init__(
@@ -121,21 +100,6 @@ class Cluster(ClusterState):
             VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
             **{kind: (Store(), partial(wakes, self)) for kind, wakes in hints.ONLY_KEPT.items()},
         }
-
-        # What a new look-up needs: filed for one pod, for a batch, and forgotten, all by these tables.
-        self._pod_indexes: tuple[tuple[Index[str], Callable[[Pod], Iterable[str]]], ...] = (
-            (self.pods_by_claim, claims_used),
-            (self.pods_by_template, templates_named),
-            (self.pods_by_volume_claim, volume_claims_used),
-            (self.pods_by_gang, self._gangs_named),
-            (self.groups.members, groups_named),
-        )
-        self._claim_indexes: tuple[tuple[Index[Any], Callable[[ResourceClaim], Iterable[Any]]], ...] = (
-            (self.claims_by_owner, owners_of),
-            (self.claims_by_class, classes_of),
-            (self.claims_by_consumer, consumers_of),
-            (self.claims_by_device, devices_of),
-        )
 
     # --- changes ---
 
@@ -235,7 +199,7 @@ class Cluster(ClusterState):
         self._note_claims([it.new for it in fresh[ResourceClaim] if it.new is not None])
         # What other schedulers have follows from a claim and its pods, whichever of them comes later.
         if len(self.pods) > len(fresh[Pod]):  # a pod that was known may use a new claim, a new pod is looked at itself
-            self._note_sharing(other_schedulers.on_claim, list(fresh[ResourceClaim]), late=True)
+            self._note_sharing(on_others_claim, list(fresh[ResourceClaim]), late=True)
         self._note_pods([it.new for it in fresh[Pod] if it.new is not None])
         for change in fresh[Node]:
             self._note_node(change)
@@ -420,80 +384,6 @@ class Cluster(ClusterState):
             keys += hints.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
         return (*keys, *hints.room_freed(self)) if room_freed else keys
 
-    def _note_pod(self, change: ObjectChange[Pod]) -> bool:
-        """Keep indexes and sums up to date with a pod. Return whether room came free."""
-        pod, room_freed = change.new, False
-        if pod is not None:
-            key, uid, node = pod.key, pod.metadata.uid, pod.spec.node_name
-            # A change of any pod may make a gang complete, or take a member away.
-            self._gang_members.clear()
-            for index, values in self._pod_indexes:
-                index.file(key, values(pod))
-            self._note_waiting(pod)
-            # The watch shows the node: what was only assumed of the binding counts no more.
-            if node:
-                self.bound.discard(uid)
-                self.storage.wait_no_more(uid)
-            if pod_is_done(pod):
-                room_freed = self.loads.forget(uid)
-            elif node:
-                room_freed = self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
-            else:
-                # A pod that is on its way to a node keeps its room there, whatever else of it changed.
-                self.loads.renew(pod)
-        self._note_sharing(other_schedulers.on_pod, [change])
-        return room_freed
-
-    def _note_pods(self, pods: Sequence[Pod]) -> None:
-        """As ``_note_pod`` for new ones."""
-        self._gang_members.clear()
-        for index, values in self._pod_indexes:
-            index.file_late(_filings(pods, values))
-        # A done pod still has its node, and takes nothing of it.
-        placed = (pod for pod in pods if pod.spec.node_name and not pod_is_done(pod))
-        self.loads.load((pod, node_requests(pod, served_resources(pod))) for pod in placed)
-        for pod in pods:
-            if not pod.spec.node_name:
-                self._note_waiting(pod)
-        self._note_sharing(other_schedulers.on_pod, [ObjectChange(None, pod) for pod in pods], late=True)
-
-    def _forget_pod(self, pod: Pod) -> bool:
-        self._gang_members.clear()
-        for index, _ in self._pod_indexes:
-            index.file(pod.key, ())
-        self.pods_by_resource.file(pod.key, ())
-        self._wait_no_more(pod.key)
-        self.bound.discard(pod.metadata.uid)
-        self.storage.wait_no_more(pod.metadata.uid)
-        return self.loads.forget(pod.metadata.uid)
-
-    def _note_waiting(self, pod: Pod) -> None:
-        """Whether the pod waits for us, and for what."""
-        key = pod.key
-        if self.waits_for_us(pod):
-            # What an attempt found out about a waiting pod outlives changes that do not concern that.
-            if key not in self.waiting:
-                self._wait(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
-            self.pods_by_resource.file(key, extended_resources(pod))
-        else:
-            self._wait_no_more(key)
-            self.pods_by_resource.file(key, ())
-
-    def _gangs_named(self, pod: Pod) -> Iterable[str]:
-        # A failed pod does not count as one of the gang's pods, so its replacement does not make the gang too large.
-        is_member = pod.spec.scheduler_name == self.scheduler_name and pod.status.phase != "Failed"
-        gang = gang_key(pod) if is_member else None
-        return () if gang is None else (gang,)
-
-    def _wait(self, key: str, wake_on: WakeConditions) -> None:
-        self._arrived += 1
-        self.waiting[key], self.arrivals[key] = wake_on, self._arrived
-
-    def _wait_no_more(self, key: str) -> None:
-        self.waiting.pop(key, None)
-        self.arrivals.pop(key, None)
-        self.hinted.file(key, frozenset())
-
     def _absorb_node(self, change: ObjectChange[Node]) -> Keys:
         # Taints and labels of a node may give its devices to us, or take them, without any slice being published.
         published = hints.devices_published(self) if self._note_node(change) else ()
@@ -501,23 +391,6 @@ class Cluster(ClusterState):
             name = change.old.metadata.name
             return (*hints.on_node(self, change), *hints.on_node_gone(self, name))
         return (*published, *hints.on_node(self, change))
-
-    def _note_node(self, change: ObjectChange[Node]) -> bool:
-        """What follows from a node; whether that gives or takes devices from us."""
-        old, new = change
-        is_given = False
-        if new is not None:
-            is_given = self.inventory.put_node(new)
-            self._own_devices.note()
-            self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
-            # The sum was read just now.
-            self.loads.touched.discard(new.metadata.name)
-        elif old is not None:
-            self.inventory.remove_node(old.metadata.name)
-            self._loaded_nodes.remove(old.metadata.name)
-            # Another node of the same name wakes whom it may help by itself.
-            self._freed_nodes.gone(old.metadata.name)
-        return is_given
 
     def _absorb_namespace(self, change: ObjectChange[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
@@ -541,61 +414,6 @@ class Cluster(ClusterState):
         self._note_claim(change)
         keys = hints.on_claim(self, change)
         return (*keys, *evictions.on_claim(self, change)) if self.has_evicting_taints else keys
-
-    def _note_claim(self, change: ObjectChange[ResourceClaim], *, late: bool = False) -> None:
-        """What follows from a claim in indexes and in the devices that are taken; ``late``: what other schedulers have
-        waits until it is asked."""
-        old, new = change
-        self._file_placeholder(change)
-        # A successor of the same name has none of the devices of the claim before it.
-        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self.allocated_devices.stored(old.metadata.uid, None)
-        if new is None:
-            key = old.key if old else ""
-            for index, _ in self._claim_indexes:
-                index.file(key, ())
-            self.large_claims.discard(key)
-        else:
-            self.allocated_devices.stored(new.metadata.uid, new.status.allocation)
-            key = new.key
-            if is_large(new):
-                self.large_claims.add(key)
-            elif self.large_claims:
-                self.large_claims.discard(key)
-            for index, values in self._claim_indexes:
-                index.file(key, values(new))
-        self._note_sharing(other_schedulers.on_claim, [change], late=late)
-
-    def _note_claims(self, claims: Sequence[ResourceClaim]) -> None:
-        """As ``_note_claim`` for new ones."""
-        allocated = [(it.metadata.uid, it.status.allocation) for it in claims if it.status.allocation is not None]
-        self.allocated_devices.load(allocated)
-        for index, values in self._claim_indexes:
-            index.file_late(_filings(claims, values))
-        self.large_claims.update(claim.key for claim in claims if is_large(claim))
-        for claim in claims:
-            self._file_placeholder(ObjectChange(None, claim))
-
-    def _file_placeholder(self, change: ObjectChange[ResourceClaim]) -> None:
-        """An immediate claim waits among the pods: what could help a pod that uses it, wakes its placeholder pod."""
-        new = change.new
-        is_new = new is not None and is_immediate(new)
-        claim = new or change.old
-        # Nearly all claims are of pods: they end here, without a look-up.
-        if claim is None or not (is_new or self.placeholders):
-            return
-        key = placeholder_key(claim)
-        if not is_new and self.placeholders.pop(key, None) is None:
-            return
-        # Filed as a user of the claim, the placeholder is woken by all that wakes users.
-        self.pods_by_claim.file(key, (claim.key,) if is_new else ())
-        if is_new:
-            self.placeholders[key] = placeholder_of(claim, self.scheduler_name)
-        if is_new and claim.status.allocation is None:
-            if key not in self.waiting:
-                self._wait(key, EVERYTHING)
-        else:
-            self._wait_no_more(key)
 
     def _absorb_slice(self, change: ObjectChange[ResourceSlice]) -> Keys:
         evicted = self._note_slice(change)
@@ -638,7 +456,3 @@ class Cluster(ClusterState):
         # A taint that goes frees devices for waiting pods that do not tolerate it.
         published = () if evictions.is_same_rule(change) else hints.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
-
-
-def _filings(objects: Iterable[T], values: Callable[[T], Iterable[V]]) -> Iterator[tuple[str, Iterable[V]]]:
-    return ((obj.key, values(obj)) for obj in objects)

@@ -219,3 +219,39 @@ def plain_name(*kinds: str) -> Callable[[str], str]:
 NODES: Final = ("node", "nodes", "no")
 CLASSES: Final = ("deviceclass", "deviceclasses")
 DEVICES: Final = ("device", "devices", "pool", "pools", "driver", "drivers")
+
+
+WAYS: Final = ("nodes", "drivers", "classes", "namespaces")
+_CALLED: Final = {
+    **dict.fromkeys(("no", "node"), "nodes"),
+    "driver": "drivers",
+    **dict.fromkeys(("class", "deviceclass", "deviceclasses"), "classes"),
+    **dict.fromkeys(("ns", "namespace"), "namespaces"),
+}
+"""Other words for what ``top`` groups by."""
+
+
+def way(text: str) -> str:
+    """Return what to group by for ``top``, under any name that kubectl has for it."""
+    return _CALLED.get(text.lower(), text)
+
+
+def account(text: str) -> str:
+    """Return ``NAMESPACE/NAME`` as it is. Raises ArgumentTypeError for anything else."""
+    if len([part for part in text.split("/") if part]) != 2 or text.count("/") != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a service account as NAMESPACE/NAME")
+    return text
+
+
+def add_shared_arguments(
+    parser: argparse.ArgumentParser, *formats: str, is_table: bool = False, decides: bool = True
+) -> None:
+    """Add what commands about the whole cluster take: a format, the operator's settings, and where to read."""
+    add_output_argument(parser, *formats, is_table=is_table)
+    add_namespace_argument(parser, is_looked_in=False)
+    add_operator_arguments(parser, decides=decides)
+    add_cluster_arguments(parser)
+
+
+STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gone")
+"""States of devices, as in ``dra_ledger.entries``, which takes long to load."""

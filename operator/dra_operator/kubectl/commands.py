@@ -22,11 +22,15 @@ from .arguments import (
     CLASSES,
     DEVICES,
     NODES,
+    STATES,
+    WAYS,
+    account,
     add_cluster_arguments,
     add_namespace_argument,
     add_operator_arguments,
     add_output_argument,
     add_selector_argument,
+    add_shared_arguments,
     add_time_limit_argument,
     add_watch_argument,
     origin,
@@ -34,27 +38,17 @@ from .arguments import (
     port,
     positive,
     seconds,
+    way,
 )
 
 if TYPE_CHECKING:
     from .answer import Answer, Problem
     from .observed import Observed
 
-STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gone")
-"""States of devices, as in ``dra_ledger.entries``, which takes long to load."""
 WHY_KINDS: Final = (
     *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
     *("replicationcontroller", "workload"),
 )
-"""What ``why`` explains."""
-WAYS: Final = ("nodes", "drivers", "classes", "namespaces")
-_CALLED: Final = {
-    **dict.fromkeys(("no", "node"), "nodes"),
-    "driver": "drivers",
-    **dict.fromkeys(("class", "deviceclass", "deviceclasses"), "classes"),
-    **dict.fromkeys(("ns", "namespace"), "namespaces"),
-}
-"""Other words for what ``top`` groups by."""
 LOOPBACK: Final = "127.0.0.1:8484"
 GRPC_LOOPBACK: Final = "127.0.0.1:8485"
 
@@ -102,16 +96,6 @@ def _answer(options: argparse.Namespace, answers: Answers) -> Answer:
         return answers(read(options), options)
     finally:
         gc.enable()
-
-
-def _add_shared_arguments(
-    parser: argparse.ArgumentParser, *formats: str, is_table: bool = False, decides: bool = True
-) -> None:
-    """Add what commands about the whole cluster take: a format, the operator's settings, and where to read."""
-    add_output_argument(parser, *formats, is_table=is_table)
-    add_namespace_argument(parser, is_looked_in=False)
-    add_operator_arguments(parser, decides=decides)
-    add_cluster_arguments(parser)
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,13 +157,8 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selector_argument(parser, "nodes, for top nodes")
     add_watch_argument(parser)
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
-
-
-def way(text: str) -> str:
-    """Return what to group by for ``top``, under any name that kubectl has for it."""
-    return _CALLED.get(text.lower(), text)
 
 
 def _top(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -193,7 +172,7 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only devices of this driver")
     parser.add_argument("--state", choices=STATES, help="only devices in this state")
     add_selector_argument(parser, "nodes")
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -205,7 +184,7 @@ def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _who_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DEVICE|NODE", help="node, or device as DRIVER/POOL/DEVICE or the end of that")
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -233,7 +212,7 @@ def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
 def _pools_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=plain_name(*NODES), help="only pools of this node")
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only pools of this driver")
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
 
 
@@ -248,7 +227,7 @@ def _free_arguments(parser: argparse.ArgumentParser) -> None:
         "--class", type=plain_name(*CLASSES), dest="device_class", metavar="CLASS", help="only this device class"
     )
     add_selector_argument(parser, "nodes")
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
 
 
 def _free(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -290,13 +269,6 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
 
 
-def account(text: str) -> str:
-    """Return ``NAMESPACE/NAME`` as it is. Raises ArgumentTypeError for anything else."""
-    if len([part for part in text.split("/") if part]) != 2 or text.count("/") != 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a service account as NAMESPACE/NAME")
-    return text
-
-
 def _doctor(seen: Observed, options: argparse.Namespace) -> Answer:
     from .doctor.answer import answer
 
@@ -316,7 +288,7 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
     parser.add_argument("--value", default="", help="value of the taint")
-    _add_shared_arguments(parser)
+    add_shared_arguments(parser)
 
 
 def _taint(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -342,7 +314,7 @@ def _territory_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", metavar="SELECTOR", help="nodes with these labels: the command that taints them")
     parser.add_argument("--rules", action="store_true", help="with --nodes: rules for their devices instead")
-    _add_shared_arguments(parser, is_table=True, decides=False)
+    add_shared_arguments(parser, is_table=True, decides=False)
 
 
 def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -353,7 +325,7 @@ def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _topology_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
-    _add_shared_arguments(parser, "svg", decides=False)
+    add_shared_arguments(parser, "svg", decides=False)
 
 
 def _topology(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -429,7 +401,7 @@ def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
-    _add_shared_arguments(parser, is_table=True)
+    add_shared_arguments(parser, is_table=True)
 
 
 def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
