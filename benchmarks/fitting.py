@@ -27,8 +27,7 @@ from typing import Any
 
 import grpc
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.snapshot import header_of
-from dra_operator.kubectl.spool import spooling
+from dra_operator.kubectl.snapshot import header_of, spooling
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
 from explaining import cluster

@@ -20,7 +20,7 @@ from dra_operator.kubectl import snapshot
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.sanitized import READ_ANNOTATIONS, without_secrets
-from dra_operator.kubectl.spool import spooling
+from dra_operator.kubectl.snapshot import spooling
 from dra_operator.scheduling import state
 from histories import history
 from histories.stage import Stage

@@ -468,14 +468,14 @@ def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_snapshot(options: argparse.Namespace) -> int:
     """The objects go to a file as they are read: nothing is decided about them."""
-    from .spool import spooling
+    from .snapshot import spooling
 
     with spooling() as options.room:
         return answered(options, _snapshot)
 
 
 def _snapshot(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .spool import answer
+    from .snapshot import answer
 
     return answer(seen, options)
 
