@@ -172,7 +172,6 @@ _heads: Final = msgspec.json.Decoder(_Head)
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
 KINDS: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Node", "Pod")
 _KINDS: Final = frozenset(KINDS)
-_TYPED: Final = (ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, Node, Pod)
 
 
 def read(source: object) -> Iterator[Read]:

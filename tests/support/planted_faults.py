@@ -19,6 +19,7 @@ from typing import NamedTuple
 from bad_driver import BadLauncher
 from dra_api.releases import NEWEST, Release
 from dra_devcluster.apiserver import DevApiServer
+from dra_devcluster.apiserver.rbac import ADMIN
 from dra_driver_test.kit import Bench, CommandLauncher, Launcher, Limits, Parameters, Place, open_bench
 
 HEALTH_V1, HEALTH_ALPHA = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
@@ -460,7 +461,7 @@ def benches_on(server: DevApiServer) -> OpenBench:
     ) -> AsyncIterator[Bench]:
         number = next(_numbers)
         with tempfile.TemporaryDirectory(prefix="dt-") as folder:
-            kubeconfig = server.write_kubeconfig(Path(folder) / "kubeconfig", server.administrator_token())
+            kubeconfig = server.write_kubeconfig(Path(folder) / "kubeconfig", server.tokens.credential(ADMIN))
             place = Place.below(Path(folder) / "n", f"node-{number}", kubeconfig)
             launcher: Launcher = BadLauncher(f"bad-{number}.example.com", *faults)
             if is_a_process:

@@ -72,7 +72,7 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.identity import NAME, Tokens, kubeconfig, make_identity, write_kubeconfig
 from dra_devcluster.apiserver.kinds import kind_of
-from dra_devcluster.apiserver.rbac import ADMIN, ANONYMOUS, User, asked_for, impersonated
+from dra_devcluster.apiserver.rbac import ANONYMOUS, User, asked_for, impersonated
 from dra_devcluster.apiserver.registry import API_SERVER, Registry
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import Structure
@@ -438,10 +438,6 @@ class DevApiServer:
     def answer_again(self, token: str) -> None:
         """End that outage."""
         self._app.outage.end(token)
-
-    def administrator_token(self) -> str:
-        """A new bearer token of the administrator, for a client that is to be told from others."""
-        return self.tokens.credential(ADMIN)
 
     def _soon(self, work: Callable[[], None]) -> None:
         if self._loop is None:

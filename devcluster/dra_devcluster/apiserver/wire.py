@@ -32,7 +32,6 @@ from dra_api.values import format_time
 from dra_devcluster.apiserver.errors import Json, bad_request, not_acceptable, too_large, unsupported_media_type
 from dra_devcluster.apiserver.structure import load_data
 
-CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _META = "k8s.io.apimachinery.pkg.apis.meta.v1"
 _UNKNOWN = "k8s.io.apimachinery.pkg.runtime.Unknown"

@@ -53,7 +53,7 @@ from . import (
 )
 from .bulk import Bulk, BulkLimits
 from .filing import FiledState, on_others_claim
-from .key import NOTHING, Keys
+from .key import NOTHING, Keys, place
 from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
@@ -336,7 +336,8 @@ class Cluster(FiledState):
         if entry is None:
             return NOTHING
         # While the write was under way, no other pod of the claim was tried.
-        keys = hints.write_over(self, entry)
+        pods = self.users_of(entry.claim.key)
+        keys = place(pod for pod in pods if pod != entry.pod.key and pod in self.waiting)
         # The write succeeded, and its event came first: nothing came free.
         if self.allocated_devices.holds(uid):
             return keys

@@ -35,7 +35,6 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
-from dra_ledger.usage import AssumedAllocation
 
 from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.index import any_claim
@@ -267,12 +266,6 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
 
 def _needs_devices(cluster: ClusterState, key: str) -> bool:
     return key in cluster.pods_by_claim or key in cluster.pods_by_resource
-
-
-def write_over(cluster: ClusterState, entry: AssumedAllocation) -> Keys:
-    """The other pods of a claim: while its allocation was under way they were not tried."""
-    pods = cluster.users_of(entry.claim.key)
-    return place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
 def room_freed(cluster: ClusterState) -> Keys:

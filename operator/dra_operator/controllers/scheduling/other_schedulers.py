@@ -326,7 +326,8 @@ class ConflictCheck:
         return False
 
     def _left(self, claim: ResourceClaim, now: float) -> float:
-        if not self._is_shared(claim):
+        allocation = claim.status.allocation
+        if allocation is None or not self._has_shared_driver(allocation):
             return 0.0
         written = self._written.get(claim.metadata.uid)
         # What was allocated before this process counts as seen when that began.
@@ -341,10 +342,6 @@ class ConflictCheck:
         self._unlisted[claim.key] = None
         self.asked.set()
         return math.inf
-
-    def _is_shared(self, claim: ResourceClaim) -> bool:
-        allocation = claim.status.allocation
-        return allocation is not None and self._has_shared_driver(allocation)
 
 
 def _is_at_least(shown: str, written: str) -> bool:
