@@ -2,6 +2,7 @@
 
 ``FiledState`` keeps indexes, sums, taken devices and waiting pods up to date with each object; ``Cluster`` finds the
 keys that a change concerns. ``shared_drivers`` has the pods of other schedulers, and the claims that these use.
+``contested`` has our claims whose devices another claim has or had.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from dra_operator.scheduling.state import (
     gang_key,
     is_immediate,
     is_large,
+    is_parked,
     node_requests,
     placeholder_key,
     placeholder_of,
@@ -223,6 +225,42 @@ class FiledState(ClusterState):
                 self._wait(key, EVERYTHING)
         else:
             self._wait_no_more(key)
+
+    def note_contests(self, claim: ResourceClaim, is_unbound: Callable[[ResourceClaim], bool]) -> None:
+        """Remember of claims of ours with which no pod runs yet that another one has a device of them, or had.
+
+        When that one gives it back, kube-scheduler takes it for free. So ours is of no use then, though it is alone.
+
+        An allocation of ours that is on its way counts as written: a version without it (with the finalizer, say)
+        ends no contest, and the watch may show it before its write is answered.
+        """
+        uid, devices = claim.metadata.uid, self.allocated_devices.clashes(claim)
+        if is_parked(claim):
+            self.contested.pop(uid, None)
+            return
+        if claim.status.allocation is None:
+            # A version without the allocation may be older than our write, which is still on its way.
+            if self.allocated_devices.assumed(uid) is None:
+                self.contested.pop(uid, None)
+            return
+        # Our allocations on their way are not among the claims with devices yet, but may have lost already.
+        for entry in self.allocated_devices.assumed_with(devices) if devices else ():
+            if entry.claim.metadata.uid != uid and any(self.rivals(entry.claim, devices)):
+                self.contested.setdefault(entry.claim.metadata.uid, claim)
+        # Either of two claims may be the one that came later.
+        for one in (claim, *self.sharers(claim, devices)) if devices else ():
+            is_open = is_unbound(one) or self.allocated_devices.assumed(one.metadata.uid) is not None
+            rival = next(self.rivals(one, devices), None) if is_open else None
+            if rival is not None:
+                self.contested.setdefault(one.metadata.uid, rival)
+
+    def waits_with_ours(self) -> Iterator[ResourceClaim]:
+        """Yield the allocated claims that are reserved for pods which wait for us, and for no other."""
+        for claim in self.claims:
+            # A claim without consumers is not waited with: ``release`` takes its devices back.
+            consumers = claim.status.reserved_for if claim.status.allocation is not None else ()
+            if consumers and all(self._still_waits(claim, it) for it in consumers):
+                yield claim
 
 
 def on_others_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
