@@ -21,7 +21,8 @@ def _now() -> float:
 
 async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 60.0) -> T:
     """The first answer of ``look`` that is neither None nor False. Raises NotObserved."""
-    deadline = _now() + seconds
+    began = _now()
+    deadline = began + seconds
     last: T | AssertionError | None = None
     while True:
         try:
@@ -32,7 +33,8 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: flo
             last = error
         if _now() > deadline:
             raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {last!r}")
-        await asyncio.sleep(0.05)
+        # Each look is a request: who waits long looks less often, and leaves the processors to what is waited for.
+        await asyncio.sleep(min(0.2, 0.05 + (_now() - began) / 20))
 
 
 async def becomes(condition: Callable[[], object], seconds: float = 60.0) -> None:
