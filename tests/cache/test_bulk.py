@@ -10,7 +10,7 @@ import pytest
 from dra_api.codec import convert, encode
 from dra_api.core import Namespace, Pod
 from dra_api.kueue import Workload, pod_count
-from dra_api.meta import Condition, Object
+from dra_api.meta import Condition, Object, ObjectMeta, OwnerReference
 from dra_api.references import classes_of
 from dra_api.resource import DeviceClass, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
@@ -289,6 +289,10 @@ def test_little_is_held_of_a_waiting_pod_of_very_many_claims_and_any_claim_may_b
     made.set_wake_conditions(aside.key, NONE)
     assert Key("placement", aside.key) in made.apply(claim(last, 0))
     assert Key("placement", aside.key) not in made.apply(claim(last, 0, namespace="other"))
+    # One that was made for a pod wakes that pod alone: thousands of such pods have hundreds of claims made for each.
+    for owner, is_woken in (("other", False), ("waiting", True)):
+        made_for = replace(claim(f"of-{owner}", 0), metadata=_owned(f"of-{owner}", owner))
+        assert (Key("placement", aside.key) in made.apply(made_for)) is is_woken
     # Its turn: read, held whole.
     made.lend(waiting)
     assert made.pods.get("ns/waiting") == waiting
@@ -299,6 +303,11 @@ def test_little_is_held_of_a_waiting_pod_of_very_many_claims_and_any_claim_may_b
     (again,) = (it for it in made.pods if it.key == "ns/waiting")
     assert asks_for_more(again)
     assert made.pods_by_claim.keys(f"ns/{last}") == ()
+
+
+def _owned(name: str, owner: str) -> ObjectMeta:
+    reference = OwnerReference(api_version="v1", kind="Pod", name=owner, uid=f"uid-{owner}", controller=True)
+    return ObjectMeta(name=name, namespace="ns", uid=f"uid-{name}", resource_version="1", owner_references=(reference,))
 
 
 def many_resources(name: str, **spec: Any) -> Pod:

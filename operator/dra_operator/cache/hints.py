@@ -23,6 +23,7 @@ from dra_api.references import (
     is_for_extended_resources,
     is_reserved_for,
     owning_group,
+    owning_pod,
     pod_is_done,
     volume_uses,
 )
@@ -160,10 +161,11 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
         keys.append(Key("templates", owner.key))
     # A claim may have thousands of users, and anyone may change its annotations: only some changes concern them.
     users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
-    if cluster.pods_aside:  # there are none in nearly all clusters
-        users += _existing(cluster, cluster.pods_by_claim.keys(any_claim(key.partition("/")[0])))
+    matters = new is None or _matters_to_users(old, new)
+    if cluster.pods_aside and matters:  # there are none in nearly all clusters
+        users += _existing(cluster, _may_be_users(cluster, new or old))
     keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and may_need_work(cluster, pod))
-    if new is None or _matters_to_users(old, new):
+    if matters:
         keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)
     # Gone, or replaced without an event about its end: both may be what its owner waits for.
     if old is not None and not _is_same(old, new):
@@ -175,6 +177,18 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
+
+
+def _may_be_users(cluster: ClusterState, claim: ResourceClaim | None) -> Iterable[str]:
+    """Return the keys of pods that may use the claim, since not all that they use is kept."""
+    if claim is None:
+        return ()
+    namespace, owner = claim.metadata.namespace, owning_pod(claim)
+    # Thousands of such pods have claims made for them, one by one: each concerns the others as little as any other.
+    if owner is not None:
+        known = cluster.pods.get(f"{namespace}/{owner.name}", owner.uid)
+        return (known.key,) if known is not None and asks_for_more(known) else ()
+    return cluster.pods_by_claim.keys(any_claim(namespace))
 
 
 def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
