@@ -69,9 +69,9 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
     if _essence(change.old) == _essence(change.new):
         return NOTHING
-    # Both versions are asked: a claim that lost a tainted device spares its pods.
-    versions = [claim for claim in change if claim is not None]
-    return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
+    # Both versions are asked: a claim that lost a tainted device, or is reserved no more, spares its pods.
+    versions = [claim for claim in change if claim is not None and is_tainted(cluster, claim)]
+    return _keys(pod for claim in versions for pod in cluster.users_of(claim.key, claim))
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
@@ -183,8 +183,11 @@ def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _users(cluster: ClusterState, claims: Iterable[str]) -> tuple[Key, ...]:
-    pods = dict.fromkeys(pod for claim in claims for pod in cluster.users_of(claim))
-    return tuple(Key("eviction", pod) for pod in pods)
+    return _keys(pod for claim in claims for pod in cluster.users_of(claim))
+
+
+def _keys(pods: Iterable[str]) -> tuple[Key, ...]:
+    return tuple(Key("eviction", pod) for pod in dict.fromkeys(pods))
 
 
 def _published(cluster: ClusterState) -> Iterator[Iterable[DeviceId]]:

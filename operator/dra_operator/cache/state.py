@@ -203,9 +203,12 @@ class ClusterState:
             if claim is not None and claim.metadata.namespace == pod.metadata.namespace:
                 yield ClaimUse(None, claim.metadata.name, must_check_owner=False), claim
 
-    def users_of(self, key: str) -> Sequence[str]:
-        """Return the keys of the pods that use a claim, and of those for which it is reserved if not all is known."""
-        users, claim = self.pods_by_claim.keys(key), self.claims.get(key) if self.pods_aside else None
+    def users_of(self, key: str, version: ResourceClaim | None = None) -> Sequence[str]:
+        """Return the keys of the pods that use a claim, and of those for which it is reserved if not all is known.
+
+        ``version``: the version by whose reservations to go; None for the one that is known.
+        """
+        users, claim = self.pods_by_claim.keys(key), (version or self.claims.get(key)) if self.pods_aside else None
         # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
         if claim is None or not claim.status.reserved_for:
             return users
