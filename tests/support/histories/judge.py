@@ -44,9 +44,6 @@ from dra_ledger.basics import DeviceId
 from dra_operator.cache import Cluster
 from dra_operator.scheduling.preemption import OVERDUE_SECONDS, PREEMPTION_PATIENCE_SECONDS
 from fake_api import Call, FakeStore, key_of
-from objects import Obj
-from witness import State, leaks, seen_claim, seen_pod, violations
-
 from histories.neighbours import is_passing, not_attached
 from histories.rest import (
     HOLD,
@@ -62,6 +59,8 @@ from histories.rest import (
 )
 from histories.script import CAPACITY, GANG, GANG_SIZE, OTHER, ROOM, collisions, is_running, rules_of
 from histories.server import LEASE, NAMESPACE, START
+from objects import Obj
+from witness import State, leaks, seen_claim, seen_pod, violations
 
 
 def priority_of(pod: Obj) -> int:

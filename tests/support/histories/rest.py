@@ -27,9 +27,8 @@ from dra_kube import (
     RESOURCE_SLICES,
 )
 from fake_api import FakeStore, key_of
-from objects import Obj
-
 from histories.script import is_allowed, is_cordoned, is_held, rules_of, running_on
+from objects import Obj
 
 from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, HALF, OTHER, STEADFAST, TOLERANT, USUAL
 

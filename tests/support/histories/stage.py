@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
 from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
-from objects import Make, Obj
-from volume_lab import HOST, OURS, storage_class
-
 from histories.judge import Urgency
 from histories.script import ZONE
+from objects import Make, Obj
+from volume_lab import HOST, OURS, storage_class
 
 from .judge import Judge
 from .neighbours import Attacher, Neighbours, Rival
