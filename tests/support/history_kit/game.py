@@ -22,7 +22,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
-from dra_kube import ApiError, Conflict, Forbidden, ServerError, TooManyRequests, Unreachable
+from dra_kube import ApiError, Conflict, Forbidden, KubeError, ServerError, TooManyRequests, Unreachable
 
 
 class Step(NamedTuple):
@@ -198,7 +198,7 @@ class Network:
             return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
         try:
             return effect()
-        except (ApiError, Unreachable) as error:
+        except KubeError as error:
             return error
 
     def _later(self, seconds: float, what: Callable[[*Ts], object], *args: *Ts) -> None:
