@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -66,29 +66,6 @@ class Flapper:
     is_kept: bool = False
     """The object is there already and is only changed: a node by its agent."""
 
-    def beast(self) -> Beast:
-        """The tenant's pods wait, and the kind flaps."""
-        turns = itertools.count()
-
-        async def repeat(tenant: Tenant) -> None:
-            end = time.monotonic() + BURST_SECONDS
-            while time.monotonic() < end:
-                turn = next(turns)
-                await tenant.each(self.write(tenant, number, turn) for number in range(FLAPS))
-
-        return Beast(f"{self.resource.plural} that flap", self._release, r".", repeat)
-
-    async def _release(self, tenant: Tenant) -> None:
-        with suppress(AlreadyExists):
-            body = {"metadata": {"name": "flap-0"}, "spec": _class(0, 0)["spec"]}
-            await tenant.api.create(DEVICE_CLASSES, body)
-        await tenant.template("never", NEVER)
-        await tenant.template("one", spec(request("req")))
-        await tenant.each(
-            tenant.pod(f"waits-{number}", **{"template": "never", **self.waits(number % FLAPS)})
-            for number in range(tenant.some(WAITING))
-        )
-
     async def write(self, tenant: Tenant, number: int, turn: int) -> None:
         """Of three turns an object is created in one, changed in the next, and deleted in the last."""
         api, name = tenant.api, f"flap-{number}"
@@ -110,6 +87,31 @@ class Flapper:
         await api.patch(self.resource, name, patch, namespace)
         if "status" in patch:
             await api.patch(self.resource, name, {"status": patch["status"]}, namespace, subresource="status")
+
+
+def flapping(flappers: Sequence[Flapper]) -> Beast:
+    """Return the beast of these kinds, which flap together; as many pods of the tenant wait for each of them."""
+    turns = itertools.count()
+
+    async def release(tenant: Tenant) -> None:
+        with suppress(AlreadyExists):
+            body = {"metadata": {"name": "flap-0"}, "spec": _class(0, 0)["spec"]}
+            await tenant.api.create(DEVICE_CLASSES, body)
+        await tenant.template("never", NEVER)
+        await tenant.template("one", spec(request("req")))
+        await tenant.each(
+            tenant.pod(f"{it.resource.plural}-wait-{number}", **{"template": "never", **it.waits(number % FLAPS)})
+            for it in flappers
+            for number in range(tenant.some(WAITING))
+        )
+
+    async def repeat(tenant: Tenant) -> None:
+        end = time.monotonic() + BURST_SECONDS
+        while time.monotonic() < end:
+            turn = next(turns)
+            await tenant.each(it.write(tenant, number, turn) for number in range(FLAPS) for it in flappers)
+
+    return Beast(f"{', '.join(it.resource.plural for it in flappers)} that flap", release, r".", repeat)
 
 
 def _labels(turn: int) -> Object:
@@ -225,8 +227,6 @@ NOT_FLAPPING: Final = {
     CSI_NODES: "named after its node, which has one",
 }
 """The other kinds that the operator watches, and why nobody makes them flap."""
-SHORT_FORM: Final = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, PODS, RESOURCE_SLICES, NODES)
-"""The kinds of which the short form has the beasts."""
 
 
 async def swept(api: Api, namespace: str) -> None:
