@@ -49,6 +49,7 @@ from dra_kube import (
     RESOURCE_SLICES,
     Api,
     Conflict,
+    Gone,
     NotFound,
     Object,
     Unreachable,
@@ -134,7 +135,7 @@ async def node_stub(api: Api) -> AsyncIterator[None]:
 
 async def _keep_following(api: Api) -> None:
     while True:
-        with suppress(Unreachable):  # it begins anew, as a kubelet does
+        with suppress(Unreachable, Gone):  # it begins anew, as a kubelet does
             await _follow(api)
         await asyncio.sleep(0.1)
 

@@ -25,7 +25,19 @@ from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.store import Stored
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Api, Object, Resource
 from zoo.asking import Act, Beast, Tenant, many, request, spec
-from zoo.cage import GATES, LEASE, NEIGHBOUR, Gauges, cage, peak_memory, probing, visiting, watching_lease, weighing
+from zoo.cage import (
+    GATES,
+    LEASE,
+    NEIGHBOUR,
+    NODES,
+    Gauges,
+    cage,
+    peak_memory,
+    probing,
+    visiting,
+    watching_lease,
+    weighing,
+)
 
 LARGEST_BYTES = 1_390_000
 """Of an object: etcd takes a little more, as kube-apiserver stores it."""
@@ -103,7 +115,7 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
 
 SIZES = {"60 KB": 58_000, "6 KB": 6_000}
 """Too short to be cut down by themselves; it is their number that counts."""
-SORTS = ("claims", "pods", "greedy pods", "hungry pods", "templates", "used claims")
+SORTS = ("claims", "pods", "greedy pods", "placed pods", "hungry pods", "templates", "used claims")
 CROWDS = tuple(f"{sort} of {size}" for size in SIZES for sort in SORTS)
 
 
@@ -128,8 +140,9 @@ async def crowd(tenant: Tenant, kind: str, number: int) -> None:
     name = f"{sort.replace(' ', '-')}-{number}"
     if sort == "pods":
         await tenant.pod(name, affinity=never_near(SIZES[size]))
-    elif sort == "greedy pods":
-        await tenant.pod(name, [f"{name}-{it:03d}-".ljust(253, "x") for it in range(SIZES[size] // 330)])
+    elif sort in ("greedy pods", "placed pods"):
+        node: Object = {"nodeName": f"node-{number % NODES}"} if sort == "placed pods" else {}
+        await tenant.pod(name, [f"{name}-{it:03d}-".ljust(253, "x") for it in range(SIZES[size] // 330)], **node)
     elif sort == "hungry pods":
         amounts = {f"{name}-{it}.".ljust(250, "x") + "/" + "y" * 63: "1" for it in range(SIZES[size] // 660)}
         await tenant.pod(name, containers=[{"name": "main", "image": "none", "resources": both(amounts)}])
@@ -180,7 +193,7 @@ def crowding(kind: str) -> Act:
 
 
 HOARDING: tuple[Beast, ...] = (
-    *(Beast(f"{kind} by the thousand", crowding(kind), r"^$|cannot|node") for kind in CROWDS),
+    *(Beast(f"{kind} by the thousand", crowding(kind), r"^$|cannot|node|bound") for kind in CROWDS),
     *(Beast(f"{kind} of 1.4 MB by the hundred", hoarding(kind), r"^$", real=True) for kind in KINDS),
     Beast("everything of 1.4 MB by the hundred", hoarding(*KINDS), r"^$", short=True),
 )
