@@ -220,10 +220,11 @@ def test_every_kind_that_is_watched_flaps() -> None:
     assert {it.resource for it in FLAPPERS} | NOT_FLAPPING.keys() == TABLE.keys()
 
 
-COMMANDED = 2_000 if FULL else 150
-"""Objects of 60 KB of each of six kinds: 52 MB in the short form."""
+COMMANDED = 2_000 if FULL else 100
+"""Objects of 60 KB of each of six kinds: 35 MB in the short form."""
 COMMAND_MEMORY = 200 * 2**20 if FULL else 150 * 2**20
-"""A command of an empty cluster has about 80 MiB; with all objects whole it had 340 MiB in the short form."""
+"""A command of an empty cluster has about 80 MiB. In the short form `why -A` has 125 MiB, and had 250 MiB with all
+objects whole."""
 LARGE = tuple(kind for kind in CROWDS if kind.endswith(" of 60 KB"))
 
 

@@ -44,8 +44,8 @@ from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
 NOT_LOOKED_AT: Final = "not looked at: the time limit was reached; kubectl dra why -A --time-limit gives more"
-END_OF_NAME: Final = r"(?![-\w]|\.\w)"
-"""No longer name has it as its beginning; the full stop of a sentence may follow."""
+NAME: Final = r"[-\w]+(?:\.\w[-\w]*)*"
+"""A whole name; the full stop of a sentence may follow."""
 
 
 class WaitingGroup(Fact, frozen=True):
@@ -133,9 +133,10 @@ def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) ->
 
 def _without_names(made: Pipeline, pod: Pod, text: str) -> str:
     """Pods that wait for the same differ in the names of their claims."""
-    for use, _ in made.cluster.claims_of(pod):
-        name = re.escape(f"claim {pod.metadata.namespace}/{use.name}")
-        text = re.sub(f"{name}{END_OF_NAME}", "its claim", text)
+    names = {use.name for use, _ in made.cluster.claims_of(pod)}
+    # One pattern for all names: a pod may have hundreds of claims, and to compile a pattern takes a millisecond.
+    found = re.compile(f"claim {re.escape(pod.metadata.namespace)}/({NAME})")
+    text = found.sub(lambda it: "its claim" if it[1] in names else it[0], text)
     return text.replace(f'pod "{pod.key}": ', "")
 
 
