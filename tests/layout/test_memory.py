@@ -15,6 +15,7 @@ from dra_cel.libraries import regexes
 from dra_ledger import basics, node_selectors
 from dra_operator.allocator import claim_program
 from dra_operator.allocator.pruning import aggregate_bounds
+from dra_operator.app import telemetry
 from dra_operator.controllers import context
 from dra_operator.kube import client, writers
 
@@ -39,6 +40,7 @@ BYTES = {
     "ledger/dra_ledger/node_selectors.py": node_selectors.KEPT_SELECTOR_BYTES,
     "operator/dra_operator/allocator/pruning/aggregate_bounds.py": aggregate_bounds.KEPT_SUM_BYTES,
     "operator/dra_operator/kube/client.py": 2 * client.KEPT_OBJECT_BYTES,  # pods and claims
+    "operator/dra_operator/app/telemetry.py": telemetry.KEPT_ACCOUNT_BYTES,
     "operator/dra_operator/kube/writers.py": writers.KEPT_MESSAGE_BYTES,
     "operator/dra_operator/controllers/context.py": context.KEPT_EVENT_BYTES,  # and 20,000 UIDs
 }

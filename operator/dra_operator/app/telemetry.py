@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from dra_api import VERSION
+from dra_api.cache import Cache
 from dra_api.console import printable
 from dra_kube import Resource
 from msgspec import json
@@ -189,7 +190,8 @@ BURST_LINES = 300
 """Of a namespace at once: the fate of 75 pods."""
 LINES_A_MINUTE = 25
 """Of a namespace for long: 10 kB, as the longest reasons of refusals have 400 bytes."""
-_MOST_NAMESPACES = 1_000
+KEPT_ACCOUNT_BYTES = 1 << 20
+"""Of the namespaces whose lines are counted: about two thousand, the latest ones."""
 
 
 @dataclass(slots=True)
@@ -210,14 +212,14 @@ class NamespaceLines(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: Cache[str, _Account] = Cache(KEPT_ACCOUNT_BYTES, lambda name, _: 200 + len(name))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged, with what is said of those before it."""
+        """Return whether the record is logged. It tells the number of lines that were left out before it."""
         line = record.msg
         if not isinstance(line, LogLine) or record.levelno >= logging.ERROR or not (name := line.namespace):
             return True
-        account = self._accounts.get(name) or self._opened(name, record.created)
+        account = self._accounts.get(name) or self._accounts.put(name, _Account(BURST_LINES, record.created))
         self._refill(account, record.created)
         if account.lines < 1:
             account.left_out += 1
@@ -236,12 +238,6 @@ class NamespaceLines(logging.Filter):
         if account.left_out and gained < LINES_A_MINUTE:
             return
         account.lines, account.time = min(BURST_LINES, account.lines + gained), now
-
-    def _opened(self, name: str, now: float) -> _Account:
-        if len(self._accounts) >= _MOST_NAMESPACES:
-            self._accounts = {it: kept for it, kept in self._accounts.items() if now - kept.time < 60}
-        made = self._accounts[name] = _Account(BURST_LINES, now)
-        return made
 
 
 def configure_logs(verbosity: int, log_format: str) -> None:
