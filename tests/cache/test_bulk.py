@@ -18,7 +18,7 @@ from dra_api.storage import PersistentVolumeClaim
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
-from dra_operator.cache.bulk import Bulk, Loans
+from dra_operator.cache.bulk import Loans, is_aside
 from dra_operator.scheduling.claims.usable import not_at_hand
 from dra_operator.scheduling.state import (
     asks_for_more,
@@ -359,13 +359,13 @@ SHORTENED: dict[str, Callable[[str], Object]] = {
     "a claim of a volume": lambda name: volume_claim(name, 4_000),
     "a budget": lambda name: disruption_budget(name, 4_000),
 }
-"""An object of which little is kept, by what it is."""
+"""An object of which little is kept, by its sort."""
 
 
 def marks_of(made: Cluster, obj: Object) -> list[str]:
-    """Return what the object is taken for because of its marks."""
+    """Return the sort that the object's marks name."""
     seen: dict[str, object] = {
-        "without room": Bulk(LIMITS, lambda _: False)._is_aside(obj),
+        "without room": is_aside(obj),
         "a pod aside": obj.key in made.pods_aside,
         "a large claim": obj.key in made.large_claims,
     }

@@ -78,7 +78,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Loan:
-    """``size``: bytes of the object without its parts, which are known by their digests."""
+    """``size``: bytes of the object without its parts; ``parts``: their digests."""
 
     size: int = 0
     parts: tuple[bytes, ...] = ()
@@ -129,7 +129,7 @@ class Loans:
             return found[digest].value
 
         obj = _with_parts(obj, shared)
-        # First the new parts: those that the version before had as well must not be forgotten in between.
+        # First the new parts: parts of the former version that stay must not be forgotten in between.
         for digest, part in found.items():
             if not part.users:
                 self._parts[digest] = part
@@ -203,7 +203,7 @@ class Bulk:
                 self.gone(kind, obj.key)
             return obj
         obj = without_bulk(obj)
-        if self._is_aside(obj):
+        if is_aside(obj):
             return obj
         # What Kueue says of a Workload changes often, and must not take its room away.
         size, place = len(encode(obj.spec if isinstance(obj, Workload) else obj)), (kind, obj.key)
@@ -259,20 +259,6 @@ class Bulk:
         if kind is Pod:
             self.pods_aside.discard(key)
 
-    def _is_aside(self, obj: Object) -> bool:
-        match obj:
-            case Pod() | ResourceClaim():
-                return is_set_aside(obj)
-            case ClaimTemplate():
-                return obj.is_set_aside
-            case Workload():
-                return is_workload_set_aside(obj)
-            case PersistentVolumeClaim():
-                return has_lost_selector(obj)
-            case PodDisruptionBudget():
-                return obj.spec.selector == ALL_PODS
-        return False
-
     def _takes(self, place: Place, namespace: str, size: int, share: int) -> bool:
         """Hold the object whole if its account then has at most ``1/share`` of the rest. Return whether it has."""
         account, before = (place[0], namespace), self._whole.get(place, 0)
@@ -303,3 +289,19 @@ class Bulk:
     def _note_pod(self, obj: Object, *, is_aside: bool) -> None:
         if isinstance(obj, Pod):
             (self.pods_aside.add if is_aside else self.pods_aside.discard)(obj.key)
+
+
+def is_aside(obj: Object) -> bool:
+    """Return whether the object is a short form, since there was no room for it."""
+    match obj:
+        case Pod() | ResourceClaim():
+            return is_set_aside(obj)
+        case ClaimTemplate():
+            return obj.is_set_aside
+        case Workload():
+            return is_workload_set_aside(obj)
+        case PersistentVolumeClaim():
+            return has_lost_selector(obj)
+        case PodDisruptionBudget():
+            return obj.spec.selector == ALL_PODS
+    return False

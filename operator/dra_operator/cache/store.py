@@ -189,7 +189,7 @@ def _is_newer(new: str, old: str) -> bool:
 class ClaimTemplate(Object, frozen=True):
     """``spec`` is the JSON text of the template's spec; of a large one little is kept, as of a large claim.
 
-    ``mark``: the ``SpecMark`` of a spec of which little is kept, which its text does not have. JSON has none.
+    ``mark``: the ``SpecMark`` of a spec of which little is kept. The text of the spec has no mark.
     """
 
     spec: Raw = field(default_factory=Raw)

@@ -2,7 +2,7 @@
 
 A namespace may have ten thousand claims or pods of 60 KB, and a struct takes four to six times as many bytes as its
 JSON. A table shows little of that. So objects that are not short share a number of bytes, as in the operator
-(``cache.store``): one is held whole if its kind in its namespace then has at most half of the rest. Of the others a
+(``cache.bulk``): one is held whole if its kind in its namespace then has at most half of the rest. Of the others a
 command holds a *brief* form, from which each table and each sum follows: names, classes, devices, holders, states, and
 the room on a node. A pod that a command decides about is read again with its claims and templates, when its turn comes
 (``Observed.whole``, ``Pipeline.at_hand``).
@@ -126,31 +126,17 @@ def in_brief(obj: Object, labels: Collection[str] = ()) -> Object:
 
 def is_brief(obj: Object) -> bool:
     """Return whether ``in_brief`` has made the object."""
-    from dra_operator.cache.store import ALL_PODS
-    from dra_operator.scheduling.state import (
-        has_lost_selector,
-        is_set_aside,
-        is_workload_set_aside,
-        spec_mark,
-    )
+    from dra_operator.cache.bulk import is_aside
+    from dra_operator.scheduling.state import spec_mark
 
-    match obj:
-        case Pod() | ResourceClaim():
-            return is_set_aside(obj)
-        case ResourceClaimTemplate():
-            mark = spec_mark(obj.spec.spec)
-            return mark is not None and mark.is_aside
-        case Workload():
-            return is_workload_set_aside(obj)
-        case PersistentVolumeClaim():
-            return has_lost_selector(obj)
-        case PodDisruptionBudget():
-            return obj.spec.selector == ALL_PODS
-    return False
+    if not isinstance(obj, ResourceClaimTemplate):
+        return is_aside(obj)
+    mark = spec_mark(obj.spec.spec)
+    return mark is not None and mark.is_aside
 
 
 def _labels_in_brief(obj: Object, short: Object, wanted: Collection[str]) -> ObjectMeta:
-    """Return the metadata of the short form with labels that are short together, or else with those that are wanted."""
+    """Return the metadata of the short form with all labels if they are short, or else with the wanted ones."""
     known = obj.metadata.labels or {}
     if len(encode(known)) <= _LABEL_BYTES:
         return replace(short.metadata, labels=obj.metadata.labels)
@@ -178,7 +164,7 @@ def _pod_in_brief(pod: Pod, labels: Collection[str]) -> Pod:
 
 
 def _claim_in_brief(claim: ResourceClaim, labels: Collection[str]) -> ResourceClaim:
-    """Classes and numbers are kept with the names of requests, as far as they are short, and labels as well."""
+    """Keep classes and numbers with the names of requests if these are short together, and labels."""
     from dra_operator.scheduling.state import claim_set_aside
 
     short = claim_set_aside(claim)
