@@ -206,7 +206,7 @@ class ClusterState:
     def users_of(self, key: str, version: ResourceClaim | None = None) -> Sequence[str]:
         """Return the keys of the pods that use a claim, and of those for which it is reserved if not all is known.
 
-        ``version``: the version by whose reservations to go; None for the one that is known.
+        ``version``: the version of the claim with the reservations, or None for the known one.
         """
         users, claim = self.pods_by_claim.keys(key), (version or self.claims.get(key)) if self.pods_aside else None
         # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
@@ -214,7 +214,9 @@ class ClusterState:
             return users
         namespace = claim.metadata.namespace
         reserved = [pod for it in claim.status.reserved_for for pod in self.pods_behind(it, namespace)]
-        return (*users, *[pod.key for pod in reserved if asks_for_more(pod) and pod.key not in users])
+        further = [pod.key for pod in reserved if asks_for_more(pod)]
+        # Not by a look through the users, of whom a claim may have thousands.
+        return (*users, *[pod for pod in further if key not in self.pods_by_claim.values_of(pod)])
 
     def pods_behind(self, consumer: ResourceClaimConsumerReference, namespace: str) -> Iterable[Pod]:
         """Return the pods for which a consumer of a claim of the namespace stands."""

@@ -192,7 +192,7 @@ class Pipeline:
         return self._brought(ResourceClaim, [found], self._lent.keys())[0]
 
     def observed(self, kind: type[Kind], key: str) -> Kind | None:
-        """Return an object whole as it was observed, whatever became of it in the view. Raises Problem."""
+        """Return an object whole as it was observed, without the changes of the view. Raises Problem."""
         found = self.seen.one(kind, key)
         if found is None or self.seen.reread is None:
             return found
@@ -211,9 +211,9 @@ class Pipeline:
         return as_kept(whole) if whole is not None else found
 
     def _brought(self, kind: type[K], objects: Sequence[K], before: Set[tuple[type[Object], str]]) -> list[K]:
-        """Have the objects whole in the view, at the expense of those that were lent ``before``.
+        """Have the objects whole in the view, at the expense of objects that were lent ``before``.
 
-        Those of one decision may have more than LENT_BYTES.
+        The objects of one decision may have more than LENT_BYTES.
         """
         before = before - {(kind, it.key) for it in objects}
         store = self.cluster.store_of(kind)
@@ -228,10 +228,13 @@ class Pipeline:
             if store.get(brief.key, brief.metadata.uid) is not None:
                 self.cluster.swap(whole)
                 self._lent[kind, brief.key] = _Lent(len(encode(whole)), whole, brief)
+        held = sum(it.size for it in self._lent.values())
         for key in [it for it in self._lent if it in before]:
-            if sum(it.size for it in self._lent.values()) <= LENT_BYTES:
+            if held <= LENT_BYTES:
                 break
-            self._take_back(self._lent.pop(key))
+            lent = self._lent.pop(key)
+            held -= lent.size
+            self._take_back(lent)
         return known
 
     def _take_back(self, lent: _Lent) -> None:
