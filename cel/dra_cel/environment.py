@@ -1,4 +1,4 @@
-"""Environments: the names that an expression may use, as data; and the environment of admission policies.
+"""Environments (the names that an expression may use, as data), and the environment of admission policies.
 
 An environment is a table of functions, of variables and of structs. It also has the sizes of the variables' values,
 for the cost estimate. ``dra_cel.device`` has the environments of device selectors.

@@ -1,10 +1,10 @@
-"""The door of a server: who comes in, who has to leave for a newcomer, and what the log says of requests.
+"""The door of a server: who comes in, who has to leave for a newcomer, and the log of requests.
 
 Anyone who reaches the port can open connections and hold them. A server that then refuses newcomers refuses the
 kubelet. The kubelet opens a new connection for each probe, and restarts a container whose probes fail. So nobody is
 refused: at most ``MOST_CONNECTIONS`` are open, and a newcomer displaces one of them. It is one of the address that
-holds most, so a peer with few connections keeps them whatever another one does. Of that address it is the
-connection that has been idle longest; a request that is being answered is displaced last.
+holds most, so a peer with few connections keeps them beside any other one. Of that address it is the connection that
+has been idle longest; a request that is being answered is displaced last.
 
 A connection has to send its first request within ``HEAD_SECONDS`` and ends after ``LIFE_SECONDS``. The server's own
 protocol is made once the head of that request is complete, so silence, half a head and bytes that are no HTTP cost no

@@ -2,8 +2,8 @@
 
 A gRPC server never shows a socket without a listener. It binds a hidden name first, and gives the socket its own name
 when it serves, because the kubelet watches the directory. The hidden name stays, since a kubelet that looks at it later
-than it is gone logs an error. This also keeps grpc from unlinking *by path* when it stops, which would remove the
-socket of a successor. The server removes a socket only while it is its own (PH-02).
+than it is gone logs an error. This also keeps grpc from unlinking *by path* when it stops: that would remove the socket
+of a successor. The server removes a socket only while it is its own (PH-02).
 
 A killed process leaves its hidden name behind. The next start removes it: hidden names begin with a mark of the driver,
 ``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another instance of the same

@@ -1,4 +1,4 @@
-"""The ledger's answers: devices with their holders, pools, counters, and sums of them; and the holders as they come.
+"""The ledger's answers (devices with their holders, pools, counters, and sums of them), and the holders as they come.
 
 Claims and pods come one at a time. Each change returns the pools about which an answer may be different now. A PodGroup
 in ``reservedFor`` stands for those of its pods that use the claim and have not finished.

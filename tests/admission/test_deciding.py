@@ -284,7 +284,7 @@ async def test_a_decision_that_the_server_finds_invalid_is_counted_and_told(
 
 
 async def _retried(world: AdmissionWorld, times: int) -> None:
-    """Wait until the check has answered Retry so many times, and see that it does so no more."""
+    """Wait until the check has answered Retry this often, and see that it stops."""
     await world.until(f"{times} tries", lambda: world.kueue.decided["Retry"] == times)
     await world.rests(0.3)
     assert world.kueue.decided["Retry"] == times
@@ -337,7 +337,7 @@ async def test_a_quota_that_is_kept_for_a_while_is_given_up_when_devices_come_fr
         assert is_true(world.workload("large"), "QuotaReserved")
         world.at(0.2)  # within the rest after a Retry no freed devices are looked at
         world.api.before = lambda _: None
-        world.kueue.quota = 6  # as if another queue had taken what the short job gives back
+        world.kueue.quota = 6  # as if another queue had taken the quota of the short job
         finish(world.api, "ns/short")
         await world.until("the one that fits runs", lambda: len(world.pods("fits")) == 2, 5)
 

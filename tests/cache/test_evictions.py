@@ -87,7 +87,7 @@ def verdicts(cluster: Cluster) -> dict[str, tuple[str, Eviction | None]]:
 
 
 def with_many_names(it: Pod) -> Pod:
-    """The pod, which names so many claims first that the others are not kept."""
+    """Return the pod with twenty claims before its own, so that these are not kept."""
     more = tuple([PodResourceClaim(name=f"more-{n}", resource_claim_name=f"{n}".ljust(253, "x")) for n in range(20)])
     return replace(it, spec=replace(it.spec, resource_claims=(*more, *(it.spec.resource_claims or ()))))
 

@@ -178,7 +178,7 @@ async def test_a_folder_of_records_that_is_made_again_frees_no_device(
     """Between two looks: the plugin took the empty folder for its own."""
     await node.give(allocated("a", "p/gpu-0"), allocated("b", "p/gpu-1"))
     folder = node.records.folder
-    (folder / "uid-of-b.json").write_text("{")  # what it held is known by its second file, which goes as well
+    (folder / "uid-of-b.json").write_text("{")  # its second file names its devices, and goes as well
     assert isinstance(await node.prepared.prepare(allocated("c", "p/gpu-1")), DeviceInUse)
     for _ in range(3):  # file systems give the number of a removed folder to the next one
         shutil.rmtree(folder)

@@ -92,7 +92,7 @@ START_MEMORY = MEMORY if FULL else 260 * 2**20
 
 
 HOARDS = [(kind,) for kind in KINDS] if FULL else [KINDS]
-"""Kinds of which one tenant stores so many: each alone in the full form, all of them in the short one."""
+"""Kinds that one tenant hoards: each alone in the full form, all of them in the short one."""
 
 
 @pytest.mark.parametrize("kinds", HOARDS, ids=" and ".join)

@@ -314,7 +314,7 @@ def _set(obj: Obj, kind: str, status: str, reason: str, now: datetime) -> None:
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
     made = {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": format_time(now)}
     known = next((at for at, it in enumerate(conditions) if it["type"] == kind), len(conditions))
-    conditions[known : known + 1] = [made]  # as Kueue, which leaves each in its place
+    conditions[known : known + 1] = [made]  # as Kueue does: each stays in its place
 
 
 ADMISSION_HOOKS: Final = "admissionregistration.k8s.io"

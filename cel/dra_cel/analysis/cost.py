@@ -1,8 +1,8 @@
 """The cost of an expression in the worst case, before it runs.
 
 The estimate is the reference's, habits included: validation accepts and refuses by these figures. Sizes are tracked
-along the way. A literal has its size, a variable that of its declared shape, a sum those of its parts; everything else
-is unbounded.
+along the way. A literal has its size, a variable the size of its declared shape, a sum the sizes of its parts.
+Everything else is unbounded.
 
 With ``strict`` the result is a true upper bound of the charge of an evaluation. It charges for selections from values
 of unknown type, as the reference forgets to do, and a call whose rule gives no bound counts as unbounded.

@@ -143,7 +143,7 @@ For a new instruction:
 
 A library function is one row of a table in ``libraries/``: its types, its implementation and its rule. The rule serves
 the estimate (``estimate``, and ``ceiling`` where that is no upper bound) and the machine (``count``). No evaluator
-changes. Add those of the following that apply:
+changes. Add as needed:
 
 * ``bounded()`` in an implementation that builds more than it is given, and ``spend()`` in one that goes deep;
 * ``constants.CONVERSIONS`` or ``PATTERNS``, if the call is computed or its pattern compiled before evaluation;

@@ -1,4 +1,4 @@
-"""The status of a pod as a kubelet reports it: phase, conditions, container states; and its writes.
+"""The status of a pod as a kubelet reports it (phase, conditions, container states), and its writes.
 
 The status follows from the state of each container, without I/O: plain dicts in the shape of the API. ``changes`` keeps
 only the differences from the pod, so an unchanged status is not written. The changes of one pod are written in the

@@ -104,7 +104,7 @@ _POLICY_COST = 10_000_000
 _OUT_OF_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 _MESSAGE_BYTES = 5 * 1024
 _KNOWN_PROGRAM_BYTES = 16 << 20
-"""What remembered expressions may take in sum. The policies of the manifests have some 80, which take 3 MB."""
+"""Limit of all remembered expressions. The policies of the manifests have some 80: 3 MB."""
 _ERROR_BYTES = 4096
 """Of an expression that does not compile, beside its text."""
 

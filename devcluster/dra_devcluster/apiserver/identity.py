@@ -5,8 +5,8 @@ made in a millisecond, where RSA keys would take most of the start-up time. A ku
 token of one server, or of several.
 
 A service account's token is a JSON web token that the server signs. It names the account, and the pod or node that it
-is bound to. The token expires with its time, its account, or that pod or node, whichever ends first. Each request looks
-them up. Administrators and nodes have tokens without content, valid as long as the server runs.
+is bound to. The token expires with the first of its time, its account, and that pod or node. Each request looks them
+up. Administrators and nodes have tokens without content, valid as long as the server runs.
 """
 
 from __future__ import annotations

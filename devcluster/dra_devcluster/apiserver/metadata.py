@@ -1,4 +1,4 @@
-"""Metadata (names, labels, owners): fields that the server fills in, faults that it refuses; and versions of objects.
+"""Metadata (names, labels, owners), fields that the server fills in, faults that it refuses, and versions of objects.
 
 Most versions of a kind differ only in ``apiVersion``, and that is not stored. The exceptions are
 ``resource.k8s.io/v1beta1`` (api.md section 12), PodGroups and Workloads of ``scheduling.k8s.io/v1alpha2``

@@ -5,7 +5,7 @@ name of another one, by the headers ``Impersonate-*``. Each thing that is taken 
 extra value) needs the verb ``impersonate``. The groups of a service account and ``system:authenticated`` come on their
 own.
 
-A rule says what it allows, and whether some rules together allow all that others do. Bindings are read once and
+A rule knows its rights, and whether some rules together allow as much as others. Bindings are read once and
 forgotten at every change of a role or binding, so a request costs one look at the rules of its user. A binding to a
 role that does not exist grants nothing; a refusal names the role.
 """

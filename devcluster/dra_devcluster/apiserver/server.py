@@ -1,4 +1,4 @@
-"""The API server as an object: start it, use it, stop it; and the handler of all its requests.
+"""The API server as an object (start it, use it, stop it), and the handler of all its requests.
 
 ::
 
@@ -9,7 +9,7 @@ For tests without an event loop of their own, ``serve_in_thread`` runs one in a 
 are kept in one file: written when the server stops, read when it starts.
 
 ``App`` finds the user and the target of each request, calls the handler, renders refusals, and counts the answers in
-one counter, with the real server's name and those of its labels that apply here. A watch is counted when it ends.
+one counter, with the real server's name and the labels that apply here. A watch is counted when it ends.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ until its reader decodes it, so nothing of a page exists twice but the item that
 Rows of a table are short, however large the objects are. So they are asked for without a limit: before Kubernetes 1.34
 the server reads the objects of a page from etcd, and takes a whole list from memory. All rows have the time of a whole
 request: a server whose cache lags waits three seconds for it, once for a list or once for each page. Only if that is
-too large or late they come in pages, which adapt in the same way. One more page of them may be in memory, so that who
-waits for rows does not wait for the pages of a long list of objects.
+too large or late they come in pages, and these adapt in the same way. One more page of them may be in memory, so that
+who waits for rows does not wait for the pages of a long list of objects.
 
 A list that takes longer than the API server keeps its version (five minutes) goes on with what the server offers
 instead: the rest as of now (https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks).

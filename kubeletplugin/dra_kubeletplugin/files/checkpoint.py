@@ -160,7 +160,7 @@ class ClaimRecords:
             try:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 home = HeldFolder(self.folder)
-                home.hold()  # first: what is replaced again while it is written is noticed
+                home.hold()  # first, so that another replacement is noticed
                 written = [name for name, item in known.items() if self._put_back(self.folder / name, item)]
             except OSError as error:
                 raise ClaimError(f"cannot write the records into the folder {self.folder} again: {error}") from error
@@ -174,7 +174,7 @@ class ClaimRecords:
         return True
 
     def _put_back(self, path: Path, item: _Known) -> bool:
-        """Write what is known of a claim, unless it has a file. False if nothing was written. Raises OSError."""
+        """Write the known record of a claim, unless it has a file. Return whether it was written. Raises OSError."""
         if os.path.lexists(path):
             return False
         if item.record:

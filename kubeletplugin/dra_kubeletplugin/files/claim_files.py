@@ -3,9 +3,8 @@
 A CDI file says how a prepared device gets into a container. ``dra_cdi`` knows what a file may say, and refuses what a
 container runtime would refuse. A file is written under a hidden name, flushed to the disk and renamed, so that a
 runtime never reads half of one, even after a power failure. Its name contains the uid of the claim: unpreparing finds
-it by that, even after a restart that lost everything else (TD-02, TD-03). A hidden name is
-``.<driver>=<claim uid>-<random>.tmp``: no driver's name has ``=`` in it, so the hidden files of ``gpu-nic`` are not
-taken for those of ``gpu``.
+it by that, even after a restart that lost everything else (TD-02, TD-03). A hidden name is ``.<driver>=<claim
+uid>-<random>.tmp``: no driver's name has ``=`` in it, so hidden files of ``gpu-nic`` and ``gpu`` are not confused.
 
 Device metadata say in the container which devices it has, and what is known of them (KEP 5304). There is one file per
 request of a claim. It holds the same object once per version of the format, in the order that the driver wants. Put the

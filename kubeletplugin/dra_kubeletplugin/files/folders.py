@@ -43,7 +43,7 @@ def check_writable(folder: Path) -> None:
 
 
 class HeldFolder:
-    """The folder that is at ``path`` when it is held first, whatever is there later.
+    """The folder at ``path`` in the moment in which it is held first, also if another one is there later.
 
     Its number says which one it is only as long as it is open: a file system gives the number of a removed folder to
     the next one.

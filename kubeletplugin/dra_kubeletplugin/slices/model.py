@@ -153,7 +153,7 @@ class Pool:
     ``generation`` raises the pool's generation to at least this; by itself it rises when readers could take a mixture
     of old and new slices for the pool. ``node_selector`` and ``all_nodes`` say which nodes reach the devices if no node
     owns the pool. With ``devices_per_slice`` the publisher keeps devices in the slices where they are, of at most so
-    many devices (``layout``); None keeps the slices as they are given.
+    many devices (``plan``); None keeps the slices as they are given.
     """
 
     slices: tuple[Slice, ...] = (Slice(),)

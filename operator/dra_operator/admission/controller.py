@@ -95,7 +95,7 @@ CHANGED_SECONDS: Final = 0.5
 """Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 1.0
 """Seconds for which it is kept, doubled each time until a back-off is written. That ends when devices come free for
-others, which may need the quota.
+others: they may need the quota.
 
 A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """

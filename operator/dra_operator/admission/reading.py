@@ -1,4 +1,4 @@
-"""Workloads, templates and claims that are set aside (``cache.store``): they are read when it is their Workload's turn.
+"""Workloads, templates and claims that are set aside (``cache.bulk``): they are read when it is their Workload's turn.
 
 Objects that were read are kept until the next round. Most likely it needs them as well: each round looks at a promise
 until its pods run. A promise keeps its room of the last round beside newer promises: otherwise its place would be given

@@ -22,9 +22,9 @@ controller. It evicts from tainted devices in releases where the gate DRADeviceT
 switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. A controller that
 is switched off there is not visible from outside, and needs ``--controllers``.
 
-``Right`` is a row of the table of rights. The table has the rules of manifests/operator/rbac.yaml, and those of the
-controller ``admission``, which the component manifests/components/admission grants; a test compares them. An operator
-needs only the rights of the controllers and gates that it has.
+``Right`` is a row of the table of rights. The table has the rules of manifests/operator/rbac.yaml. The component
+manifests/components/admission grants the rules of the controller ``admission``. A test compares them. An operator needs
+only the rights of the controllers and gates that it has.
 
 A watch that is open stays open when its right is taken away, and a write is missed only when it is needed. So
 ``RightsWatch`` asks the API server for the operator's own rules, by one request every few seconds. What is missing

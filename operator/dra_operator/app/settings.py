@@ -2,7 +2,7 @@
 
 Everything else about a setting follows from its line here: the flag ``--scheduler-name``, the variable
 ``DRA_OPERATOR_SCHEDULER_NAME``, the key ``scheduler-name`` of a ``--config`` file, the help text, and the line in
-``docs/operator-settings.md``. ``OperatorSettings`` is what the operator is given.
+``docs/operator-settings.md``. ``OperatorSettings`` has the values.
 
 ``CommandLine`` reads flags, environment variables and a YAML file, in this order of precedence. ConfigArgParse finds
 the values, as texts, and remembers where each came from. The declaration of its setting reads each of them, so all

@@ -74,7 +74,7 @@ class Cluster(FiledState):
         leaves: LeftAlone | None = None,
         limits: BulkLimits | None = None,
     ) -> None:
-        """``limits``: how much of what tenants make is held whole (``cache.store``); None for all."""
+        """``limits``: how much of what tenants make is held whole (``cache.bulk``); None for all."""
         # Before the first slice: the territory judges each slice and node when it is put in.
         inventory.territory.leaves = leaves or LeftAlone()
         super().__init__(inventory, scheduler_name, scoring_strategy, clock)

@@ -1,8 +1,8 @@
-"""Write what is beside pods and claims: the status of rules, pool requests and PodGroups, bindings of volumes, Events.
+"""Write the status of rules, pool requests and PodGroups, bindings of volumes, and Events.
 
 Each writer of a status decides on the object as the server has it at that moment, so a repetition finds its own write
-done and writes nothing. Writes to volumes are never taken back: the PV controller completes what was begun, whatever
-becomes of the pod. A volume that got another claim, or a claim that got another node, is left alone.
+done and writes nothing. Writes to volumes are never taken back: the PV controller completes a binding even if the pod
+is gone. A volume that got another claim, or a claim that got another node, is left alone.
 
 Events tell people what happened to an object. Every event has a reason of the catalogue ``EventReason``;
 ``docs/operator.md`` lists them for people, and a test keeps the two alike. No decision depends on events: they are

@@ -128,7 +128,7 @@ OF_DEVICES: Final = frozenset({ResourceSlice, DeviceTaintRule, ResourceClaim, De
 async def observe(
     where: Connection, timeout: float, namespace: str, kinds: Kinds = KINDS, room: ObjectRoom | None = None
 ) -> Observed:
-    """Return all that the viewer may read of these kinds, as far as there is room for it.
+    """Return all objects of these kinds that the viewer may read, in brief where there is no room.
 
     Raises KubeError if the server cannot be used.
     """

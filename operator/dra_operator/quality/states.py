@@ -1,8 +1,8 @@
 """The states of nodes, many at once, and what their idle GPUs are worth to the pods to come.
 
-A state says what is left of CPU and of each GPU, as columns of numbers. Memory is left out unless a policy looks at it.
-A state that recurs, on this node or a like one, has the same number, so what a policy thinks of it is worked out once
-(``run``). The worth has three figures: the study's measure F, our measure V, and prices of nodes.
+A state has the rest of CPU and of each GPU, as columns of numbers. Memory is left out unless a policy looks at it. A
+state that recurs, on this node or a like one, has the same number, so a policy judges it once (``run``). The worth has
+three figures: the study's measure F, our measure V, and prices of nodes.
 
 **F** (``Fragmentation``). For one kind of pods, all that is idle is lost where the node cannot take such a pod, or if
 the pod needs no GPU. Where it can take one, the loss is the idle part of GPUs that have less left than the pod takes of

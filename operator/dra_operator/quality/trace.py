@@ -16,7 +16,7 @@ out. It says nothing of CPU and memory.
 
 The order of a run follows from the seed alone, as does the order of nodes that decides among equals. The pods of the
 trace are shuffled. Then pods are removed, or drawn again from the trace, until they ask for ``inflate`` times the GPUs
-of the cluster; 0 leaves them as they are. The rules, the odd ones included, are those of the published runs. Those
+of the cluster; 0 leaves them as they are. The rules, the odd ones included, are the rules of the published runs. These
 have no gangs.
 
 The order of a published run follows from its seed by the generator of Go's ``math/rand``, so ``GoRandom`` repeats it.

@@ -13,9 +13,9 @@ single objects tell: one has an older version than the cache, or is there again 
 same version as before a binding that was answered.
 
 ``LastLook`` looks at the claims before pods are bound to devices that another scheduler allocates as well. The watch of
-claims does not say whether it is broken or late. So pods whose drivers are shared wait until the cache has what a look
-has shown that began after their grace (``conflict_check`` says why that is enough). One look serves all pods that wait.
-A failed one is repeated. A cluster without another scheduler is never looked at.
+claims does not say whether it is broken or late. So pods whose drivers are shared wait for a look that began after
+their grace (``other_schedulers`` says why that is enough). One look serves all waiting pods. A failed one is repeated.
+A cluster without another scheduler is never looked at.
 
 Only claims that another scheduler's pods use can be allocated by it, so a look reads the namespaces of these pods, and
 of each no more than the names and states of its claims: claims may have 1.4 MB each, and any tenant may make hundreds

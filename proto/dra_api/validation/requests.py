@@ -239,7 +239,7 @@ REQUEST_FIELDS: Final = (
 )
 """Every gated field of a request, in the order in which an allocator refuses them.
 
-A new one is a row here, with its check above; its type in ``resource``; its gate in ``releases`` and in the
+A new one is a row here, with its check above; its type in ``resource``; its gate in ``gates`` and in the
 ledger's ``features``; and its use by the allocator in ``claim_program`` and a ledger or filter.
 """
 # Made once: a validation of thousands of claims asks for them with each request.

@@ -130,7 +130,7 @@ class Weather:
         return ""
 
 
-# --- The way of a request to a fake API server and back: it takes its time, and suffers what the weather has for it ---
+# --- The way of a request to a fake API server and back, in all weathers ---
 
 TIMEOUT = 2.0
 """Seconds after which a client gives up."""
@@ -148,7 +148,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Network:
-    """A part of a server; a request that was sent reaches it whatever becomes of its sender, which may be killed.
+    """A part of a server. A request that was sent reaches it, also if its sender is killed.
 
     While it ``is_away`` all fail. The strikes of a fate are ``lost``, ``refused``, ``late`` and ``unanswered``."""
 

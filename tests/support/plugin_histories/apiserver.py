@@ -179,7 +179,7 @@ class ApiServer(Network, FakeApi):
         return obj if resource.plural == "selfsubjectreviews" else super().made(resource, obj)
 
     def replace(self, resource: Resource, body: Obj, subresource: str | None) -> Obj:
-        """The object, which the plugin has written."""
+        """The object as the plugin has written it."""
         meta = body["metadata"]
         if self.find(resource, "", meta["name"])["metadata"]["resourceVersion"] == meta["resourceVersion"]:
             self.reader.wrote(meta["name"])

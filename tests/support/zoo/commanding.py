@@ -28,7 +28,7 @@ PEOPLE: Final = "people"
 """The namespace of the pods that are asked about."""
 SIZE: Final = 58_000
 ONE: Final = request("req", kind="visitor", allocationMode="ExactCount", count=1)
-"""As the server would default it, which is not asked."""
+"""As the server would default it; it is not asked."""
 MANIFEST: Final = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -95,7 +95,7 @@ async def run(command: str, kubeconfig: Path) -> Run:
 
 @asynccontextmanager
 async def crowded(folder: Path, kinds: Mapping[str, int], namespaces: int = 3) -> AsyncIterator[Path]:
-    """Yield the kubeconfig of a server with so many objects of each kind, nodes with devices, and two pods."""
+    """Yield the kubeconfig of a server with this number of objects of each kind, nodes with devices, and two pods."""
     server = DevApiServer()
     stock = cast(Api, Stock(server))
     nodes = [f"node-{number}" for number in range(4)]

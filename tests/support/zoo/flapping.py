@@ -90,7 +90,7 @@ class Flapper:
 
 
 def flapping(flappers: Sequence[Flapper]) -> Beast:
-    """Return the beast of these kinds, which flap together; as many pods of the tenant wait for each of them."""
+    """Return a beast whose kinds flap together. The same number of the tenant's pods waits for each of them."""
     turns = itertools.count()
 
     async def release(tenant: Tenant) -> None:

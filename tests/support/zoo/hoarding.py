@@ -229,7 +229,7 @@ async def _serve(kind: str, objects: int, namespaces: int, kubeconfig: Path) -> 
 
 
 async def store(server: DevApiServer, kind: str, objects: int, namespaces: int) -> None:
-    """Put so many objects of a kind into the server, in so many namespaces."""
+    """Put a number of objects of a kind into the server, in a number of namespaces."""
     tenants = [Tenant(cast(Api, Stock(server)), name) for name in _namespaces(namespaces)]
     for number in range(objects):
         await (crowd if kind in CROWDS else hoard)(tenants[number % namespaces], kind, number)

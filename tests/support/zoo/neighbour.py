@@ -97,8 +97,8 @@ class Neighbour:
 class Control(Neighbour):
     """Places its pods itself, with a claim for each that asks for no device there is.
 
-    It goes by what the watch of claims brings, as schedulers do: an API server that is busy with large claims answers
-    a write at once, and tells of it late.
+    It waits for the watch of claims, as schedulers do: an API server that is busy with large claims answers a write
+    at once, and tells of it late.
     """
 
     def __init__(self, api: Api, namespace: str) -> None:

@@ -1,4 +1,4 @@
-"""Controllers: tasks that work off a queue of keys, filled by changes of the store; and two that derive objects.
+"""Controllers (tasks that work off a queue of keys, filled by changes of the store), and two that derive objects.
 
 A key that is added twice is handled once. The rules of an aggregated ClusterRole are the rules of all ClusterRoles that
 its selectors choose. The status of a ResourceQuota says how much of it the namespace uses. The default roles and

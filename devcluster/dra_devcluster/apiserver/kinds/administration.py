@@ -1,7 +1,7 @@
 """Kinds by which administrators shape the server: roles and bindings, admission policies, custom resources.
 
-A user can put only its own rights into a role or bind them, unless it may ``escalate`` the role or ``bind`` it.
- Members of ``system:masters`` and the server itself may do both.
+A user can put only its own rights into a role or bind them, unless it may ``escalate`` the role or ``bind`` it. Members
+of ``system:masters`` and the server itself may do both.
 
 The schema of a definition says everything about its custom resources. A valid definition is accepted at once, because
 its names cannot conflict here. Of policies and their bindings this module fills in defaults and checks the expressions.

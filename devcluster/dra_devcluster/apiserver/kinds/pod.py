@@ -1,7 +1,7 @@
 """Pods as a kind: defaults, admission, graceful deletion, and the health of their devices.
 
 The defaults hold in the templates of workloads too. A pod or PodGroup names a priority class, and the server fills in
-its numbers. An object without a class gets the default one of the cluster, if there is one. Other numbers than those of
+its numbers. An object without a class gets the default one of the cluster, if there is one. Numbers that differ from
 the class are refused.
 
 A pod that has a node is marked first; the node agent ends its containers and deletes it with a grace of 0. A pod

@@ -1,6 +1,6 @@
 """Creates, changes and deletes objects, in the same steps for every kind.
 
-Create and change: decode (types, unknown fields), fill in defaults, let the kind take over what the client may not set,
+Create and change: decode (types, unknown fields), fill in defaults, restore fields that the client may not set,
 validate, ask whether it is permitted, record in managedFields who set which fields, store. Nothing here waits, so an
 object cannot change between read and write: a conflict can only come from a resourceVersion that the client sent. All
 verbs check their bodies and preconditions as here.

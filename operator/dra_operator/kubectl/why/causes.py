@@ -1,7 +1,7 @@
 """Causes behind a node's answer: the shortage, the holders, the rule that taints, the published devices.
 
 The scheduler says that a node does not fit. These lines name the things that a person can look at or change: amounts,
-claims, rules and pools, and the values that selectors ask for beside those that the devices of the cluster publish.
+claims, rules and pools, and the values in selectors beside the published values of the cluster's devices.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ templates still have more than ``LARGEST_OBJECT_BYTES`` together, they are left 
 place is looked for.
 
 Ten thousand objects are too much in sum, though each is short enough. Objects for which there is no room are *set
-aside* (``cache.store``): of a claim the names and classes of its requests are kept, of a pod what counts on any node
+aside* (``cache.bulk``): of a claim the names and classes of its requests are kept, of a pod what counts on any node
 and in its namespace. Such a pod or claim is read from the server when its turn comes. Of a Workload the numbers of its
 pods are kept, and what Kueue says of it; of a claim of a volume and of a budget all but the selector.
 
-Marks say that little is kept of an object. A mark is known by its Python type, which no decoded JSON has: ``Marks``,
-``SpecMark`` and ``MarkedSelector`` are subclasses of what the field is declared as. So no tenant can write an object
+Marks say that little is kept of an object. A mark is known by its Python type, and decoded JSON never has that type:
+``Marks``, ``SpecMark`` and ``MarkedSelector`` are subclasses of the type of the field. So no tenant can write an object
 that looks marked, also where the API server validates nothing, as in the templates of a Workload. A copy through JSON
 loses the marks.
 """
@@ -119,7 +119,7 @@ class SpecMark(OpaqueDeviceConfiguration, frozen=True):
         return self.driver == _SET_ASIDE
 
     def on(self, spec: ResourceClaimSpec) -> ResourceClaimSpec:
-        """Return the spec with the mark, which it lost as JSON."""
+        """Return the spec with the mark: it lost its own as JSON."""
         configs = (DeviceClaimConfiguration(opaque=self),)
         return replace(spec, devices=replace(spec.devices, config=configs))
 
