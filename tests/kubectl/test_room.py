@@ -40,8 +40,6 @@ _ELSEWHERE_LIMITED = re.compile(
     r"|Event\.(type|lastTimestamp|eventTime)"  # of a set, or a time
     r"|Workload\.spec\.podSets\[(long)?\]$"  # eight
     r"|PodGroup\.spec\.resourceClaims\[(long)?\]$"  # four
-    r"|Workload\.spec\.podSets\[(long)?\]$"  # eight
-    r"|PodGroup\.spec\.resourceClaims\[(long)?\]$"  # four
     r"|PodGroup\.spec\.schedulingConstraints\.topology\[(long)?\]$"  # one
     r"|PodGroup\.spec\.(schedulingPolicy\.basic|disruptionMode\.\w+)\{\}"  # without fields
 )
