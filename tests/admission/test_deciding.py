@@ -89,14 +89,14 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 1}
         world.at(60.0)
-        world.admission._look_again()
+        world.admission._next.workloads_changed()
         await world.until("it is tried again", lambda: world.kueue.decided == {"Retry": 2})
         await world.until("it backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
         world.at(179.0)
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 2}
         world.at(180.0)
-        world.admission._look_again()
+        world.admission._next.workloads_changed()
         await world.until("it is tried once more", lambda: world.kueue.decided == {"Retry": 3})
     assert not world.kueue.forgotten
     assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
@@ -124,7 +124,7 @@ async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(w
         await world.rests(0.3)
         assert not is_true(world.workload("first"), "QuotaReserved")
         world.at(26.0)
-        world.admission._look_again()
+        world.admission._next.workloads_changed()
         await world.until("it has quota again", lambda: is_true(world.workload("first"), "QuotaReserved"))
         await world.until("first runs", lambda: len(world.pods("first")) == 3)
     assert not world.kueue.forgotten
@@ -134,7 +134,7 @@ async def test_a_lone_job_that_kueue_overlooks_is_tried_once_its_check_has_pause
     world.kueue.overlooks = True
     async with waiting_for_its_pods(world, workload("first", 3)):
         world.at(26.0)
-        world.admission._look_again()
+        world.admission._next.workloads_changed()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
         world.at(30.0)
         await world.rests(0.3)
@@ -156,7 +156,7 @@ async def test_no_check_pauses_while_another_job_of_the_queue_has_quota(world: A
     second = workload("second", 1, created="2026-01-01T00:00:01Z")
     async with waiting_for_its_pods(world, workload("first", 1), second):
         world.at(26.0)
-        world.admission._look_again()
+        world.admission._next.workloads_changed()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
         for moment in (32.0, 50.0, 80.0):
             world.at(moment)
@@ -309,7 +309,7 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
         assert "requeueAfterSeconds" not in world.check("second"), "Kueue would end that wait, and forget its devices"
         for moment, tries in ((1.1, 6), (2.2, 6), (3.2, 9), (6.0, 9), (7.3, 12)):  # kept for 1, 2, 4 s
             world.at(moment)
-            world.admission._look_again()
+            world.admission._next.workloads_changed()
             await _retried(world, tries)
         finish(world.api, "ns/first")
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)

@@ -10,7 +10,7 @@ from admission_world import AdmissionWorld, LaggingWorld, made, planner, questio
 from dra_api.codec import encode
 from dra_api.kueue import Workload
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS, KubeError, Unreachable
-from dra_operator.admission import reading
+from dra_operator.admission import api
 from dra_operator.cache import BulkLimits
 from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
 from fake_api import Call
@@ -55,7 +55,7 @@ async def test_a_workload_is_planned_with_the_whole_template_and_that_is_read_on
 async def test_a_workload_whose_template_has_no_room_says_so_and_is_not_rejected(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "READ_BYTES", -1)
+    monkeypatch.setattr(api, "READ_BYTES", -1)
     world.limits = BulkLimits(whole=0)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, bulky_template("bulky"))
     world.api.add(WORKLOADS, workload("train", template="bulky"))
@@ -70,7 +70,7 @@ async def test_a_workload_whose_template_has_no_room_says_so_and_is_not_rejected
 async def test_templates_that_are_read_for_a_round_are_bounded(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "READ_BYTES", 20_000)
+    monkeypatch.setattr(api, "READ_BYTES", 20_000)
     world.limits = BulkLimits(whole=0)
     for number in range(20):
         world.api.add(RESOURCE_CLAIM_TEMPLATES, bulky_template(f"bulky-{number}"))
@@ -87,7 +87,7 @@ async def test_templates_that_are_read_for_a_round_are_bounded(
 async def test_a_workload_for_which_there_is_no_room_says_so_and_is_not_rejected(
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "READ_BYTES", -1)
+    monkeypatch.setattr(api, "READ_BYTES", -1)
     world.limits = BulkLimits(whole=0)
     world.api.add(WORKLOADS, workload("train", **BULKY))
     world.api.add(WORKLOADS, workload("short"))
@@ -163,9 +163,9 @@ async def test_a_promise_keeps_its_place_while_the_cache_has_an_older_version() 
         world.is_stalled = True
         for number in range(3):
             world.api.change(WORKLOADS, "ns/first", partial(relabel, str(number)))
-            world.admission._look_again()
+            world.admission._next.workloads_changed()
             await world.rests(0.2)
-        assert len(world.admission._seats[world.workload("first")["metadata"]["uid"]]) == 4
+        assert len(world.admission._promises._seats[world.workload("first")["metadata"]["uid"]]) == 4
 
 
 def relabel(value: str, obj: Obj) -> None:
@@ -192,7 +192,7 @@ async def test_nothing_is_promised_while_a_promise_cannot_be_read(
         await world.rests(1.0)
         assert not world.is_admitted("second")
         for _ in range(5):
-            world.admission._look_again()
+            world.admission._next.workloads_changed()
             await world.rests(0.2)
         assert caplog.text.count("one with a promise cannot be read") == 1
 
@@ -253,7 +253,7 @@ async def test_a_workload_whose_claim_is_not_at_hand_says_so_and_is_not_rejected
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     if fault == "there is no room":
-        monkeypatch.setattr(reading, "READ_BYTES", -1)
+        monkeypatch.setattr(api, "READ_BYTES", -1)
         wanted = "its namespace has more large claims than dra-operator keeps in memory"
     else:
         world.api.before = lambda call: (
@@ -275,7 +275,7 @@ async def test_promises_that_were_read_stay_so_when_an_older_workload_of_another
     world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A namespace gets half of the room that others leave: the first one would lose room to the next."""
-    monkeypatch.setattr(reading, "READ_BYTES", 40_000)
+    monkeypatch.setattr(api, "READ_BYTES", 40_000)
     world.limits = BulkLimits(whole=0)
     world.api.change(
         RESOURCE_SLICES, "node-0-gpu.example.com", lambda it: it.update(spec=Make.slice("node-0", 30)["spec"])

@@ -23,7 +23,7 @@ from dra_api.kueue import ResourceFlavor, Workload
 from dra_api.meta import ObjectMeta
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIM_TEMPLATES
-from dra_operator.admission.planner import Outcome
+from dra_operator.admission.promises import Outcome
 from dra_operator.admission.workloads import (
     CHECK_MESSAGE_CHARACTERS,
     CheckDecision,

@@ -20,14 +20,9 @@ from dra_api.resource import ResourceSlice
 from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
-from dra_operator.admission.planner import (
-    CheckAnswers,
-    CheckRound,
-    Planner,
-    PromisedWorkload,
-    SeenChange,
-    planned_sets,
-)
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange
+from dra_operator.admission.pod_sets import planned_sets
+from dra_operator.admission.promises import PromisedWorkload
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
 from dra_operator.scheduling.state import workload_without_bulk

@@ -14,7 +14,8 @@ from dra_api.values import format_time
 from dra_kube import PODS, WORKLOADS
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.admission.controller import AdmissionController
-from dra_operator.admission.planner import CheckRound, Planner, PromisedWorkload, ViewSettings
+from dra_operator.admission.planner import CheckRound, Planner, ViewSettings
+from dra_operator.admission.promises import PromisedWorkload
 from dra_operator.admission.workloads import AdmissionSettings
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, DEVICE_ORDERS, Features
 from dra_operator.controllers import Control

@@ -11,5 +11,6 @@ Workload that has quota, with their claims, in a view of the cluster in which ev
 A promise ends when all pods of the Workload are bound, when it is evicted or finished, or when its time is over. No
 promise is stored: a new process finds the Workloads that are Ready and have not started, and plans them first.
 
-``workloads`` says what a Workload waits for, ``planner`` places pods, ``controller`` watches and writes.
+``workloads`` says what a Workload waits for, ``planner`` finds places for ``pod_sets``, ``promises`` keep them,
+``controller`` watches and decides in ``rounds``, ``api`` reads and writes.
 """

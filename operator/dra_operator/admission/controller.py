@@ -17,26 +17,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
-from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.kueue import Admission, AdmissionCheck, ResourceFlavor, Workload
-from dra_api.meta import ADMISSION_CHECKS, WORKLOADS, Object
+from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
+from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
-from dra_api.values import format_time
-from dra_kube import ApiError, Conflict, Invalid, KubeError, NotFound, ServerError, Unreachable
+from dra_kube import KubeError
 from dra_ledger.errors import shortened
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import DeviceId
 from dra_operator.controllers import Control
 from dra_operator.controllers.metrics import AdmissionMetrics
 from dra_operator.kube import Client
@@ -44,10 +40,11 @@ from dra_operator.scheduling.state import Nomination
 from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
 
-from .planner import CheckAnswers, CheckRound, Outcome, Planner, PromisedWorkload, SeenChange, ViewSettings
-from .reading import AsideReader
+from .api import AsideReader, WorkloadWriter, Written
+from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
+from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
+from .rounds import PROMISE_LOOK_SECONDS, Memory, NextRound
 from .workloads import (
-    CONTROLLER_NAME,
     DOUBLED_ATTEMPTS,
     KUEUE_LATER_SECONDS,
     AdmissionSettings,
@@ -55,18 +52,11 @@ from .workloads import (
     CheckNames,
     CheckStage,
     CheckState,
-    active_patch,
-    after_eviction,
     backoff_seconds,
-    decision_patch,
-    evicted_at,
-    follow_up_patch,
-    is_in_queue,
     promised_at,
     rank,
     rank_of_promise,
     replaced_slice,
-    requeue_patch,
     stage_of,
     states,
     wait_left,
@@ -78,21 +68,14 @@ LEAST_REST_SECONDS: Final = 0.01
 """Seconds between two rounds."""
 LONGEST_LOOK_REST_SECONDS: Final = 1.0
 """The same after a long one. Most of that is a wait for writes, and the planner has paused already for others."""
-PROMISE_LOOK_SECONDS: Final = 5.0
-"""Seconds after which the times of promises are looked at, if nothing happens."""
-WRITES: Final = 8
-"""Writes at the same time."""
 REQUEUE_REST_SECONDS: Final = 0.1
 """Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain.
 
 That needs no time for Kueue: a wait is ended only when Kueue has evicted the Workload and begun the wait.
 """
 LONGEST_REQUEUE_REST_SECONDS: Final = 1.0
-LONGEST_LEFT_BEHIND_SECONDS: Final = 600.0
 MOST_LOST_TURNS: Final = 3
 """Times in a row that Kueue may give quota again before a back-off is written. Then the quota is kept for a while."""
-CHANGED_SECONDS: Final = 0.5
-"""Seconds until a Workload is looked at again that was refused, most likely since it has changed."""
 HOLDING_SECONDS: Final = 1.0
 """Seconds for which it is kept, doubled each time until a back-off is written. That ends when devices come free for
 others: they may need the quota.
@@ -100,16 +83,10 @@ others: they may need the quota.
 A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """
 LONGEST_HOLDING_SECONDS: Final = 10.0
-LEFT_BEHIND_SECONDS: Final = 5.0
-"""Seconds after which a Workload without quota, whose back-off was ended, counts as one that Kueue has not tried. The
-pause doubles each time."""
-CHECK_PAUSE_SECONDS: Final = 1.0
-"""Seconds for which a check is not active then."""
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
-SHOWN_NODES: Final = 8
 LOGGED_CHARACTERS: Final = 500
 """Length of a reason in the log; the Workload has the whole text."""
 SPARE_OBJECTS: Final = 100
@@ -124,55 +101,6 @@ _ELSEWHERE: Final = CheckDecision(
 _STALE: Final = CheckDecision(CheckState.PENDING, "Kueue took its quota back, and its place is free for others")
 _UNKNOWN_TIME: Final = datetime.max.replace(tzinfo=UTC)
 _PLANNED: Final = frozenset(WATCHED.values()) - frozenset(OF_KUEUE.values())
-
-
-class Written(Enum):
-    """What became of a write."""
-
-    YES = auto()
-    NO = auto()
-    UNKNOWN = auto()
-    """No answer came, or one that says nothing about it."""
-
-
-@dataclass(slots=True)
-class Memory:
-    """What is known of one Workload beside what it says itself. All of it may be lost."""
-
-    retries: int = 0
-    requeued: bool = False
-    """Freed devices ended the last wait."""
-    in_vain: int = 0
-    """How often that was in vain in a row."""
-    retried_at: float = -math.inf
-    looked: int = 0
-    """How often something had come free at the last look."""
-    refused: str = ""
-    """The last version of which the server has refused a write as invalid."""
-    unsure: str = ""
-    """The version into which a promise was written, and no answer came: it may be Ready since, or become so."""
-    unsure_until: float = -math.inf
-    never_since: float | None = None
-    back_off: CheckDecision | None = None
-    """The write that follows when Kueue has evicted the Workload."""
-    lost_turns: int = 0
-    holdings: int = 0
-    """How often its quota was kept, since no back-off could be written."""
-    held_until: float = -math.inf
-    """Until then it keeps its quota, though it does not fit."""
-    admission: Admission | None = None
-    """The quota that it had last: its flavors say which nodes it may use."""
-    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The nodes of its promise, by pod set."""
-    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
-    """Its flavors as they were when it was promised a place: Kueue has put their labels into its pods."""
-    promised_at: datetime | None = None
-    """When the promise began, by the clocks of those who wrote it."""
-    promise_began: float = -math.inf
-    """The same by the clock that pauses are measured by."""
-    is_started: bool = False
-    """All its pods were bound, so the promise is over."""
-    is_broken: bool = False
 
 
 class AdmissionController:
@@ -191,33 +119,21 @@ class AdmissionController:
         registry: CollectorRegistry | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._control, self._cluster, self._client = control, control.cluster, client
-        self._view, self._now, self._settings = view, now, settings or AdmissionSettings()
+        self._cluster, self._view, self._now = control.cluster, view, now
+        self._settings = settings or AdmissionSettings()
         self._clock = clock or asyncio.get_running_loop().time
         self._metrics = AdmissionMetrics(registry or CollectorRegistry(), DECIDED)
         self._planner: Planner | None = None
         self._changes: dict[tuple[type[Object], str], SeenChange] = {}
         self._held: dict[str, AllocationResult | None] = {}
         self._all_held: dict[str, AllocationResult] = {}
-        self._memory: dict[str, Memory] = {}
-        self._seats: dict[str, tuple[Nomination, ...]] = {}
+        self._memory: defaultdict[str, Memory] = defaultdict(Memory)
+        self._names = CheckNames()
+        self._next, self._promises = NextRound(self._clock), Promises(control)
         self._reader = AsideReader(control.cluster, client)
-        self._news, self._is_cut, self._due = asyncio.Event(), False, math.inf
-        self._freed = 1
-        """How often something came free."""
-        self._workloads_changed = self._cluster_changed = True
-        self.is_idle = False
-        """Whether it waits for something to happen."""
+        self._writer = WorkloadWriter(control, client, now, self._memory, self._next, self._metrics.errors)
         self._is_unread = False
         """Whether the last look was given up, since a Workload with a promise could not be read."""
-        self._failed_checks: dict[str, float] = {}
-        self._paused: dict[str, float] = {}
-        """The time at which the pause of a check is over, by its name."""
-        self._ended: dict[str, tuple[str, float, float]] = {}
-        """Workloads whose back-off was ended, by key: UID, time of the next look, and pause until the look after it."""
-        self._names = CheckNames()
-        self._follow_ups = set[asyncio.Task[None]]()
-        self._follow_up_limit = asyncio.Semaphore(WRITES)
         self._open: set[str] = set()
         """Keys of Workloads that needed something at the last look, and of those that have changed since."""
         control.observe(self)
@@ -230,23 +146,22 @@ class AdmissionController:
         if obj is None:
             return
         if isinstance(obj, Workload | AdmissionCheck | ResourceFlavor):
-            self._workloads_changed = True
-            self._news.set()
+            self._next.workloads_changed()
             if not isinstance(obj, Workload):
-                self._freed += 1
+                self._next.came_free()
                 return
             self._open.add(obj.key)  # the next round finds out whether a promise is over
             if isinstance(now, Workload):
-                self._follow_eviction(now)
+                self._writer.follow_eviction(now)
             return
         if type(obj) not in _PLANNED:
             return
         if self._planner is not None:
             kind = type(obj)
             self._changes[kind, obj.key] = SeenChange(kind, obj.key, obj.metadata.uid, now)
-        self._freed += _frees(before, now)
-        self._cluster_changed = True
-        self._news.set()
+        if _frees(before, now):
+            self._next.came_free()
+        self._next.cluster_changed()
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
@@ -255,8 +170,7 @@ class AdmissionController:
         if allocation is not None:
             self._all_held[uid] = allocation
         elif self._all_held.pop(uid, None) is not None:
-            self._freed += 1
-            self._news.set()
+            self._next.came_free()
 
     # --- rounds ---
 
@@ -273,15 +187,14 @@ class AdmissionController:
         except Exception:
             logger.exception("promises of earlier processes are not kept")
             self._forget_view()
-        self._look_again()
+        self._next.workloads_changed()
 
     async def run(self) -> None:
         """Decide until cancelled."""
         try:
             await self._run()
         finally:
-            for task in self._follow_ups:
-                task.cancel()
+            self._writer.close()
 
     async def _run(self) -> None:
         while True:
@@ -292,30 +205,19 @@ class AdmissionController:
                 logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
                 self._forget_view()
                 rest = PROMISE_LOOK_SECONDS
-                self._look_again()
+                self._next.workloads_changed()
             await asyncio.sleep(max(rest, min(self._clock() - began, LONGEST_LOOK_REST_SECONDS)))
-            if not self._is_cut:
-                await self._wait()
-
-    async def _wait(self) -> None:
-        self.is_idle = not self._news.is_set() and self._due == math.inf
-        try:
-            async with asyncio.timeout(max(0.0, min(PROMISE_LOOK_SECONDS, self._due - self._clock()))):
-                await self._news.wait()
-        except TimeoutError:
-            self._workloads_changed = True  # times may be over
-        finally:
-            self.is_idle = False
+            await self._next.wait()
 
     async def _round(self) -> None:
-        self._news.clear()
-        self._due, self._is_cut = math.inf, False
-        self._find_left_behind()
-        await self._activate_checks()
+        self._next.begin()
+        self._writer.pause_left_behind()
+        await self._writer.activate_checks()
         stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
         promised = (*stages[CheckStage.PROMISED], *stages[CheckStage.LATE])
-        self._forget_promises({it.metadata.uid for it in promised})
+        if self._promises.end_others({it.metadata.uid for it in promised}):
+            self._next.came_free()
         await self._answer_unplanned(stages)
         if not self._has_work(stages):
             if len(self._changes) + len(self._held) > MOST_NOTED_CHANGES:
@@ -332,10 +234,10 @@ class AdmissionController:
             if not self._is_unread:
                 logger.warning("no Workload is decided on, since one with a promise cannot be read: %s", error)
             self._is_unread = True
-            self._due = self._clock() + PROMISE_LOOK_SECONDS
+            self._next.by(self._clock() + PROMISE_LOOK_SECONDS)
             return
         self._is_unread = False
-        question, freed = self._question(stages), self._freed
+        question, freed = self._question(stages), self._next.freed
         began = self._clock()
         planner = self._planner
         if planner is None:
@@ -346,9 +248,9 @@ class AdmissionController:
             planner.stop()  # its thread would go on
             raise
         self._metrics.round_seconds.observe(self._clock() - began)
-        self._is_cut = bool(answers.left)
+        self._next.is_cut = bool(answers.left)
         for uid in answers.looked:
-            self._memory.setdefault(uid, Memory()).looked = freed
+            self._memory[uid].looked = freed
         await self._carry_out(answers, stages[CheckStage.LATE])
 
     def _forget_view(self) -> None:
@@ -361,7 +263,8 @@ class AdmissionController:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         now, store = self._now(), self._cluster.store_of(Workload)
         if names != self._names:
-            self._names, self._open = names, {workload.key for workload in store}
+            self._names = self._writer.names = names
+            self._open = {workload.key for workload in store}
         for key in list(self._open):
             workload = store.get(key)
             stage = self._stage(workload, names, now) if workload is not None else CheckStage.NONE
@@ -370,7 +273,7 @@ class AdmissionController:
                 if workload is not None:
                     self._cluster.give_back(workload)
                 continue
-            memory = self._memory.setdefault(workload.metadata.uid, Memory())
+            memory = self._memory[workload.metadata.uid]
             if stage is CheckStage.CANDIDATE:
                 if self._is_replacing(workload):
                     continue
@@ -380,13 +283,14 @@ class AdmissionController:
                 continue
             if stage in (CheckStage.BACKING_OFF, CheckStage.WAITING):
                 left = wait_left(workload, names.active, now)
-                self._due = min(self._due, self._clock() + (left or 0.0))
+                self._next.by(self._clock() + (left or 0.0))
             if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
                 continue
             found[stage].append(workload)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
             known = {workload.metadata.uid for workload in store}
-            self._memory = {uid: it for uid, it in self._memory.items() if uid in known}
+            for uid in self._memory.keys() - known:
+                del self._memory[uid]
         return found
 
     def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:
@@ -413,7 +317,7 @@ class AdmissionController:
         """Return the time by which the promise is to be measured: clocks that are set do not end it, or extend it."""
         if not workload.has_quota or not any(states(workload, names.known)):
             return now
-        memory = self._memory.setdefault(workload.metadata.uid, Memory())
+        memory = self._memory[workload.metadata.uid]
         began = promised_at(workload, names.known, _UNKNOWN_TIME)
         if memory.promised_at != began:
             # Only of what was written before this process saw the Workload the clocks say how old it is.
@@ -430,30 +334,25 @@ class AdmissionController:
 
     def _may_requeue(self, memory: Memory) -> bool:
         """Return whether something has come free since the last look, which is not too short ago."""
-        if memory.looked == self._freed:
+        if memory.looked == self._next.freed:
             return False
         rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.in_vain, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
         due = memory.retried_at + rest
         if due > self._clock():
-            self._due = min(self._due, due)
+            self._next.by(due)
             return False
         return True
 
-    def _look_again(self) -> None:
-        self._workloads_changed = True
-        self._news.set()
-
     def _has_work(self, stages: Mapping[CheckStage, list[Workload]]) -> bool:
         """Return whether a round may come to another result than the last one. What has changed is over with that."""
-        has_changed = self._workloads_changed or self._cluster_changed
         if not (
             stages[CheckStage.CANDIDATE]
             or stages[CheckStage.LATE]
             or stages[CheckStage.BACKING_OFF]
-            or (has_changed and stages[CheckStage.PROMISED])
+            or (self._next.has_changed and stages[CheckStage.PROMISED])
         ):
             return False
-        self._workloads_changed = self._cluster_changed = False
+        self._next.take_changes()
         return True
 
     def _question(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> CheckRound:
@@ -501,8 +400,8 @@ class AdmissionController:
 
     async def _carry_out(self, answers: CheckAnswers, late: Sequence[Workload]) -> None:
         for uid in answers.started:
-            self._memory.setdefault(uid, Memory()).is_started = True
-            self._promise(uid, ())
+            self._memory[uid].is_started = True
+            self._promise(uid)
         asked = list(answers.candidates.values())
         for uid, outcome in answers.promised.items():
             memory = self._memory.get(uid)
@@ -510,37 +409,34 @@ class AdmissionController:
                 asked.append(outcome)
             else:
                 self._kept(uid, outcome)
-        limit = asyncio.Semaphore(WRITES)
         async with asyncio.TaskGroup() as group:
             for workload in late:
-                group.create_task(self._say(workload, _LATE, limit))
+                group.create_task(self._say(workload, _LATE))
             for outcome in asked:
-                group.create_task(self._decide(outcome, limit))
+                group.create_task(self._decide(outcome))
             for outcome in answers.backing_off.values():
                 if outcome.fits:
-                    group.create_task(self._requeue(outcome.workload, limit))
-        self._metrics.promises.set(len(self._seats))
+                    group.create_task(self._requeue(outcome.workload))
+        self._metrics.promises.set(len(self._promises))
 
     async def _answer_unplanned(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
         """Answer Workloads for which no place is looked for."""
-        limit = asyncio.Semaphore(WRITES)
         async with asyncio.TaskGroup() as group:
             for workload in stages[CheckStage.ELSEWHERE]:
-                group.create_task(self._say(workload, _ELSEWHERE, limit))
+                group.create_task(self._say(workload, _ELSEWHERE))
             for workload in stages[CheckStage.STALE]:
-                group.create_task(self._say(workload, _STALE, limit))
+                group.create_task(self._say(workload, _STALE))
             for workload in stages[CheckStage.DUE]:
-                group.create_task(self._end_wait(workload, "its back-off is over", limit))
+                group.create_task(self._writer.end_wait(workload, "its back-off is over"))
 
-    async def _say(self, workload: Workload, decision: CheckDecision, limit: asyncio.Semaphore) -> None:
-        async with limit:
-            written = await self._write(workload, decision)
+    async def _say(self, workload: Workload, decision: CheckDecision) -> None:
+        written = await self._writer.write(workload, decision)
         if written is Written.YES:
             self._metrics.decided(decision.state)
             logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
 
     def _kept(self, uid: str, outcome: Outcome) -> None:
-        memory = self._memory.setdefault(uid, Memory())
+        memory = self._memory[uid]
         if outcome.fits:
             memory.nodes = outcome.nodes
         elif not memory.is_broken:
@@ -550,26 +446,25 @@ class AdmissionController:
         memory.is_broken = not outcome.fits
         self._promise(uid, outcome.seats)
 
-    async def _decide(self, outcome: Outcome, limit: asyncio.Semaphore) -> None:
+    async def _decide(self, outcome: Outcome) -> None:
         workload = outcome.workload
         uid = workload.metadata.uid
-        memory = self._memory.setdefault(uid, Memory())
+        memory = self._memory[uid]
         if outcome.fits:
-            if self._is_taken(outcome.seats):
-                self._look_again()  # by a decision of these milliseconds
+            if self._promises.is_taken(outcome.seats):
+                self._next.workloads_changed()  # by a decision of these milliseconds
                 return
             # The devices are kept before the answer of the server: a pod may be decided on meanwhile.
             memory.nodes, memory.is_broken = outcome.nodes, False
             self._promise(uid, outcome.seats)
             decision = CheckDecision(
-                CheckState.READY, f"all pods fit on {_places(outcome.seats)}" if outcome.seats else ""
+                CheckState.READY, f"all pods fit on {shown_nodes(outcome.seats)}" if outcome.seats else ""
             )
         else:
             decision = self._refusal(outcome, memory)
-            if decision.wait is not None and await self._keeps_quota(workload, decision, memory, limit):
+            if decision.wait is not None and await self._keeps_quota(workload, decision, memory):
                 return
-        async with limit:
-            written = await self._write(workload, self._at_once(decision, memory))
+        written = await self._writer.write(workload, self._at_once(decision, memory))
         if written is not Written.YES:
             memory.back_off = None
             if written is Written.UNKNOWN and decision.state is CheckState.READY and outcome.seats:
@@ -578,7 +473,7 @@ class AdmissionController:
                     self._clock() + LATE_WRITE_SECONDS,
                 )
             if not self._is_unsure(workload, memory):
-                self._promise(uid, ())
+                self._promise(uid)
             return
         self._metrics.decided(decision.state)
         said = shortened(decision.message, LOGGED_CHARACTERS)
@@ -591,9 +486,7 @@ class AdmissionController:
             memory.retried_at = self._clock()
         memory.requeued = False
 
-    async def _keeps_quota(
-        self, workload: Workload, decision: CheckDecision, memory: Memory, limit: asyncio.Semaphore
-    ) -> bool:
+    async def _keeps_quota(self, workload: Workload, decision: CheckDecision, memory: Memory) -> bool:
         """Return whether a Workload is not evicted yet, since Kueue gave it quota again and again before its back-off.
 
         Freed devices let it in meanwhile, as it is pending.
@@ -604,11 +497,10 @@ class AdmissionController:
             held = min(HOLDING_SECONDS * 2**memory.holdings, LONGEST_HOLDING_SECONDS)
             memory.lost_turns, memory.held_until = 0, self._clock() + held
             memory.holdings = min(memory.holdings + 1, DOUBLED_ATTEMPTS)
-            async with limit:
-                await self._write(workload, changed(decision, state=CheckState.PENDING, wait=None))
+            await self._writer.write(workload, changed(decision, state=CheckState.PENDING, wait=None))
         if memory.held_until <= self._clock():
             return False
-        self._due = min(self._due, memory.held_until)
+        self._next.by(memory.held_until)
         return True
 
     def _at_once(self, decision: CheckDecision, memory: Memory) -> CheckDecision:
@@ -619,24 +511,6 @@ class AdmissionController:
             return decision
         memory.back_off = changed(decision, wait=decision.wait + KUEUE_LATER_SECONDS)
         return changed(decision, wait=None)
-
-    def _follow_eviction(self, workload: Workload) -> None:
-        """Write the back-off into an evicted Workload: at once, since Kueue is about to give it quota again."""
-        memory = self._memory.get(workload.metadata.uid)
-        wanted = after_eviction(workload, self._names.active, memory.back_off if memory is not None else None)
-        if wanted is not None:
-            task = asyncio.create_task(self._write_follow_up(workload, wanted))
-            self._follow_ups.add(task)
-            task.add_done_callback(self._follow_ups.discard)
-
-    async def _write_follow_up(self, workload: Workload, wanted: CheckDecision) -> None:
-        # Refused when Kueue has given quota again: then it is decided on anew.
-        async with self._follow_up_limit:
-            since = evicted_at(workload) or format_time(self._now())
-            written = await self._patch(workload, follow_up_patch(workload, self._names.active, wanted, since))
-        memory = self._memory.get(workload.metadata.uid)
-        if written is Written.YES and memory is not None and wanted.state is CheckState.RETRY:
-            memory.back_off, memory.lost_turns, memory.holdings = None, 0, 0
 
     def _refusal(self, outcome: Outcome, memory: Memory) -> CheckDecision:
         now = self._clock()
@@ -655,180 +529,21 @@ class AdmissionController:
             return CheckDecision(CheckState.RETRY, outcome.reason, math.ceil(left))
         return CheckDecision(CheckState.REJECTED, outcome.reason)
 
-    def _is_taken(self, seats: Iterable[Nomination]) -> bool:
-        """Return whether a claim got one of the whole devices since the view was made."""
-        usage = self._cluster.allocated_devices.usage
-        return any(not usage.is_free(device) for device in _whole_devices(seats))
+    def _promise(self, uid: str, seats: tuple[Nomination, ...] = ()) -> None:
+        if self._promises.keep(uid, seats):
+            self._next.came_free()
 
-    def _is_left_over(self, before: Sequence[Nomination], now: Sequence[Nomination]) -> bool:
-        """Return whether a promise that changes leaves something free: its pods got other devices, or other nodes."""
-        usage, kept, known = self._cluster.allocated_devices.usage, _whole_devices(now), set[DeviceId]()
-        for seat in before:
-            known |= (devices := _whole_devices((seat,)))
-            if not devices and seat not in now:
-                return True  # nobody keeps account of what it had
-        return any(usage.is_free(device) for device in known - kept)
-
-    async def _requeue(self, workload: Workload, limit: asyncio.Semaphore) -> None:
+    async def _requeue(self, workload: Workload) -> None:
         """End the back-off since devices came free: the Workload may get its quota again at once."""
-        memory = self._memory.setdefault(workload.metadata.uid, Memory())
+        memory = self._memory[workload.metadata.uid]
         memory.retried_at, memory.requeued = self._clock(), True
-        if await self._end_wait(workload, "devices came free, and its pods fit now", limit):
+        if await self._writer.end_wait(workload, "devices came free, and its pods fit now"):
             self._metrics.requeued.inc()
             for other in self._memory.values():
                 other.held_until = -math.inf  # this one may need the quota
         else:
             # What came free is still there: the next look finds it without anything else that comes free.
             memory.looked, memory.requeued = 0, False
-
-    async def _end_wait(self, workload: Workload, why: str, limit: asyncio.Semaphore) -> bool:
-        """Have Kueue try the Workload again. Return whether that was written."""
-        meta = workload.metadata
-        patch = requeue_patch(workload, self._names.active, why, format_time(self._now()))
-        async with limit:
-            try:
-                raw = await self._client.patch(
-                    WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
-                )
-            except NotFound:
-                return False
-            except KubeError as error:
-                self._tell(workload, error)
-                return False
-        logger.info("workload %s: Kueue may try it again: %s", workload.key, why)
-        self._ended[workload.key] = meta.uid, self._clock() + LEFT_BEHIND_SECONDS, 2 * LEFT_BEHIND_SECONDS
-        self._due = min(self._due, self._clock() + LEFT_BEHIND_SECONDS)
-        self._control.answered(convert(Workload, raw))
-        return True
-
-    async def _write(self, workload: Workload, decision: CheckDecision) -> Written:
-        """Return whether the decision was written. A Workload that has changed is decided on anew."""
-        return await self._patch(
-            workload, decision_patch(workload, self._names.active, decision, format_time(self._now()))
-        )
-
-    async def _patch(self, workload: Workload, patch: Sequence[Mapping[str, Any]]) -> Written:
-        meta = workload.metadata
-        try:
-            raw = await self._client.patch(
-                WORKLOADS, meta.name, patch, meta.namespace, kind="json", subresource="status"
-            )
-        except NotFound:
-            return Written.NO
-        except KubeError as error:
-            self._tell(workload, error)
-            may_have_effect = isinstance(error, Unreachable | ServerError)
-            return Written.UNKNOWN if may_have_effect else Written.NO
-        self._control.answered(convert(Workload, raw))
-        return Written.YES
-
-    def _tell(self, workload: Workload, error: KubeError) -> None:
-        """Log a failed write, and try again a little later. That the object has changed is no failure."""
-        if isinstance(error, Conflict):
-            self._workloads_changed = True
-            self._news.set()
-            return
-        if isinstance(error, Invalid):
-            meta = workload.metadata
-            memory = self._memory.setdefault(meta.uid, Memory())
-            is_again, memory.refused = memory.refused == meta.resource_version, meta.resource_version
-            # The fields of a JSON patch are looked up before the versions are compared: they may be gone by now. A
-            # version that is still the newest one at the next look was refused for something else.
-            if not is_again:
-                asyncio.get_running_loop().call_later(CHANGED_SECONDS, self._look_again)
-                logger.debug("workload %s: cannot be written: %s", workload.key, error)
-                return
-        self._metrics.errors.inc()
-        logger.warning("workload %s: cannot be written: %s", workload.key, error)
-        asyncio.get_running_loop().call_later(1.0 if not isinstance(error, ApiError) else 5.0, self._look_again)
-
-    async def _activate_checks(self) -> None:
-        """Say in each check of ours that it is answered."""
-        for check in list(self._cluster.store_of(AdmissionCheck)):
-            if check.spec.controller_name != CONTROLLER_NAME or self._failed_checks.get(check.key, 0.0) > self._clock():
-                continue
-            until = self._paused.get(check.key, -math.inf)
-            if until > self._clock():
-                self._due = min(self._due, until)
-            patch = active_patch(check, format_time(self._now()), is_paused=until > self._clock())
-            if patch is None:
-                continue
-            try:
-                raw = await self._client.patch(ADMISSION_CHECKS, check.metadata.name, patch, subresource="status")
-            except Conflict:
-                continue  # the watch brings the newer version
-            except KubeError as error:
-                self._failed_checks[check.key] = self._clock() + PROMISE_LOOK_SECONDS
-                if not isinstance(error, NotFound):
-                    logger.warning("admission check %s: cannot be written: %s", check.key, error)
-                continue
-            self._control.answered(convert(AdmissionCheck, raw))
-
-    def _find_left_behind(self) -> None:
-        """Pause the checks of a Workload that Kueue should have tried, and has not.
-
-        Kueue 0.19.2 may not see that the back-off of a Workload with device claims was ended. It tries the Workload
-        when another one of its queue ends, or when a check of the queue was not active for a moment.
-        """
-        store, late = self._cluster.store_of(Workload), list[Workload]()
-        for key, (uid, due, pause) in list(self._ended.items()):
-            workload = store.get(key, uid)
-            if workload is None or not is_in_queue(workload):
-                del self._ended[key]
-                continue
-            if due > self._clock():
-                self._due = min(self._due, due)
-                continue
-            self._ended[key] = uid, self._clock() + pause, min(2 * pause, LONGEST_LEFT_BEHIND_SECONDS)
-            late.append(workload)
-        if not late:
-            return
-        busy = {self._queue_of(it) for it in store if it.has_quota and not it.has("Finished")}
-        for workload in late:
-            if self._queue_of(workload) in busy:
-                continue
-            logger.info("workload %s: Kueue has not tried it since its back-off ended: its checks pause", workload.key)
-            for _, state in states(workload, self._names.active):
-                self._paused[state.name] = self._clock() + CHECK_PAUSE_SECONDS
-
-    def _queue_of(self, workload: Workload) -> str:
-        """Return the ClusterQueue in which the Workload has quota, or had it last."""
-        memory = self._memory.get(workload.metadata.uid)
-        admission = workload.status.admission or (memory.admission if memory is not None else None)
-        return admission.cluster_queue if admission is not None else ""
-
-    # --- promises ---
-
-    def _promise(self, uid: str, seats: tuple[Nomination, ...]) -> None:
-        """Have the other controllers leave this to the Workload, in the place of what it was promised before."""
-        before, known = self._seats.get(uid, ()), self._cluster.nominated_pods
-        if before == seats:
-            return
-        if seats:
-            known.is_on = True
-            self._seats[uid] = seats
-        else:
-            self._seats.pop(uid, None)
-        if before and self._is_left_over(before, seats):
-            self._freed += 1
-            self._news.set()
-        kept = {seat.pod.metadata.uid for seat in seats}
-        for seat in seats:
-            if known.get(seat.pod.metadata.uid) != seat:
-                self._control.queues.add(self._cluster.nominate(seat))
-        for seat in before:
-            if seat.pod.metadata.uid not in kept:
-                self._control.queues.add(self._cluster.end_nomination(seat.pod.metadata.uid))
-
-    def _forget_promises(self, promised: set[str]) -> None:
-        for uid in self._seats.keys() - promised:
-            self._promise(uid, ())
-
-
-def _whole_devices(seats: Iterable[Nomination]) -> set[DeviceId]:
-    """Return the devices that are promised to one pod alone."""
-    results = (result for seat in seats for allocation in seat.allocations for result in allocation.results)
-    return {DeviceId.of(it) for it in results if not it.admin_access and it.share_id is None}
 
 
 def _frees(before: Object | None, now: Object | None) -> bool:
@@ -843,9 +558,3 @@ def _frees(before: Object | None, now: Object | None) -> bool:
         case (None, ResourceClaim()):
             return False
     return True
-
-
-def _places(seats: Sequence[Nomination]) -> str:
-    nodes = sorted({seat.node for seat in seats})
-    shown = ", ".join(nodes[:SHOWN_NODES])
-    return shown if len(nodes) <= SHOWN_NODES else f"{shown} and {len(nodes) - SHOWN_NODES} more nodes"

@@ -14,23 +14,22 @@ pods of one find their room when they come.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
 import uuid
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import count, groupby
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from dra_api import kueue
-from dra_api.codec import DecodeError, encode
+from dra_api.codec import DecodeError
 from dra_api.core import Node, Pod
-from dra_api.kueue import POD_SET, ResourceFlavor, Workload
+from dra_api.kueue import ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimTemplate
@@ -43,23 +42,17 @@ from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.commands.simulated import ClaimQuotas, extended_resource
 from dra_operator.scheduling.state import (
-    LARGEST_OBJECT_BYTES,
     NODE_CONDITION,
-    SMALL_BYTES,
-    Nomination,
     is_set_aside,
-    is_workload_set_aside,
-    is_workload_too_large,
-    workload_without_bulk,
 )
 
-from .reading import claims_named
-from .workloads import CHECK_MESSAGE_CHARACTERS, replaced_slice
+from .api import claims_named
+from .pod_sets import SetAside, TooMuch, copies_of, opened, planned_sets, set_of, shape_of, unmade
+from .promises import Outcome, PromisedWorkload, seat_of
+from .workloads import replaced_slice
 
 logger = logging.getLogger(__name__)
 
-MOST_PODS: Final = 2000
-"""Pods of one Workload that are planned."""
 SEARCH_SECONDS: Final = 5.0
 """Seconds for one Workload."""
 TURN_SECONDS: Final = 0.5
@@ -99,14 +92,6 @@ class SearchTookTooLong(Exception):
     """The time of one Workload is over."""
 
 
-class TooMuch(kueue.WorkloadError):
-    """No place is looked for: the pods, or their templates, would take the memory of the process."""
-
-
-class SetAside(kueue.WorkloadError):
-    """There was no room for its templates or claims. When it has quota the next time, there may be."""
-
-
 class SeenChange(NamedTuple):
     """A change of the live cache; ``obj`` is None if the object is gone."""
 
@@ -114,17 +99,6 @@ class SeenChange(NamedTuple):
     key: str
     uid: str
     obj: Object | None
-
-
-class PromisedWorkload(NamedTuple):
-    """A Workload to be placed, with the nodes of its pods in an earlier round, by pod set.
-
-    ``flavors`` are its own ones as they were when it was promised a place.
-    """
-
-    workload: Workload
-    nodes: Mapping[str, Sequence[str]] = {}
-    flavors: Mapping[str, ResourceFlavor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +122,6 @@ class CheckRound:
     """Templates that are set aside, as the server has them, or why they could not be read."""
     claims: Mapping[str, ResourceClaim | str] = field(default_factory=dict)
     """The same of claims."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one Workload. ``seats`` are what its pods get; ``reason`` says why they get nothing.
-
-    ``fits_never``: not even in an empty cluster. ``is_final``: no change of the cluster can help.
-    """
-
-    workload: Workload
-    seats: tuple[Nomination, ...] = ()
-    reason: str = ""
-    fits_never: bool = False
-    is_final: bool = False
-
-    @classmethod
-    def without_place(
-        cls,
-        workload: Workload,
-        reason: str,
-        *,
-        seats: tuple[Nomination, ...] = (),
-        fits_never: bool = False,
-        is_final: bool = False,
-    ) -> Outcome:
-        """Return the outcome with the reason cut: it quotes text of a tenant, perhaps a megabyte."""
-        said = shortened(reason, CHECK_MESSAGE_CHARACTERS) or "its pods cannot be placed"
-        return cls(workload, seats, said, fits_never, is_final)
-
-    @property
-    def fits(self) -> bool:
-        """Whether all pods have a place."""
-        return not self.reason
-
-    @property
-    def nodes(self) -> Mapping[str, Sequence[str]]:
-        """The nodes by pod set."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        for seat in self.seats:
-            found[_set_of(seat.pod)].append(seat.node)
-        return found
 
 
 class _Failure(NamedTuple):
@@ -307,7 +240,7 @@ class Planner:
                 answers.looked.append(uid)
                 answers.left -= 1
                 # The first one of these equal Workloads has failed, and nothing has come free since.
-                known = self._failed.get(shape := _shape(workload))
+                known = self._failed.get(shape := shape_of(workload))
                 found = known.of(workload) if known else self._judged(workload, question.flavors)
                 if found.fits:
                     self._failed_beside = None  # those behind it may fit in the next round, if it loses its place
@@ -456,14 +389,14 @@ class Planner:
         there = self._pods_of(workload)
         waiting = [pod for pod in there if not self._cluster.is_bound(pod) and not pod_is_done(pod)]
         # Those on their way to a node hold what they need already. Nothing is certain before they are bound.
-        placeless = [_opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
+        placeless = [opened(pod) for pod in waiting if not self._cluster.node_of(pod)]
         is_over = self._is_terminating(workload)
         # Until the turn of a pod that is set aside, a copy has its place: the Workload says what it asks for.
         aside = {pod.key for pod in placeless if self._is_aside(pod)} if sets and not is_over else set()
         placeless = [pod for pod in placeless if pod.key not in aside]
         there = [pod for pod in there if pod.key not in aside]
-        unmade = () if is_over else _unmade(sets, there)
-        missing = [*placeless, *self.copies(self._cluster, workload, unmade)]
+        copies = [] if is_over else copies_of(self._cluster, workload, unmade(sets, there))
+        missing = [*placeless, *copies]
         if lacking:
             found = self._seated(workload, placeless, wanted.nodes) if placeless else Outcome(workload)
             answers.promised[uid] = Outcome.without_place(workload, found.reason or lacking, seats=found.seats)
@@ -496,7 +429,7 @@ class Planner:
             logger.exception("workload %s cannot be planned", workload.key)
             self._placing.undo(mark)
             return Outcome.without_place(workload, f"it cannot be planned: {error}")
-        seats = tuple(_seat(workload, it) for it in found if isinstance(it, Placed))
+        seats = tuple(seat_of(workload, it) for it in found if isinstance(it, Placed))
         reason = next((it.reason for it in found if isinstance(it, NotPlaced)), "")
         return Outcome.without_place(workload, reason, seats=seats) if reason else Outcome(workload, seats)
 
@@ -524,7 +457,7 @@ class Planner:
         left = {name: list(known) for name, known in nodes.items()}
         mark, found = self._placing.mark, list[Placed]()
         for pod in sorted(pods, key=lambda it: not self._has_devices(it)):
-            placed = self._on_one_of(pod, left.get(_set_of(pod), []))
+            placed = self._on_one_of(pod, left.get(set_of(pod), []))
             if placed is None:
                 self._placing.undo(mark)
                 return None
@@ -570,7 +503,7 @@ class Planner:
             text = f"{shortened(str(error), QUOTED_CHARACTERS)}: correct the pod template or the queue"
             return Outcome.without_place(workload, text, is_final=True)
         running = self._running(workload) if replaced_slice(workload) else ()
-        pods = self.copies(self._cluster, workload, _unmade(sets, running))
+        pods = copies_of(self._cluster, workload, unmade(sets, running))
         if not pods:
             return Outcome(workload)
         self._due = time.monotonic() + SEARCH_SECONDS
@@ -590,7 +523,7 @@ class Planner:
             logger.exception("workload %s cannot be planned", workload.key)
             self._placing.undo(mark)
             return Outcome.without_place(workload, f"it cannot be planned: {error}")
-        return Outcome(workload, tuple(_seat(workload, it) for it in found if isinstance(it, Placed)))
+        return Outcome(workload, tuple(seat_of(workload, it) for it in found if isinstance(it, Placed)))
 
     def _is_terminating(self, workload: Workload) -> bool:
         """Return whether the API server refuses further pods of the Workload.
@@ -625,24 +558,6 @@ class Planner:
             found = self._placing.place_together(pods)[0]
         return isinstance(found, NotPlaced) and found.fits_never
 
-    @staticmethod
-    def copies(cluster: Cluster, workload: Workload, sets: Iterable[tuple[Pod, int]]) -> list[Pod]:
-        """Return the pods that are still to be made, each with a name that no pod has."""
-        made: list[Pod] = []
-        priority = workload.pod_priority
-        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)  # a set with a topology comes in several parts
-        for pod, number in sets:
-            meta, spec = pod.metadata, pod.spec
-            names = (f"{meta.name}-{at}" for at in numbers[meta.name])
-            free = (name for name in names if f"{meta.namespace}/{name}" not in cluster.pods)
-            if spec.priority is None and priority is not None:
-                spec = replace(spec, priority=priority)
-            for _ in range(number):
-                name = next(free)
-                uid = f"promised {meta.namespace}/{name}"
-                made.append(replace(pod, metadata=replace(meta, name=name, uid=uid), spec=spec))
-        return made
-
 
 class _Templates(Mapping[str, ResourceClaimTemplate]):
     """The templates of a cluster, decoded when they are asked for; of a large one there is only its size.
@@ -671,75 +586,9 @@ class _Templates(Mapping[str, ResourceClaimTemplate]):
         return len(self._store)
 
 
-def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> list[tuple[Pod, int]]:
-    """Return ``kueue.pods_of``, of a Workload that may be planned. Raises WorkloadError."""
-    number = kueue.pod_count(workload)
-    if number > MOST_PODS:
-        raise TooMuch(f"it has {number} pods, and at most {MOST_PODS} are planned together: split the job")
-    if is_workload_set_aside(workload):
-        raise SetAside(
-            f"its pod templates have more than {SMALL_BYTES >> 10} KiB in the fields that decide where its pods run, "
-            "and its namespace has more of such objects than dra-operator keeps in memory: shorten affinity, "
-            "tolerations, nodeSelector or labels of the templates, or have fewer such jobs at the same time"
-        )
-    # The cache keeps little of a large Workload, and not every caller has it from there.
-    workload = workload_without_bulk(workload)
-    if is_workload_too_large(workload):
-        raise TooMuch(
-            f"its pod templates have more than {LARGEST_OBJECT_BYTES >> 10} KiB in the fields that decide where its "
-            "pods run, and no place is looked for: shorten the longest of resourceClaims, affinity, tolerations, "
-            "nodeSelector, volumes, containers, labels"
-        )
-    return kueue.pods_of(workload, flavors.get)
-
-
-def _unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
-    """Yield the pods that are not made yet, with their number."""
-    # A pod that ended without a node has used up no place: another one is made for it.
-    made = Counter(_set_of(pod) for pod in there if pod.spec.node_name or not pod_is_done(pod))
-    for pod, number in sets:
-        for name in (_set_of(pod), ""):  # a pod that names no set may be of any
-            known = min(made[name], number)
-            made[name] -= known
-            number -= known
-        if number:
-            yield pod, number
-
-
-def _set_of(pod: Pod) -> str:
-    return (pod.metadata.labels or {}).get(POD_SET, "")
-
-
-def _opened(pod: Pod) -> Pod:
-    """Return the pod without Kueue's gates, which it is about to lose."""
-    gates = pod.spec.scheduling_gates or ()
-    rest = tuple(gate for gate in gates if not gate.name.startswith(kueue.GATES))
-    return pod if len(rest) == len(gates) else replace(pod, spec=replace(pod.spec, scheduling_gates=rest or None))
-
-
 def _healthy(node: Node) -> Node:
     taints = node.spec.taints or ()
     rest = tuple(taint for taint in taints if not taint.key.startswith(NODE_CONDITION))
     if len(rest) == len(taints) and not node.spec.unschedulable:
         return node
     return replace(node, spec=replace(node.spec, taints=rest or None, unschedulable=False))
-
-
-def _seat(workload: Workload, placed: Placed) -> Nomination:
-    """Return what one pod is promised, under a UID of its own: the pod may be nominated as well."""
-    pod, meta = placed.pod, placed.pod.metadata
-    # The UID of the Workload is part of it: set b-c of job a and set c of job a-b have pods of the same name.
-    pod = replace(pod, metadata=replace(meta, uid=f"promised {workload.metadata.uid}/{meta.name}"))
-    allocations = tuple(placed.plan.allocations.values())
-    return Nomination(pod, placed.node, allocations, placed.plan.requests_of(placed.pod), workload=workload)
-
-
-def _shape(workload: Workload) -> bytes:
-    """Return a digest of what decides where the pods of a Workload fit."""
-    spec, status = workload.spec, workload.status
-    sets = [(it.name, it.count, it.template.spec, it.template.metadata) for it in spec.pod_sets or ()]
-    updates = [it.pod_set_updates for it in status.admission_checks or ()]
-    kept = status.admission, status.reclaimable_pods
-    slice_of = workload.metadata.uid if replaced_slice(workload) else ""  # its pods that run decide as well
-    decisive = workload.metadata.namespace, workload.pod_priority, sets, updates, kept, slice_of
-    return hashlib.blake2b(encode(decisive), digest_size=16).digest()

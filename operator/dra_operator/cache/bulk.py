@@ -12,7 +12,7 @@ from one template. So of equal parts of lent objects one copy is held and counte
 that differ in their names take less than two megabytes.
 
 Workloads that wait for quota leave room to Workloads that have it, since only these are decided on. One that is set
-aside is read when its turn comes (``admission.reading``).
+aside is read when its turn comes (``admission.api``).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import ResourceSlice
 
-from dra_operator.admission.planner import planned_sets
+from dra_operator.admission.pod_sets import planned_sets
 from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
 from dra_operator.commands.simulated import identified
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table

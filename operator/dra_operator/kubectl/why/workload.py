@@ -16,16 +16,10 @@ from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim
 
-from dra_operator.admission.planner import (
-    CheckAnswers,
-    CheckRound,
-    Outcome,
-    Planner,
-    PromisedWorkload,
-    ViewSettings,
-    planned_sets,
-)
-from dra_operator.admission.reading import claims_named, templates_named
+from dra_operator.admission.api import claims_named, templates_named
+from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, ViewSettings
+from dra_operator.admission.pod_sets import copies_of, planned_sets
+from dra_operator.admission.promises import Outcome, PromisedWorkload
 from dra_operator.admission.workloads import (
     CONTROLLER_NAME,
     CheckStage,
@@ -246,7 +240,7 @@ def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> 
         for seat in outcome.seats:
             made.cluster.nominated_pods.is_on = True
             made.cluster.nominate(seat)
-    for pod in Planner.copies(made.cluster, workload, sets):
+    for pod in copies_of(made.cluster, workload, sets):
         mark = placing.mark
         if not isinstance(placing.place_alone(pod), NotPlaced):
             continue

@@ -1,0 +1,128 @@
+"""What lasts from one round of the controller to the next: when it is due, and what is known of each Workload.
+
+All of it may be lost. A new process finds out what matters from the Workloads themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from dra_api.kueue import Admission, ResourceFlavor
+
+from .workloads import CheckDecision
+
+PROMISE_LOOK_SECONDS: Final = 5.0
+"""Seconds after which the times of promises are looked at, if nothing happens."""
+
+
+class NextRound:
+    """When the next round begins: with the next news, or when a time has come that somebody waits for.
+
+    ``clock`` is the event loop's, by which pauses are measured.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._news, self._due = asyncio.Event(), math.inf
+        self.is_cut = False
+        """Whether this round has left Workloads to the next one."""
+        self.freed = 1
+        """How often something came free."""
+        self._workloads_changed = self._cluster_changed = True
+        self.is_idle = False
+        """Whether it waits for something to happen."""
+
+    def begin(self) -> None:
+        """Begin a round: what happens from now on is for the next one."""
+        self._news.clear()
+        self._due, self.is_cut = math.inf, False
+
+    def workloads_changed(self) -> None:
+        """Have the next round look at all promises again."""
+        self._workloads_changed = True
+        self._news.set()
+
+    def cluster_changed(self) -> None:
+        """Take in a change of something else than Workloads: it matters if there are promises."""
+        self._cluster_changed = True
+        self._news.set()
+
+    def came_free(self) -> None:
+        """Have those look again who wait for something to come free."""
+        self.freed += 1
+        self._news.set()
+
+    def by(self, due: float) -> None:
+        """Begin the next round at that time at the latest. To be said anew in each round."""
+        self._due = min(self._due, due)
+
+    def look_again_after(self, seconds: float) -> None:
+        """Look at all promises again after these seconds, whatever other rounds there are meanwhile."""
+        asyncio.get_running_loop().call_later(seconds, self.workloads_changed)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether something has changed since ``take_changes``."""
+        return self._workloads_changed or self._cluster_changed
+
+    def take_changes(self) -> None:
+        """Note that this round decides by all that has changed."""
+        self._workloads_changed = self._cluster_changed = False
+
+    async def wait(self) -> None:
+        """Return when the next round is due."""
+        if self.is_cut:
+            return
+        self.is_idle = not self._news.is_set() and self._due == math.inf
+        try:
+            async with asyncio.timeout(max(0.0, min(PROMISE_LOOK_SECONDS, self._due - self.clock()))):
+                await self._news.wait()
+        except TimeoutError:
+            self._workloads_changed = True  # times may be over
+        finally:
+            self.is_idle = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is known of one Workload beside what it says itself."""
+
+    retries: int = 0
+    requeued: bool = False
+    """Freed devices ended the last wait."""
+    in_vain: int = 0
+    """How often that was in vain in a row."""
+    retried_at: float = -math.inf
+    looked: int = 0
+    """How often something had come free at the last look."""
+    refused: str = ""
+    """The last version of which the server has refused a write as invalid."""
+    unsure: str = ""
+    """The version into which a promise was written, and no answer came: it may be Ready since, or become so."""
+    unsure_until: float = -math.inf
+    never_since: float | None = None
+    back_off: CheckDecision | None = None
+    """The write that follows when Kueue has evicted the Workload."""
+    lost_turns: int = 0
+    holdings: int = 0
+    """How often its quota was kept, since no back-off could be written."""
+    held_until: float = -math.inf
+    """Until then it keeps its quota, though it does not fit."""
+    admission: Admission | None = None
+    """The quota that it had last: its flavors say which nodes it may use."""
+    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The nodes of its promise, by pod set."""
+    flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
+    """Its flavors as they were when it was promised a place: Kueue has put their labels into its pods."""
+    promised_at: datetime | None = None
+    """When the promise began, by the clocks of those who wrote it."""
+    promise_began: float = -math.inf
+    """The same by the clock that pauses are measured by."""
+    is_started: bool = False
+    """All its pods were bound, so the promise is over."""
+    is_broken: bool = False
