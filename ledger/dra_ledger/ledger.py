@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Self
 
+from dra_api.codec import DecodeError
 from dra_api.core import Node
 from dra_api.gates import FeatureGates
 from dra_api.releases import AUTO, NEWEST, chosen
@@ -34,10 +35,11 @@ from .entries import (
     pool_entry,
 )
 from .features import Features
+from .forms import KINDS, Listed, Malformed
 from .inventory import Inventory
 from .pools import Pool, PoolView
 from .predicates import Weighed
-from .sources import KINDS, HeldClaim, Kept, Listed, Malformed, SeenPod, read
+from .sources import HeldClaim, Kept, SeenPod, read
 from .usage import AllocatedDevices
 
 BY: Final = ("class", "node", "namespace", "driver")
@@ -149,26 +151,37 @@ class Ledger:
         """
         with _no_collections():
             for found, is_gone in read(source):
-                if is_gone and not isinstance(found, Malformed | Listed):
-                    self._remove(found)
+                if is_gone and not isinstance(found, Listed):
+                    self._remove(_kind(found), _key(found))
                 else:
                     self._take(found)
 
     def remove(self, source: object) -> None:
         """Take out deleted objects; their names suffice. Unknown ones are ignored. Raises DecodeError."""
         for found, _ in read(source):
-            if not isinstance(found, Malformed | Listed):
-                self._remove(found)
+            if not isinstance(found, Listed):
+                self._remove(_kind(found), _key(found))
 
     def replace(self, kind: str, source: object) -> None:
-        """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: others are gone."""
+        """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: others are gone.
+
+        Raises ValueError for another kind, and DecodeError for a source of another kind, or without its last page.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"a ledger has no {kind}: choose one of {', '.join(KINDS)}")
+        every = [found for found, _ in read(source, kind)]
+        lists = [found for found in every if isinstance(found, Listed)]
+        if lists and lists[-1].goes_on:
+            raise DecodeError("the list has further pages (metadata.continue): give a list of all pages")
+        for found in every:
+            if _kind(found) not in (kind, "items"):
+                raise DecodeError(f"objects of the kind {kind} are expected, and it has a {_kind(found)}")
+        fresh = [found for found in every if not isinstance(found, Listed)]
+        names = {f"{_kind(found)} {_key(found)}" for found in fresh}
         self._told.add(kind)
-        fresh = [found for found, _ in read(source) if not isinstance(found, Listed)]
-        names = {_kind(found) + " " + _key(found) for found in fresh if not isinstance(found, Malformed)}
-        names |= {found.object for found in fresh if isinstance(found, Malformed)}
         for known in self._every(kind):
             if f"{kind} {_key(known)}" not in names:
-                self._remove(known)
+                self._remove(kind, _key(known))
         for name in [name for name in self.malformed if name.startswith(f"{kind} ")]:
             del self.malformed[name]
         with _no_collections():
@@ -217,27 +230,27 @@ class Ledger:
         elif self.features.taint_rules and self.features.device_taints:
             self._inventory.put_rule(found)
 
-    def _remove(self, found: Kept) -> None:
-        name = _key(found)
-        if isinstance(found, HeldClaim):
+    def _remove(self, kind: str, name: str) -> None:
+        self.malformed.pop(f"{kind} {name}", None)
+        if kind == "ResourceClaim":
             self._put_claim(name, None)
-        elif isinstance(found, SeenPod):
+        elif kind == "Pod":
             self._forget(self._holdings.put_pod(name, None))
-        elif isinstance(found, Node):
+        elif kind == "Node":
             self._note_node(name)
             self._nodes.pop(name, None)
             if self._is_keeper:
                 self._inventory.remove_node(name)
         elif self._is_keeper:
-            self._withdraw(found, name)
+            self._withdraw(kind, name)
 
-    def _withdraw(self, found: ResourceSlice | DeviceClass | DeviceTaintRule, name: str) -> None:
-        if isinstance(found, ResourceSlice):
+    def _withdraw(self, kind: str, name: str) -> None:
+        if kind == "ResourceSlice":
             self._slices.pop(name, None)
             self._inventory.remove_slice(name)
-        elif isinstance(found, DeviceClass):
+        elif kind == "DeviceClass":
             self._inventory.remove_class(name)
-        else:
+        elif kind == "DeviceTaintRule":
             self._inventory.remove_rule(name)
 
     def _note_node(self, name: str) -> None:
@@ -486,9 +499,13 @@ class _Known:
 _NAMES: Final = {HeldClaim: "ResourceClaim", SeenPod: "Pod"}
 
 
-def _kind(found: Kept) -> str:
-    return _NAMES.get(type(found)) or type(found).__name__
+def _kind(found: Kept | Malformed | Listed) -> str:
+    if isinstance(found, Malformed):
+        return found.object.partition(" ")[0].partition("[")[0]
+    return found.kind if isinstance(found, Listed) else _NAMES.get(type(found)) or type(found).__name__
 
 
-def _key(found: Kept) -> str:
+def _key(found: Kept | Malformed) -> str:
+    if isinstance(found, Malformed):
+        return found.object.partition(" ")[2]
     return found.key if isinstance(found, HeldClaim | SeenPod) else found.metadata.name

@@ -1,11 +1,13 @@
 """Read objects in the forms that programs have, into the forms that the ledger keeps.
 
 A source is JSON (bytes or text), a dictionary, a list of sources, or an object of ``dra_api``, of the ``kubernetes``
-package or of a client that keeps the dictionary (``raw``, ``to_dict()``). It may also be a list as the API server
-answers it or ``kubectl get -o json`` writes it, or an event of a watch. Objects of other kinds are passed over.
+package or of a client that keeps the dictionary (``raw``, ``obj``, ``to_dict()``). It may also be a list as the API
+server answers it or ``kubectl get -o json`` writes it, several of them one after another, or an event of a watch.
+Objects of other kinds and groups are passed over. An object without a kind is an error: it would be passed over in
+silence, and its devices would count as free.
 
 Only the devices and consumers of a claim are read, and the name, group, end and device health of a
-pod: a ledger of 20,000 claims takes a tenth of the memory of their JSON. Versions from v1beta1 on are understood.
+pod: a ledger of 20,000 claims takes a tenth of the memory of their JSON. Versions from v1alpha3 on are understood.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from dra_api.codec import DecodeError, convert, decode, raw_list, shallow
+from dra_api.codec import DecodeError, convert, decode
+from dra_api.conversion import GROUP
 from dra_api.conversion import convert as converted
 from dra_api.core import Node, Pod
 from dra_api.meta import Object, ObjectMeta, Part
 from dra_api.references import claims_of_pod, group_name, pod_is_done
 from dra_api.resource import (
-    NULL,
     AllocationResult,
     DeviceAllocationResult,
     DeviceClass,
@@ -32,11 +34,20 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.scheduling import GROUP as SCHEDULING_GROUP
-from msgspec import Raw, structs
+from msgspec import structs
+
+from .errors import shortened
+from .forms import Document, Listed, Malformed, documents
 
 JSON = Mapping[str, Any]
-_V1: Final = "resource.k8s.io/v1"
-_FLAT: Final = "resource.k8s.io/v1beta1"
+_NAMESPACED: Final = ("ResourceClaim", "Pod")
+_V1: Final = f"{GROUP}/v1"
+_FLAT: Final = f"{GROUP}/v1beta1"
+_VERSIONS: Final = {"": "", "v1": "v1"} | {
+    f"{GROUP}/{version}": f"{GROUP}/{shape}"
+    for version, shape in (("v1", "v1"), ("v1beta2", "v1"), ("v1beta1", "v1beta1"), ("v1alpha3", "v1beta1"))
+}
+"""The known versions with the version that has the same shape."""
 
 
 class HeldClaim(Part, frozen=True, gc=False):
@@ -82,19 +93,6 @@ class SeenPod(Part, frozen=True):
 
 
 Kept = ResourceSlice | HeldClaim | DeviceClass | DeviceTaintRule | Node | SeenPod
-
-
-class Malformed(NamedTuple):
-    """An object that could not be read: ``KIND namespace/name``, and its fault."""
-
-    object: str
-    fault: str
-
-
-class Listed(NamedTuple):
-    """The start of a list, which may be empty. Its objects follow."""
-
-    kind: str
 
 
 class Read(NamedTuple):
@@ -158,74 +156,15 @@ class _PodHealth(Part, frozen=True):
     status: _PodStatus | None = None
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    """What tells a list, an event and an object apart. ``type`` of other objects may be anything."""
-
-    kind: str = ""
-    api_version: str = ""
-    items: Raw = NULL
-    type: Any = None
-    object: Raw = NULL
-
-
-_heads: Final = msgspec.json.Decoder(_Head)
-_EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
-KINDS: Final = ("ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Node", "Pod")
-_KINDS: Final = frozenset(KINDS)
-
-
-def read(source: object) -> Iterator[Read]:
-    """Yield the objects of a source. Raises DecodeError for other values, and for an event of the type ERROR."""
-    if isinstance(source, Object):
-        yield from _typed(source)
-    elif isinstance(source, bytes | bytearray | memoryview | str | Raw):
-        yield from _json(source)
-    elif isinstance(source, Mapping):
-        if source.get("type") in _EVENTS and "object" in source:
-            source = {"type": source["type"], "object": plain(source.get("raw_object") or source["object"])}
-        yield from _json(_encoded(source))
-    elif not isinstance(source, list | tuple) and (found := plain(source)) is not source:
-        yield from read(found)
-    elif isinstance(source, Iterable):
-        for one in source:
-            yield from read(one)
-    else:
-        raise DecodeError(f"a {type(source).__name__} is no object of Kubernetes: give JSON, a dictionary or an object")
-
-
-def plain(value: object) -> Any:
-    """An object of a client as its dictionary, with the names of the API; anything else as it is.
-
-    The objects of the ``kubernetes`` package know these names (``attribute_map``), but its ``to_dict()`` does not use
-    them.
-    """
-    if isinstance(value, Mapping | str | bytes | Object | Raw) or value is None:
-        return value
-    names = getattr(value, "attribute_map", None)
-    if isinstance(names, Mapping):
-        fields = ((name, _nested(getattr(value, attribute))) for attribute, name in names.items())
-        return {name: field for name, field in fields if field is not None}
-    for name in ("raw", "to_dict"):
-        found = getattr(value, name, None)
-        found = found() if callable(found) else found
-        if isinstance(found, Mapping):
-            return found
-    return value
-
-
-def _nested(value: object) -> Any:
-    if isinstance(value, list | tuple):
-        return [_nested(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _nested(one) for name, one in value.items()}
-    return plain(value)
-
-
-def _encoded(value: object) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except (UnicodeEncodeError, RecursionError, TypeError) as error:
-        raise DecodeError(str(error)) from error
+def read(source: object, kind: str = "") -> Iterator[Read]:
+    """Yield the objects of a source; ``kind`` is that of objects without one. Raises DecodeError as ``documents``."""
+    for found in documents(source, kind):
+        if isinstance(found, Document):
+            yield Read(_one(found.kind, found.version, found.data), found.is_gone)
+        elif isinstance(found, Object):
+            yield from _typed(found)
+        else:
+            yield Read(found)
 
 
 def _typed(source: Object) -> Iterator[Read]:
@@ -247,61 +186,14 @@ def _typed(source: Object) -> Iterator[Read]:
         yield Read(source)
 
 
-def _json(data: Any) -> Iterator[Read]:
-    try:
-        try:
-            head = _heads.decode(data)
-        except RecursionError:
-            data = shallow(_bytes(data))
-            head = _heads.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(f"it is no JSON of an object of Kubernetes: {error}") from error
-    if head.object is not NULL and head.type in _EVENTS:
-        if head.type == "ERROR":
-            raise DecodeError(f"the watch ended: {bytes(head.object).decode(errors='replace')[:300]}")
-        if head.type != "BOOKMARK":
-            for found in _json(head.object):
-                yield Read(found.object, head.type == "DELETED")
-    elif head.items is not NULL:
-        yield from _items(_bytes(data))
-    elif head.kind in _KINDS:
-        yield Read(_one(head.kind, head.api_version, data))
-
-
-def _bytes(data: Any) -> bytes:
-    return data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else bytes(data)
-
-
-def _items(data: bytes) -> Iterator[Read]:
-    """Yield the items of a list. Items of one kind may lack their kind. kubectl writes lists of many kinds."""
-    envelope = raw_list(data)
-    kind = envelope.kind.removesuffix("List")
-    if kind in _KINDS:
-        yield Read(Listed(kind))
-    for raw in envelope.items or ():
-        if kind in _KINDS:
-            yield Read(_one(kind, envelope.api_version, raw))
-        elif not kind:
-            try:
-                head = _heads.decode(raw)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                yield Read(Malformed("an object", str(error)))
-                continue
-            if head.kind in _KINDS:
-                yield Read(_one(head.kind, head.api_version, raw))
-
-
 def _one(kind: str, version: str, data: Any) -> Kept | Malformed:
     try:
-        if kind == "ResourceClaim":
-            return _claim(decode(_Claim, data))
-        if kind == "Pod":
-            return _seen(decode(Pod, data), decode(_PodHealth, data).status or _PodStatus())
-        if kind == "ResourceSlice":
-            return _slice(version, data)
-        type_: type[DeviceClass] | type[DeviceTaintRule] | type[Node]
-        type_ = DeviceClass if kind == "DeviceClass" else DeviceTaintRule if kind == "DeviceTaintRule" else Node
-        return decode(type_, data)
+        if version not in _VERSIONS:
+            raise DecodeError(f"apiVersion {shortened(version)} is not known")
+        found = _decoded(kind, _VERSIONS[version], data)
+        named = found if isinstance(found, HeldClaim | SeenPod) else found.metadata
+        if not named.name or not (named.namespace or kind not in _NAMESPACED):
+            raise DecodeError(f"it has no metadata.{'namespace' if named.name else 'name'}")
     except DecodeError as error:
         try:
             meta = decode(_Named, data).metadata
@@ -310,10 +202,23 @@ def _one(kind: str, version: str, data: Any) -> Kept | Malformed:
         return Malformed(
             f"{kind} {meta.namespace}/{meta.name}" if meta.namespace else f"{kind} {meta.name}", str(error)
         )
+    return found
 
 
-def _slice(version: str, data: Any) -> ResourceSlice:
-    if version == _FLAT:
+def _decoded(kind: str, shape: str, data: Any) -> Kept:
+    if kind == "ResourceClaim":
+        return _claim(decode(_Claim, data))
+    if kind == "Pod":
+        return _seen(decode(Pod, data), decode(_PodHealth, data).status or _PodStatus())
+    if kind == "ResourceSlice":
+        return _slice(shape, data)
+    type_: type[DeviceClass] | type[DeviceTaintRule] | type[Node]
+    type_ = DeviceClass if kind == "DeviceClass" else DeviceTaintRule if kind == "DeviceTaintRule" else Node
+    return decode(type_, data)
+
+
+def _slice(shape: str, data: Any) -> ResourceSlice:
+    if shape == _FLAT:
         found = convert(
             ResourceSlice, converted({**decode(dict, data), "apiVersion": _FLAT, "kind": "ResourceSlice"}, _V1)
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
+from collections import UserDict
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import dra_ledger
@@ -14,6 +16,7 @@ from dra_api.codec import DecodeError, convert
 from dra_api.gates import GateError
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
+from dra_ledger.forms import KINDS
 from ledger_worlds import played
 from msgspec import structs
 
@@ -62,8 +65,13 @@ def client_object(kind: str, obj: Json) -> object:
     return kubernetes.client.ApiClient().deserialize(json.dumps(obj), kind, "application/json")
 
 
+def kindless(kind: str, obj: Json) -> object:
+    """The same as an item of a list that the ``kubernetes`` package returns."""
+    return client_object(kind, {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")})
+
+
 class Raw:
-    """As kr8s and pykube have it."""
+    """As kr8s has it."""
 
     def __init__(self, raw: Json) -> None:
         self.raw = raw
@@ -84,10 +92,21 @@ class Raw:
         [{"type": "ADDED", "object": client_object("V1ResourceSlice", GPUS), "raw_object": GPUS}, HELD],
         [iter([GPUS, HELD])],
         [HELD, GPUS],
+        [kindless("V1ResourceSlice", GPUS), [kindless("ResourceV1ResourceClaim", HELD)]],
+        [MappingProxyType(GPUS), UserDict(HELD)],
+        [SimpleNamespace(obj=GPUS), SimpleNamespace(obj=HELD)],
+        [{"type": None, "object": GPUS}, {"type": None, "object": HELD}],
+        [f"{json.dumps(GPUS)}\n{json.dumps(HELD, indent=2)}\n"],
+        [json.dumps([GPUS, [HELD]])],
+        [f"\ufeff{json.dumps(GPUS)}".encode(), json.dumps(HELD).encode("utf-16")],
+        [{"kind": "List", "items": [{"kind": "List", "items": [GPUS]}, HELD]}],
+        [GPUS, HELD, *({"kind": kind, "apiVersion": "longhorn.io/v1", "metadata": {"name": "n2"}} for kind in KINDS)],
+        [{**GPUS, "apiVersion": "resource.k8s.io/v1alpha3"}, {**HELD, "apiVersion": "resource.k8s.io/v1alpha3"}],
     ],
     ids=[
         "dictionaries", "JSON", "lists", "structs", "kubernetes", "raw", "kubectl get", "lists of a kind", "events",
-        "events of kubernetes", "an iterator", "claims first",
+        "events of kubernetes", "an iterator", "claims first", "items of kubernetes", "mappings", "pykube", "Kopf",
+        "JSON lines", "an array", "as Windows writes", "lists in a list", "namesakes", "v1alpha3",
     ],
 )  # fmt: skip
 def test_an_object_may_have_any_form(sources: list[object]) -> None:
@@ -98,20 +117,61 @@ def test_an_object_may_have_any_form(sources: list[object]) -> None:
     assert held.holders == (Holder(namespace="ml", claim="train", request="gpu", pods=("train-0",)),)
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1", "v1alpha3"])
 def test_every_version_is_read(version: str) -> None:
     device: Json = {"attributes": {"model": {"string": "A"}}, "capacity": {"memory": {"value": "80Gi"}}}
-    published = slice_({"name": "gpu-0", "basic": device} if version == "v1beta1" else {"name": "gpu-0", **device})
+    published = slice_(
+        {"name": "gpu-0", "basic": device} if version in ("v1beta1", "v1alpha3") else {"name": "gpu-0", **device}
+    )
     ledger = Ledger.of({**published, "apiVersion": f"resource.k8s.io/{version}"})
     (found,) = ledger.devices()
     assert found.attributes == {"model": "A"}
     assert found.capacity == {"memory": Left(total="80Gi", left="80Gi")}
 
 
-@pytest.mark.parametrize("source", [42, "no JSON", b"[", '{"type": "ERROR", "object": {"code": 410}}', object()])
-def test_what_is_no_source_is_refused(source: object) -> None:
-    with pytest.raises(DecodeError):
-        Ledger().feed(source)
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (42, "a int is no object"),
+        ("no JSON", "it is no JSON"),
+        (b"[", "it is no JSON"),
+        ("[" * 5000 + "]" * 5000, "it is no JSON"),
+        ("[" * 400 + "]" * 400, ""),
+        (json.dumps(GPUS) + "\0", "it is no JSON"),
+        ('{"type": "ERROR", "object": {"code": 410}}', "the watch ended"),
+        ({"type": ["ADDED"], "object": GPUS}, "without a kind .* it has type, object"),
+        ({"type": "added", "object": GPUS}, "without a kind .* it has type, object"),
+        (object(), "a object is no object"),
+        ({"metadata": {}, "spec": {}}, "without a kind .* it has metadata, spec"),
+        ({}, "it has nothing"),
+        ({"gpu": GPUS}, "it has gpu"),
+        ({**GPUS, "status": object()}, "a object is no part"),
+        ({"kind": "Status", "status": "Failure", "message": "it is forbidden"}, "answered: it is forbidden"),
+    ],
+)
+def test_what_is_no_source_is_refused(source: object, fault: str) -> None:
+    ledger = Ledger()
+    if not fault:
+        ledger.feed(source)
+        return
+    with pytest.raises(DecodeError, match=fault):
+        ledger.feed(source)
+
+
+@pytest.mark.parametrize(
+    ("obj", "name", "fault"),
+    [
+        ({**GPUS, "apiVersion": "resource.k8s.io/v1alpha2"}, "ResourceSlice s", "v1alpha2 is not known"),
+        ({**GPUS, "metadata": {}}, "ResourceSlice ", "no metadata.name"),
+        ({**HELD, "metadata": {"name": "x"}}, "ResourceClaim x", "no metadata.namespace"),
+        ({"metadata": {"name": "x"}}, "items[1]", "no kind"),
+        (None, "items[1]", "got `null`"),
+    ],
+)
+def test_an_item_that_cannot_be_read_is_named(obj: Any, name: str, fault: str) -> None:
+    ledger = Ledger.of({"kind": "List", "items": [CLASS, obj]})
+    assert (list(ledger.malformed), ledger.devices()) == ([name], [])
+    assert fault in ledger.malformed[name]
 
 
 def test_a_malformed_object_does_not_spoil_the_others() -> None:
@@ -120,6 +180,9 @@ def test_a_malformed_object_does_not_spoil_the_others() -> None:
     assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
     assert list(ledger.malformed) == ["ResourceClaim ml/train"]
     assert ledger.classes == ["gpu"]
+    ledger.feed({"type": "DELETED", "object": wrong})
+    assert (states(ledger), ledger.malformed) == ({"gpu-0": "free", "gpu-1": "free"}, {})
+    ledger.feed(wrong)
     ledger.feed(HELD)
     assert ledger.malformed == {}
 
@@ -136,6 +199,23 @@ def test_a_new_list_takes_out_what_it_does_not_have() -> None:
     assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
     ledger.replace("ResourceSlice", [])
     assert states(ledger) == {"gpu-0": "gone"}
+
+
+def test_a_new_list_may_lack_the_kind_but_no_page_and_has_no_other_kind() -> None:
+    ledger = Ledger.of(GPUS, HELD)
+    ledger.replace("ResourceClaim", [{"metadata": HELD["metadata"], "status": HELD["status"]}])
+    ledger.replace("ResourceClaim", [kindless("ResourceV1ResourceClaim", HELD)])
+    page = {"kind": "ResourceClaimList", "metadata": {"continue": "x"}, "items": []}
+    for kind, source, fault in (
+        ("ResourceClaim", page, "further pages"),
+        ("ResourceClaim", {"kind": "ResourceSliceList", "items": [GPUS]}, "it has a ResourceSlice"),
+        ("claims", [], "choose one of ResourceSlice, ResourceClaim"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            ledger.replace(kind, source)
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
+    ledger.replace("ResourceClaim", [page, {"kind": "ResourceClaimList", "items": [HELD]}])
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
 
 
 def test_an_object_that_is_deleted_is_gone_by_its_name() -> None:
