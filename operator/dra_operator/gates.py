@@ -15,9 +15,14 @@ OPERATOR: Final = Component("the operator", GATES)
 
 
 def parse_gates(text: str) -> dict[str, Any]:
-    """``A=true,B=false`` as a mapping; a value that is neither stays a text, which ``features_of`` refuses."""
-    pairs = (part.partition("=") for part in text.split(",") if part)
-    return {name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs}
+    """``A=true,B=false`` as a mapping; a value that is neither, or both, is a text, which ``features_of`` refuses."""
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        said = {"true": True, "false": False}.get(value, value)
+        name = name.strip()
+        found[name] = said if found.get(name, said) == said else "true and false"
+    return found
 
 
 def features_of(changes: Mapping[str, Any], release: Release = NEWEST) -> Features:

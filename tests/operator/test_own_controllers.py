@@ -172,7 +172,7 @@ async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("auto", None), ("placement", {"placement"}), ("templates, release", {"templates", "release"}), ("", set())],
+    [("auto", None), ("placement", {"placement"}), ("templates, release,", {"templates", "release"})],
 )
 def test_concerns_as_they_are_written(text: str, names: set[str] | None) -> None:
     assert controllers_of(text) == names
@@ -200,6 +200,8 @@ def test_the_controller_admission_is_ours_only_if_it_is_named(
 def test_an_unknown_concern_is_refused() -> None:
     with pytest.raises(UnknownController, match="preemption"):
         controllers_of("placement,preemption")
+    with pytest.raises(UnknownController, match="no controller is named"):
+        controllers_of(" , ")
 
 
 async def says_which_controller_is_missing(config: Path) -> None:

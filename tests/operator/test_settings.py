@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dra_api.releases import Release
@@ -53,8 +54,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line.strip().removeprefix("dra-operator run: ")
 
 
-def test_without_anything_all_is_as_declared() -> None:
+def test_without_anything_all_is_as_declared(write: Callable[[str], str]) -> None:
     assert read() == OperatorSettings()
+    assert read("--config", write("# nothing yet\n")) == OperatorSettings()
 
 
 @pytest.mark.parametrize(
@@ -274,6 +276,17 @@ def test_wrong_flags_are_named_with_what_is_allowed(
             ["--binding-timeout=60", "--feature-gates", "DRADeviceBindingConditions=false"],
             "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or",
         ),
+        (["--preemption-patience=50"], "--preemption-patience has no effect without --preemption"),
+        (["--retry-first=50", "--retry-longest=20"], "--retry-first 50 is longer than --retry-longest 20"),
+        (["--controllers="], "--controllers: '' from flag --controllers is wrong (no controller is named)"),
+        (
+            ["--feature-gates", "DRADeviceTaints=true,DRADeviceTaints=false"],
+            "--feature-gates: 'DRADeviceTaints=true,DRADeviceTaints=false' from flag --feature-gates is wrong (neither",
+        ),
+        (
+            ["--feature-gates", "DRADeviceTaintRules=true", "--kubernetes-version", "1.34"],
+            "--feature-gates: 'DRADeviceTaintRules=true' from flag --feature-gates is wrong (",
+        ),
         (
             ["--filter-timeout=-1"],
             "--filter-timeout: '-1' from flag --filter-timeout is wrong; allowed: a number",
@@ -284,10 +297,10 @@ def test_wrong_flags_are_named_with_what_is_allowed(
         ),
     ],
 )
-def test_a_time_limit_that_is_out_of_bounds_or_whose_gate_is_off_is_refused(
+def test_settings_that_contradict_each_other_or_have_no_effect_are_refused(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As kube-scheduler refuses it in its configuration."""
+    """kube-scheduler refuses such a time limit as well."""
     assert complaint(capsys, *words).startswith(said)
 
 
@@ -341,6 +354,7 @@ def test_a_wrong_entry_of_a_file_is_named(
             "metrics-port: [1, 2] from file FILE is a list; write one value, as on the command line",
         ),
         ("scheduler-name: {\n", "Couldn't parse config file: while parsing a flow"),
+        ("controllers: templates\ncontrollers: auto\n", "controllers stands 2 times in file FILE"),
     ],
 )
 def test_a_file_that_is_no_mapping_of_values_is_refused_with_its_name(
@@ -359,6 +373,46 @@ def test_a_file_that_is_no_mapping_of_values_is_refused_with_its_name(
 )
 def test_every_default_is_a_value_that_is_allowed(setting: Setting) -> None:
     assert value_of(setting.field, setting.default) == reduce(getattr, setting.path, OperatorSettings())
+
+
+_TEXTS = {
+    "kubeconfig": "file",
+    "scheduler-name": "mine",
+    "kubernetes-version": "1.36",
+    "feature-gates": "DRADeviceTaints=true",
+    "controllers": "placement",
+    "leader-elect-namespace": "mine",
+    "metrics-host": "::",
+    "metrics-port": "8080",
+    "leave-drivers": "gpu.example.com",
+    "leave-nodes": "a=b",
+    "scoring-strategy": "",
+    "placement-strategy": "frag",
+    "device-order": "",
+    "placement-mix": "file",
+    "log-format": "json",
+}
+_PARTNERS = {
+    "preempt-other-schedulers": ["--preemption"],
+    "preemption-patience": ["--preemption"],
+    "admission-promise": ["--controllers=auto,admission"],
+    "admission-backoff": ["--controllers=admission"],
+}
+
+
+@pytest.mark.parametrize("setting", list(described()), ids=lambda setting: setting.name)
+@pytest.mark.parametrize("is_file", [False, True], ids=["flags", "file"])
+def test_each_setting_can_be_changed(setting: Setting, is_file: bool, write: Callable[[str], str]) -> None:
+    """Beside the settings without which it has no effect, in any order."""
+    default: Any = reduce(getattr, setting.path, OperatorSettings())
+    text = str(not default) if setting.is_switch else _TEXTS.get(setting.name, "")
+    if not text and isinstance(default, str):
+        text = next(word for word in setting.allowed.split() if word not in ("or", default))
+    words = [f"--{setting.name}={text or default + 1}", *_PARTNERS.get(setting.name, [])]
+    if is_file:
+        pairs = (word.removeprefix("--").partition("=") for word in words)
+        words = ["--config", write("\n".join(f'{name}: "{value or "true"}"' for name, _, value in pairs))]
+    assert reduce(getattr, setting.path, read(*words)) != default
 
 
 def test_a_setting_of_a_group_leaves_the_others_of_the_group_alone() -> None:

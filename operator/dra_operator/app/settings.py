@@ -17,6 +17,7 @@ import difflib
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import getitem
@@ -24,6 +25,7 @@ from typing import Annotated, Any, Final, NamedTuple, NoReturn, TextIO
 
 import configargparse
 import msgspec
+import yaml
 from dra_api.releases import AUTO, BUILT, chosen
 from msgspec import Meta, Struct, inspect
 
@@ -46,6 +48,10 @@ _Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
 
 def _about(text: str, allowed: str = "") -> Meta:
     return Meta(description=text, title=allowed or None)
+
+
+class Contradiction(ValueError):
+    """Settings that are right one by one, and not together."""
 
 
 class RetrySettings(Struct, frozen=True):
@@ -256,21 +262,26 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         controllers_of(self.controllers)
         LeftAlone.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
         if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
-            raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
+            raise Contradiction("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
         is_timed = (self.admission_promise, self.admission_backoff) != (_ADMISSION.promise, _ADMISSION.backoff)
         if is_timed and not names_admission(self.controllers):
-            raise ValueError(
+            raise Contradiction(
                 "--admission-promise and --admission-backoff have no effect without --controllers admission"
             )
         if self.preempt_other_schedulers and not self.preemption:
-            raise ValueError("--preempt-other-schedulers has no effect without --preemption")
+            raise Contradiction("--preempt-other-schedulers has no effect without --preemption")
         if self.preemption_patience != PREEMPTION_PATIENCE_SECONDS and not self.preemption:
-            raise ValueError("--preemption-patience has no effect without --preemption")
+            raise Contradiction("--preemption-patience has no effect without --preemption")
         if self.binding_timeout != _TIMES.binding_timeout and not features.binding_conditions:
-            raise ValueError(
+            raise Contradiction(
                 "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or "
                 "DRAResourceClaimDeviceStatus is off"
             )
+        for group, retry in (("retry", self.retry), ("placement-retry", self.placement_retry)):
+            if retry.first > retry.longest:
+                raise Contradiction(
+                    f"--{group}-first {retry.first:g} is longer than --{group}-longest {retry.longest:g}"
+                )
 
 
 class Setting(NamedTuple):
@@ -336,9 +347,12 @@ def variable_of(name: str) -> str:
     return f"DRA_OPERATOR_{name.upper().replace('-', '_')}"
 
 
-def value_of(field: str, text: str) -> Any:
-    """A single value, from text. Raises ValueError; its cause, if it has one, says what is wrong."""
-    return reduce(getattr, _PATHS[field], settings_of({field: text}))
+def value_of(field: str, text: str, before: Mapping[str, Any] | None = None) -> Any:
+    """A single value, from text. Raises ValueError; its cause, if it has one, says what is wrong.
+
+    ``before`` has the settings declared before it: the release says which feature gates there are.
+    """
+    return reduce(getattr, _PATHS[field], settings_of({**(before or {}), field: text}))
 
 
 def _setting(path: tuple[str, ...], declared: inspect.Type, value: object, about: str = "") -> Setting:
@@ -391,9 +405,18 @@ class _SettingsFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
 
     def parse(self, stream: TextIO) -> dict[str, str]:
         try:
-            values: dict[str, Any] = super().parse(stream)
+            root = yaml.compose(stream, yaml.SafeLoader)
+            stream.seek(0)
+            values: dict[str, Any] = super().parse(stream) if root is not None else {}
+        except yaml.YAMLError as error:
+            said = " ".join(str(error).split())
+            raise configargparse.ConfigFileParserException(f"Couldn't parse config file: {said}") from error
         except configargparse.ConfigFileParserException as error:
             raise configargparse.ConfigFileParserException(" ".join(str(error).split())) from error
+        keys = Counter(key.value for key, _ in root.value) if root is not None else Counter[str]()
+        for key, number in keys.items():
+            if number > 1:
+                raise configargparse.ConfigFileParserException(f"{key} stands {number} times in file {stream.name}")
         for key, value in values.items():
             if not isinstance(value, str):
                 raise configargparse.ConfigFileParserException(
@@ -463,17 +486,17 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         if strange := strangers(os.environ):
             self.error(f"environment variable {strange[0]} is not a setting{_meant(strange[0], variable_of)}")
         self._follow_former_names(options, origins)
-        values = {}
+        values: dict[str, Any] = {}
         for field, setting in self._settings.items():
             text: str | None = getattr(options, field)
             if text is not None:
-                values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"))
+                values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"), values)
         if options.verbose:
             values["verbosity"] = min(2, options.verbose)
         try:
             return settings_of(values)
-        except ValueError as error:  # settings that are right one by one, and contradict each other
-            self.error(str(error))
+        except ValueError as error:
+            self.error(str(error.__cause__ or error))
 
     def error(self, message: str) -> NoReturn:
         """End with one line and exit code 2."""
@@ -515,10 +538,12 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         is_setting = action.dest in (*self._settings, *FORMER_NAMES) and getattr(action, "env_var", None)
         return list(super().get_possible_config_keys(action)) if is_setting else []
 
-    def _value(self, setting: Setting, text: str, origin: str) -> Any:
+    def _value(self, setting: Setting, text: str, origin: str, before: Mapping[str, Any]) -> Any:
         try:
-            return value_of(setting.field, text)
+            return value_of(setting.field, text, before)
         except ValueError as error:
+            if isinstance(error.__cause__, Contradiction):
+                return text  # it may agree with the settings that follow
             why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # what a check says; types say nothing
             self.error(f"--{setting.name}: {text!r} from {origin} is wrong{why}; allowed: {setting.allowed}")
 

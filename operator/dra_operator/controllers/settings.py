@@ -74,6 +74,8 @@ def controllers_of(text: str) -> frozenset[str] | None:
     # Together with any other name ``auto`` would mean nothing: it is refused as an unknown one.
     if AUTO in names and names <= {AUTO, ADMISSION}:
         return None
+    if not names:
+        raise UnknownController("no controller is named")
     OwnControllers.of(names)
     return names
 
