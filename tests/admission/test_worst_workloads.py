@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from admission_world import AdmissionWorld, made, planner, question
@@ -25,6 +26,7 @@ from dra_operator.admission.pod_sets import planned_sets
 from dra_operator.admission.promises import PromisedWorkload
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.kubectl.cli import main
+from dra_operator.scheduling.cycle.attempt import Attempt
 from dra_operator.scheduling.state import workload_without_bulk
 from kueue_model import finish, is_true, workload
 from msgspec.structs import replace as replaced
@@ -164,10 +166,10 @@ async def test_a_tenant_with_hard_workloads_does_not_keep_others_waiting(
 ) -> None:
     place = Placing.place_together
 
-    def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def slow(placing: Placing, pods: Sequence[Pod], *, says_why: bool = True) -> Sequence[Placed | NotPlaced]:
         if pods[0].metadata.namespace == "hard":
             time.sleep(0.2)
-        return place(placing, pods)
+        return place(placing, pods, says_why=says_why)
 
     monkeypatch.setattr(Placing, "place_together", slow)
     monkeypatch.setattr(planner_module, "TURN_SECONDS", 0.1)
@@ -187,9 +189,9 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of pods of each Workload for which a place was looked for."""
     sizes, place = list[int](), Placing.place_together
 
-    def counted(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def counted(placing: Placing, pods: Sequence[Pod], *, says_why: bool = True) -> Sequence[Placed | NotPlaced]:
         sizes.append(len(pods))
-        return place(placing, pods)
+        return place(placing, pods, says_why=says_why)
 
     monkeypatch.setattr(Placing, "place_together", counted)
     return sizes
@@ -236,6 +238,19 @@ async def test_equal_workloads_that_are_asked_one_after_another_cost_one_search(
     assert answering.answer(question(world, candidates=[made("small", 4)])).candidates["small"].fits
 
 
+async def test_reasons_are_found_for_those_that_have_quota_only(world: AdmissionWorld) -> None:
+    """Thousands may back off, and nobody reads why. The reasons take several times as long as the search."""
+    answering = planner(world)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Attempt, "refuse", Mock(side_effect=AssertionError("nobody reads it")))
+        found = answering.answer(replace(question(world), backing_off=[made("large-0", 5)])).backing_off
+        assert found["large-0"].reason == "only 4 of 5 pods fit together"
+    # One with quota that is equal to it gets the whole reason.
+    found = answering.answer(question(world, candidates=[made("large-1", 5)])).candidates
+    assert "only 4 of 5 pods fit together" in found["large-1"].reason
+    assert found["large-1"].fits_never
+
+
 @pytest.mark.parametrize("change", ["a node", "the end of a promise", "a flavor", "another one that fitted", "time"])
 async def test_a_workload_is_searched_for_again_after(
     world: AdmissionWorld, searched: list[int], monkeypatch: pytest.MonkeyPatch, change: str
@@ -280,10 +295,10 @@ async def test_a_round_decides_for_as_long_as_its_promises_took(
     """Rounds that keep a thousand promises for 2 s, and decide for 0.5 s, would decide a fifth of the time."""
     place = Placing.place_together
 
-    def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def slow(placing: Placing, pods: Sequence[Pod], *, says_why: bool = True) -> Sequence[Placed | NotPlaced]:
         if pods[0].metadata.namespace == "promised":
             time.sleep(0.5)
-        return place(placing, pods)
+        return place(placing, pods, says_why=says_why)
 
     monkeypatch.setattr(Placing, "place_together", slow)
     monkeypatch.setattr(planner_module, "TURN_SECONDS", 0.1)
@@ -299,11 +314,11 @@ async def test_promises_of_a_tenant_that_lost_their_place_do_not_keep_others_wai
 ) -> None:
     place, searches = Placing.place_together, list[str]()
 
-    def slow(placing: Placing, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def slow(placing: Placing, pods: Sequence[Pod], *, says_why: bool = True) -> Sequence[Placed | NotPlaced]:
         searches.append(pods[0].metadata.namespace)
         if pods[0].metadata.namespace == "hard":
             time.sleep(0.2)
-        return place(placing, pods)
+        return place(placing, pods, says_why=says_why)
 
     monkeypatch.setattr(Placing, "place_together", slow)
     monkeypatch.setattr(planner_module, "ROUND_SECONDS", 0.1)

@@ -22,7 +22,7 @@ from admission_world import EPOCH, LoopWorld
 from dra_api.values import format_time
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import planner
-from fake_api import ERRORS, Call
+from fake_api import ERRORS, Call, FakeApi
 from history_kit.clock import VirtualLoop
 from kueue_model import KueueModel, condition, finish, is_true, workload
 from objects import Make, Obj
@@ -65,7 +65,10 @@ class WorkingLoop(VirtualLoop):
 
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
-        """Work that takes no time: to look at a thousand jobs after each event is the measurement's own."""
+        """Work that takes no time: that of the measurement itself, and of the model of Kueue.
+
+        Both look at a thousand jobs after each event.
+        """
         before = self.monotonic()
         yield
         self._seen += self.monotonic() - before
@@ -151,7 +154,7 @@ class Run:
         check = "devices" if is_checked else None
         self._kueue = KueueModel(DEVICES * nodes, check=check, cost=lambda obj: self.jobs[_name(obj)].devices)
         self._kueue.forgets_devices = is_checked
-        self.world.others[:] = [self._kueue]
+        self.world.others[:] = [self._act_for_kueue]
         self._nodes = [f"node-{number}" for number in range(nodes)]
         self._furnish()
         self._submit(jobs, random.Random(seed))
@@ -160,6 +163,10 @@ class Run:
         self.world.api.after = self._heard
         self.world.api.way = self._way
         self._ended_at = 0.0
+
+    def _act_for_kueue(self, api: FakeApi) -> None:
+        with cast(WorkingLoop, asyncio.get_running_loop()).unmeasured():
+            self._kueue(api)
 
     async def _way(self) -> None:
         await asyncio.sleep(self._dice.uniform(WATCH_SECONDS, self._slowest))

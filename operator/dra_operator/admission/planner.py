@@ -125,7 +125,10 @@ class CheckRound:
 
 
 class _Failure(NamedTuple):
-    """An Outcome without a place, for Workloads that are equal to the ``first`` one, whose pods the reason names."""
+    """An Outcome without a place, for Workloads that are equal to the ``first`` one, whose pods the reason names.
+
+    The reason is empty if the first one backs off: then nobody reads it, and it takes longer than the search.
+    """
 
     first: str
     reason: str
@@ -241,13 +244,14 @@ class Planner:
                 answers.left -= 1
                 # The first one of these equal Workloads has failed, and nothing has come free since.
                 known = self._failed.get(shape := shape_of(workload))
-                found = known.of(workload) if known else self._judged(workload, question.flavors)
+                if known is not None and has_quota and not known.reason:
+                    known = None
+                found = known.of(workload) if known else self._judged(workload, question.flavors, says_why=has_quota)
                 if found.fits:
                     self._failed_beside = None  # those behind it may fit in the next round, if it loses its place
                 elif known is None:
-                    self._failed[shape] = _Failure(
-                        workload.metadata.name, found.reason, found.fits_never, found.is_final
-                    )
+                    reason = found.reason if has_quota else ""
+                    self._failed[shape] = _Failure(workload.metadata.name, reason, found.fits_never, found.is_final)
                 if has_quota:
                     answers.candidates[uid] = found
                     written += WRITE_SECONDS
@@ -489,7 +493,7 @@ class Planner:
 
     # --- Workloads that wait ---
 
-    def _judged(self, workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Outcome:
+    def _judged(self, workload: Workload, flavors: Mapping[str, ResourceFlavor], *, says_why: bool) -> Outcome:
         if self._is_terminating(workload):
             text = f"namespace {workload.metadata.namespace} is being deleted, and takes no more pods"
             return Outcome.without_place(workload, text)
@@ -509,7 +513,7 @@ class Planner:
         self._due = time.monotonic() + SEARCH_SECONDS
         mark = self._placing.mark
         try:
-            found = self._together(pods)
+            found = self._together(pods, says_why=says_why)
             if isinstance(found[0], NotPlaced):
                 never = found[0].fits_never and self._fits_never(pods)
                 return Outcome.without_place(workload, found[0].reason, fits_never=never)
@@ -538,11 +542,11 @@ class Planner:
         its = (pod for pod in self._pods_of(workload) if self._cluster.is_bound(pod) and not pod_is_done(pod))
         return [pod for pod in its if pod.metadata.deletion_timestamp is None]
 
-    def _together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def _together(self, pods: Sequence[Pod], *, says_why: bool) -> Sequence[Placed | NotPlaced]:
         """Place all or none. A single pod that does not fit says why in its own words."""
-        found = self._placing.place_together(pods)
+        found = self._placing.place_together(pods, says_why=says_why)
         first = found[0]
-        if len(pods) > 1 or isinstance(first, Placed):
+        if len(pods) > 1 or isinstance(first, Placed) or not says_why:
             return found
         with self._placing.attempt():
             alone = self._placing.place_alone(pods[0])

@@ -98,14 +98,15 @@ class Placing:
         answer = decided(plan(state), self._pause)
         return self._within_quotas(state, answer) if isinstance(answer, Plan) else NotPlaced(pod, answer.message)
 
-    def place_together(self, pods: Sequence[Pod]) -> Sequence[Placed | NotPlaced]:
+    def place_together(self, pods: Sequence[Pod], *, says_why: bool = True) -> Sequence[Placed | NotPlaced]:
         """Place all of these pods at the same time, or none, and then say why the first one has no place.
 
-        Pods of a gang go where the gang may be. Gangs are planned one after the other, single pods at once.
+        Pods of a gang go where the gang may be. Gangs are planned one after the other, single pods at once. Without
+        ``says_why`` the reason is short and ``fits_never`` unknown: both take several times as long as the search.
         """
         mark, quotas, placed = self.mark, self._quotas.fork(), False
         try:
-            found = self._placed_together(pods)
+            found = self._placed_together(pods, says_why=says_why)
             placed = not isinstance(found, NoPlace)
         finally:
             if not placed:
@@ -115,7 +116,7 @@ class Placing:
             return [NotPlaced(pod, found.message, found.fits_never) for pod in pods]
         return [found[pod.key] for pod in pods]
 
-    def _placed_together(self, pods: Sequence[Pod]) -> dict[str, Placed] | NoPlace:
+    def _placed_together(self, pods: Sequence[Pod], *, says_why: bool) -> dict[str, Placed] | NoPlace:
         """Return the placements by pod key, or why the pods do not fit."""
         groups: dict[str, list[Pod]] = {}
         for pod in pods:
@@ -136,7 +137,7 @@ class Placing:
             gang, same = self.cluster.gang_of(members[0]), NOTHING_SAME
             if key and isinstance(gang, Gang):
                 same = self.cluster.same_values(gang, self.cluster.members_of(gang)[0])
-            answer = decided(joint_plan(states, same), self._pause)
+            answer = decided(joint_plan(states, same, says_why=says_why), self._pause)
             if isinstance(answer, NoPlace):
                 return answer
             for number in answer.order:

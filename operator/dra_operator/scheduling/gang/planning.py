@@ -93,12 +93,14 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
 
 
 def joint_plan(
-    states: Sequence[CycleState], same: SameValues, filter_timeout: float = math.inf
+    states: Sequence[CycleState], same: SameValues, filter_timeout: float = math.inf, *, says_why: bool = True
 ) -> Work[JointPlan | NoPlace]:
     """Return places and devices for all these pods of one gang, or why there are none. Their claims are ready.
 
     ``same`` is the condition on their places. Pauses as ``cycle.attempt`` does, and is sent the seconds of the search
     like that. A node that takes the allocator longer than ``filter_timeout`` counts as one that does not fit.
+    The reasons take several times as long as the search. Without ``says_why`` a refusal has none, nor hints, and not
+    whether the pods would ever fit.
     """
     members = members_of(states)
     try:
@@ -110,6 +112,8 @@ def joint_plan(
             return found
         if search.failed is None or search.has_given_up:
             return NoPlace(f"gave up: too many ways to place {len(members)} pods together were tried", is_error=True)
+        if not says_why:
+            return NoPlace(search.failure(same))
         refusal = yield from unplaced(search.failed, search.failure(same), is_confined=domains != [EVERYWHERE])
         # Running pods fix a value that an empty cluster would not fix, so "never fits" cannot be concluded.
         if same.are_given(states):
