@@ -169,9 +169,8 @@ def _status(process: int, name: str) -> int:
 async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIterator[None]:
     """A pod a second meanwhile, by a process of its own (``zoo.neighbour``): this one is busy with the beast."""
     command = [sys.executable, "-m", "zoo.neighbour", str(kubeconfig), namespace, CONTROL]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env=env, stdin=pipe, stdout=pipe)
+    process = await asyncio.create_subprocess_exec(*command, env=_environment(), stdin=pipe, stdout=pipe)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -184,6 +183,11 @@ async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIte
             with suppress(ProcessLookupError):
                 process.kill()
         await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Of a process that runs a module of the zoo."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 @asynccontextmanager
@@ -349,7 +353,9 @@ async def _running(folder: Path, command: Sequence[str]) -> AsyncIterator[Path]:
     """A server whose command ends with the path of the kubeconfig that it writes."""
     kubeconfig = folder / "kubeconfig"
     with (folder / "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*command, str(kubeconfig), stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            *command, str(kubeconfig), env=_environment(), stdout=log, stderr=log
+        )
     try:
 
         async def written() -> bool:

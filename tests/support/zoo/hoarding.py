@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
@@ -219,10 +219,17 @@ class Stock:
         return body
 
 
-async def _serve(kind: str, objects: int, namespaces: int, kubeconfig: Path) -> None:
+def serving(kinds: Sequence[str], objects: int, namespaces: int = 1) -> list[str]:
+    """The command, without its last word, of an API server that has so many objects of each kind from its start."""
+    command = [sys.executable, "-m", "zoo.hoarding", "--objects", str(objects), "--kinds", *kinds]
+    return [*command, "--namespaces", str(namespaces), "--serve"]
+
+
+async def _serve(kinds: Sequence[str], objects: int, namespaces: int, kubeconfig: Path) -> None:
     gates = dict(pair.split("=") for pair in GATES.split(","))
     server = DevApiServer(feature_gates={name: value == "true" for name, value in gates.items()})
-    await store(server, kind, objects, namespaces)
+    for kind in kinds:
+        await store(server, kind, objects, namespaces)
     async with server:
         server.write_kubeconfig(kubeconfig)
         await asyncio.Event().wait()
@@ -240,8 +247,7 @@ def _namespaces(number: int) -> list[str]:
 
 
 async def _measured(kind: str, objects: int, namespaces: int, seconds: float) -> str:
-    server = [sys.executable, "-m", "zoo.hoarding", "--objects", str(objects), "--kinds", kind]
-    server += ["--namespaces", str(namespaces), "--serve"]
+    server = serving([kind], objects, namespaces)
     with tempfile.TemporaryDirectory(prefix="stocked-") as folder:
         async with cage(Path(folder), seconds=seconds, scale=0.1, server=server) as den, AsyncExitStack() as stack:
             tenants, gauges = [Tenant(den.api, name) for name in _namespaces(namespaces)], Gauges()
@@ -274,7 +280,7 @@ def main() -> None:
     parser.add_argument("--serve", type=Path, metavar="KUBECONFIG", help="only serve them, and write this file")
     given = parser.parse_args()
     if given.serve:
-        asyncio.run(_serve(given.kinds[0], given.objects, given.namespaces, given.serve))
+        asyncio.run(_serve(given.kinds, given.objects, given.namespaces, given.serve))
         return
     print("| hoard | probe | Lease | p50 | p99 | server's p99 | MB |")
     for kind in given.kinds:
