@@ -6,11 +6,11 @@ import json
 from functools import cache
 from typing import Any
 
-import pytest
 from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_cel import CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
+from rounds import each_of
 
 KIT = kit("cel/selectors")
 TABLE = [case for case in document("cel/cases.json")["cases"] if case["source"] != "project"]
@@ -57,7 +57,7 @@ def test_the_kit_is_complete() -> None:
     assert len({case["name"] for case in KIT}) == len(KIT)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in KIT + TABLE])
+@each_of(KIT + TABLE, lambda case: str(case["name"]))
 def test_agrees_with_the_reference(case: dict[str, Any]) -> None:
     keys = ["kind", "match", "error_kind", "max_cost", "output_type"]
     if not case["expect"].get("actual_cost_unstable"):

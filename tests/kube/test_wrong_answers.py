@@ -66,18 +66,17 @@ async def answering() -> AsyncIterator[Callable[[bytes], Awaitable[Api]]]:
     await server.close()
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_wrong_answer_counts_as_no_api_server(
-    answering: Callable[[bytes], Awaitable[Api]], verb: str, answer: str
-) -> None:
-    if verb == "watch" and (not ANSWERS[answer].strip() or answer == "half an object"):
-        pytest.skip("a watch without events, or whose last one was cut off")
-    api = await answering(ANSWERS[answer])
-    with pytest.raises(Unreachable) as caught:
-        await VERBS[verb](api)
-    assert len(str(caught.value).splitlines()) == 1
-    assert len(str(caught.value)) < 600
+async def test_a_wrong_answer_counts_as_no_api_server(answering: Callable[[bytes], Awaitable[Api]], verb: str) -> None:
+    """A watch without events, or whose last one was cut off, is none."""
+    for answer, body in ANSWERS.items():
+        if verb == "watch" and (not body.strip() or answer == "half an object"):
+            continue
+        print(answer)  # of a failure the last one
+        with pytest.raises(Unreachable) as caught:
+            await VERBS[verb](await answering(body))
+        assert len(str(caught.value).splitlines()) == 1
+        assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
-import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.observed import Observed
-from rounds import fewer
+from rounds import each_of, fewer
 from witness import History, seen_pod
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -94,7 +93,7 @@ def concerned(what: str) -> Iterator[str]:
             yield f"its claim {word[3:]} "
 
 
-@pytest.mark.parametrize("seed", range(fewer(600)))
+@each_of(range(fewer(600)))
 def test_what_a_judge_calls_wrong_is_a_trouble_to_doctor(seed: int) -> None:
     random = Random(seed)
     pods = [pod_of(random, number) for number in range(random.randint(1, 4))]
@@ -104,7 +103,7 @@ def test_what_a_judge_calls_wrong_is_a_trouble_to_doctor(seed: int) -> None:
         assert any(word in text for word in concerned(what) for text in found), (what, found)
 
 
-@pytest.mark.parametrize("seed", range(fewer(400)))
+@each_of(range(fewer(400)))
 def test_no_advice_takes_the_devices_of_a_running_pod_for_unused(seed: int) -> None:
     """Neither in words nor by a repair, whether the claim is reserved for the pod or not."""
     random = Random(seed)
@@ -146,7 +145,7 @@ def healthy(random: Random) -> tuple[list[Obj], list[Obj]]:
     return pods, claims
 
 
-@pytest.mark.parametrize("seed", range(fewer(60)))
+@each_of(range(fewer(60)))
 def test_what_is_in_order_is_no_trouble(seed: int) -> None:
     pods, claims = healthy(Random(seed))
     if pods:
@@ -154,7 +153,7 @@ def test_what_is_in_order_is_no_trouble(seed: int) -> None:
     assert not troubles(pods, claims)
 
 
-@pytest.mark.parametrize("seed", range(fewer(60)))
+@each_of(range(fewer(60)))
 def test_what_a_controller_is_about_to_finish_is_no_trouble_yet(seed: int) -> None:
     """Claims that were made, or got their finalizer, a second ago."""
     pods, claims = healthy(Random(seed))

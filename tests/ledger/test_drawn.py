@@ -14,7 +14,7 @@ from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, Resou
 from dra_ledger.inventory import Inventory
 from dra_ledger.usage import AllocatedDevices
 from dra_operator.allocator import Allocated, Allocator, Features, Semantics
-from rounds import fewer
+from rounds import each_of, fewer
 
 POOL = {"name": "p", "generation": 1, "resourceSliceCount": 2}
 MEMORY = 8
@@ -160,7 +160,7 @@ def test_a_claim_whose_status_changes_keeps_what_it_drew() -> None:
     assert not stage.take("new")
 
 
-@pytest.mark.parametrize("seed", range(fewer(300)))
+@each_of(range(fewer(300)))
 def test_in_no_history_do_claims_draw_more_than_there_is(seed: int) -> None:
     """A driver cuts its device anew, while claims come and go, and the operator starts again now and then."""
     random = Random(seed)
@@ -229,7 +229,7 @@ def test_a_device_that_is_no_longer_shared_waits_for_its_last_share(known: bool)
     assert stage.take("late") == ["d1"]
 
 
-@pytest.mark.parametrize("seed", range(fewer(200)))
+@each_of(range(fewer(200)))
 def test_in_no_history_is_a_device_both_shared_and_given_alone(seed: int) -> None:
     random = Random(seed)
     stage, holders = Stage(), dict[str, AllocationResult]()

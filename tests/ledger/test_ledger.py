@@ -19,6 +19,7 @@ from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
 from dra_ledger.forms import KINDS
 from ledger_worlds import played
 from msgspec import structs
+from rounds import each_of
 
 Json = dict[str, Any]
 DRIVER = "gpu.example.com"
@@ -403,7 +404,7 @@ def test_the_examples_in_docstrings_are_true(module: Any) -> None:
 # --- agreement ---
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_of(range(60))
 def test_the_ledger_agrees_with_the_operator_after_every_step(seed: int) -> None:
     """``python -m ledger_worlds --seeds 0:10000`` plays as many clusters."""
     assert played(seed) == []

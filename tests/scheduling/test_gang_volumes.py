@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import product
 from random import Random
 
-import pytest
 from dra_api.core import Pod
 from dra_operator.scheduling import CycleState, Nodes
 from dra_operator.scheduling.gang import JointPlan, SameValues
@@ -16,7 +15,7 @@ from dra_operator.scheduling.state import Obstacle
 from neighbour_lab import away, term
 from objects import Obj
 from placement_lab import allocator, case, decided_together, decided_with_pauses, node
-from rounds import fewer
+from rounds import each_of, fewer
 from volume_lab import HOST, Shelf, on_nodes, pod, storage_class, uses, volume, volume_claim
 
 NAMES = ("a", "b", "c")
@@ -67,7 +66,7 @@ def fits(pods: Sequence[Pod], where: Sequence[str], objects: Sequence[Obj], stat
     return True
 
 
-@pytest.mark.parametrize("seed", range(fewer(150)))
+@each_of(range(fewer(150)))
 def test_volumes_are_free_in_the_order_of_the_plan_and_none_is_missed_in_that_of_the_pods(seed: int) -> None:
     random = Random(seed)
     objects, pods = list(stored(random)), pods_of(random)

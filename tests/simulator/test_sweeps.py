@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import LocalCluster
 from dra_operator.cli import main
 from dra_operator.commands.object_files import BadInput
 from dra_simulator import runs
@@ -31,6 +30,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
+    from distributed import LocalCluster  # half a second, which each worker of a run would take to collect the tests
+
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp", host="127.0.0.1"
     ) as cluster:
