@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from controllers_world import World
 from dra_api.resource import FINALIZER
@@ -45,11 +47,28 @@ def test_too_many_drivers_stand_for_all(memory: DriverMemory) -> None:
     assert len(memory.text) < 20_000
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a":[]}', "null", '{"a":1e999}', "x" * 1_000_000, '{"a":-5}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"a":[]}', "null", '{"a":1e999}', "x" * 1_000_000, '{"a":-5}', f'{{"{"a" * 70_000}":1789999800}}'],
+)
 def test_what_cannot_be_read_is_forgotten(text: str) -> None:
     after = at(0, text)
     assert not after.knows("b")
     assert after.text in ("", '{"a":1789999800}')
+
+
+def test_of_too_many_drivers_the_next_leader_recalls_those_that_were_met_last() -> None:
+    after = at(0, json.dumps({f"driver-{number}": NOW - number for number in range(2 * MOST_DRIVERS)}))
+    assert [number for number in range(2 * MOST_DRIVERS) if after.knows(f"driver-{number}")] == list(
+        range(MOST_DRIVERS)
+    )
+
+
+def test_what_was_met_since_counts_more_than_what_is_recalled(memory: DriverMemory) -> None:
+    memory.met("a")
+    before = memory.text
+    memory.recall(f'{{"a":{NOW - 3600}}}')
+    assert memory.text == before
 
 
 def test_a_time_in_the_future_is_now() -> None:

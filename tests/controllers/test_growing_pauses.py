@@ -34,6 +34,7 @@ def test_the_first_two_times_have_no_pause_and_later_ones_double_up_to_the_longe
     pauses = GrowingPauses(Clock(), BackoffSettings(first=1.0, longest=5.0), lambda *_: None)
     assert [pauses.did("it") for _ in range(6)] == [0, 1, 2, 4, 5, 5]
     assert pauses.did("another") == 0
+    assert {pauses.did("it") for _ in range(2000)} == {5}, "2.0**1024 is no float"
 
 
 def test_a_pause_ends_with_its_time_and_calm_makes_the_next_time_the_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 
+import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_operator.controllers.scheduling.victims import PATIENCE_SECONDS, PreemptionTurns
@@ -20,6 +21,7 @@ class Cluster:
         self.gone: set[str] = set()
         self.recalled: set[str] = set()
         self._looks: list[tuple[float, str]] = []
+        self.looked = 0
         self._pods: dict[str, Pod] = {}
         self.turns = PreemptionTurns(lambda: self.now, REST, self.look_again, lambda key: key not in self.gone)
 
@@ -33,6 +35,7 @@ class Cluster:
         self.look(made.key)
 
     def look(self, key: str) -> None:
+        self.looked += 1
         if key not in self.gone and self.turns.may_try(self._pods[key], recalls=key in self.recalled):
             self.had[key] += 1
             self.now += self.takes
@@ -57,6 +60,7 @@ def test_nobody_has_a_turn_right_after_the_start() -> None:
     assert not cluster.had
     cluster.passes(REST - 0.1)
     assert not cluster.had
+    assert cluster.looked < 5
     cluster.passes(0.2)
     assert cluster.had == {"a/pod": 1}
 
@@ -87,6 +91,33 @@ def test_all_attempts_together_take_a_twentieth_of_the_time() -> None:
         cluster.add(f"ns-{number % 3}", f"pod-{number}")
     cluster.passes(REST + 100, again=True)
     assert 40 <= cluster.had.total() <= 51  # of 0.1 s each, in 100 s
+
+
+def test_many_tenants_have_their_turns_one_after_the_other() -> None:
+    cluster = Cluster(0.1)
+    for number in range(40):
+        for name in "abcd":
+            cluster.add(name, f"pod-{number}")
+    cluster.passes(REST + 40)
+    had = Counter(key[0] for key in cluster.had)
+    assert had.total() > 12
+    assert max(had.values()) - min(had[name] for name in "abcd") <= 1
+
+
+@pytest.mark.parametrize("recalls", [True, False])
+def test_while_an_attempt_pauses_no_other_one_begins_and_after_it_nobody_is_waited_for(recalls: bool) -> None:
+    cluster = Cluster(0.1)
+    cluster.now = 0.0 if recalls else REST
+    first, second = (convert(Pod, {"metadata": {"namespace": "ns", "name": it, "uid": it}}) for it in "ab")
+    assert cluster.turns.may_try(first, recalls=recalls)
+    cluster.now += 0.5
+    assert not cluster.turns.may_try(second, recalls=recalls)
+    cluster.now += PATIENCE_SECONDS  # it is over, or given up
+    assert cluster.turns.may_try(second, recalls=recalls)
+    cluster.turns.took(second, 0.01)
+    cluster.now += 0.2
+    third = convert(Pod, {"metadata": {"namespace": "ns", "name": "c", "uid": "c"}})
+    assert cluster.turns.may_try(third, recalls=recalls)
 
 
 def test_three_thousand_pods_of_one_tenant_put_a_pod_of_another_one_off_by_one_attempt() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from dra_operator.controllers.errors import (
 from dra_operator.controllers.queue import KeyBackoff
 from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.controllers.workers import Failures
+from history_kit.clock import VirtualLoop
 from prometheus_client import CollectorRegistry
 
 A, B = Key("templates", "ns/a"), Key("release", "ns/b")
@@ -131,7 +133,7 @@ async def test_the_earliest_of_several_times_counts() -> None:
 
 def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
     backoff = KeyBackoff(Clock(), BackoffSettings(rate=1e9))
-    waits = [backoff.failed(A) for _ in range(40)]
+    waits = [backoff.failed(A) for _ in range(2000)]  # 2.0**1024 is no float
     assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
     assert max(waits) == waits[-1] == BackoffSettings().longest
     assert backoff.failed(B) == BackoffSettings().first
@@ -165,11 +167,15 @@ def test_namespaces_share_the_retries_evenly() -> None:
 
 
 def test_a_hundred_namespaces_are_not_a_hundred_times_as_many_retries() -> None:
-    backoff = KeyBackoff(Clock(), BackoffSettings())
+    clock = Clock()
+    backoff = KeyBackoff(clock, BackoffSettings())
     keys = [Key("placement", f"{name}/{number}") for name in range(100) for number in range(500)]
     waits = [backoff.failed(key) for key in keys]
     assert sum(100 < wait <= 101 for wait in waits) <= 5.5 * BackoffSettings().rate
     assert sum(wait <= 1 for wait in waits) <= 5.5 * (BackoffSettings().burst + BackoffSettings().rate)
+    clock.now += 1e6  # all buckets are full again, and slow nobody down
+    waits = [backoff.failed(Key("placement", f"later/{number}")) for number in range(BackoffSettings().burst + 10)]
+    assert waits[-1] == pytest.approx(1.0)
 
 
 # --- holds ---
@@ -384,6 +390,106 @@ async def test_a_timer_outlasts_a_weak_look_and_strengthens_one_that_waits() -> 
     await asyncio.sleep(0.05)
     assert not queue.is_weak(await queue.get())
     assert queue.depth == 0
+
+
+@pytest.mark.parametrize("firm", [True, False])
+def test_whatever_comes_no_timer_and_no_wish_outlasts_its_key(firm: bool) -> None:
+    for seed in range(30):
+        loop = VirtualLoop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(walk(loop, random.Random(seed), firm))
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+async def walk(loop: VirtualLoop, dice: random.Random, firm: bool) -> None:
+    await Walk(loop, dice, firm).play()
+
+
+class Walk:
+    """Random calls. ``resting``: since when a key is wanted that rests after a long decision."""
+
+    def __init__(self, loop: VirtualLoop, dice: random.Random, firm: bool) -> None:
+        self.loop, self.dice, self.firm = loop, dice, firm
+        self.queue = WorkQueue(KeyBackoff(loop.time, BackoffSettings(first=0.5, longest=8.0)), firm=firm)
+        self.working: set[Key] = set()
+        self.meanwhile: set[Key] = set()
+        self.resting: dict[Key, float] = {}
+        self.added, self.queue.add = self.queue.add, self.add  # type: ignore[method-assign]  # also by timers and rounds
+
+    def add(self, *keys: Key, weak: bool = False, wide: bool = False) -> None:
+        if not weak and not wide:
+            self.meanwhile |= self.working.intersection(keys)
+            held = self.queue._held.keys() & keys if self.firm else ()
+            self.resting |= {key: self.loop.time() for key in held if self.queue._wanted.get(key, True)}
+        self.added(*keys, weak=weak, wide=wide)
+
+    async def play(self) -> None:
+        queue, keys = self.queue, [Key("placement", f"{name}/pod") for name in "abc"]
+        for _ in range(150):
+            await self.step(self.dice.choice(keys))
+            self.check()
+        if self.dice.random() < 0.5:
+            queue.close()
+            assert not self.timers()
+            return
+        for key in list(self.working):
+            self.end(key)
+        while not queue.is_quiet or queue._held:
+            await asyncio.sleep(10.0)
+            while queue.depth:
+                self.working.add(key := await queue.get())
+                self.end(key)
+        left = {name: kept for name, kept in vars(queue).items() if isinstance(kept, dict | set) and kept}
+        assert not left | queue._backoff._failures
+        assert not self.timers()
+
+    async def step(self, key: Key) -> None:
+        queue = self.queue
+        match self.dice.randrange(10):
+            case 0 | 1:
+                queue.add(key)
+            case 2:
+                queue.add(key, weak=True)
+            case 3:
+                queue.add(key, wide=True)
+            case 4:
+                queue.add_after(key, self.dice.random())
+            case 5 if queue.depth:
+                self.working.add(await queue.get())
+            case 6 if key in self.working:
+                self.end(key)
+            case 7 if key in self.working:
+                self.working.remove(key)
+                self.meanwhile.discard(key)
+                queue.looked_at(key, 0.1, 0.1)
+                queue.retry(key)
+            case 8:
+                (queue.forget if self.dice.random() < 0.3 else queue.settled)(key)
+            case 9:
+                await asyncio.sleep(self.dice.random())
+
+    def end(self, key: Key) -> None:
+        self.queue.looked_at(key, 0.1, 0.1)
+        rest = self.dice.choice([0.0, 0.7])
+        self.working.remove(key)
+        if rest and key in self.meanwhile:
+            self.resting[key] = self.loop.time()
+        self.meanwhile.discard(key)
+        self.queue.done(key, rest)
+
+    def check(self) -> None:
+        queue = self.queue
+        self.resting = {key: since for key, since in self.resting.items() if key in queue._held}
+        assert queue._resting == self.resting
+        assert queue._wanted.keys() <= queue._held.keys()
+        rounds = [queue._fairness._timer] if queue._fairness._timer is not None else []
+        assert self.timers() == {*queue._timers.values(), *queue._held.values(), *rounds}
+
+    def timers(self) -> set[asyncio.TimerHandle]:
+        return {it for *_, it in self.loop._timers if not it.cancelled()}
 
 
 def caused(error: Exception, by: Exception) -> Exception:

@@ -368,7 +368,6 @@ class WorkQueue:
         self._held.pop(key, None)
         # Nobody wanted the key while it was held: it stays away.
         weak = self._wanted.pop(key, None)
-        self._resting.pop(key, None)
         if weak is not None:
             self.add(key, weak=weak)
 

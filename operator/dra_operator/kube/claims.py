@@ -216,6 +216,7 @@ class ClaimAccess:
 
     def _note_unsettled(self, uid: str, resource_version: str) -> None:
         self._unsettled[uid] = resource_version
+        self._unsettled.move_to_end(uid)
         if len(self._unsettled) > UNSETTLED_CLAIMS:
             self._unsettled.popitem(last=False)
 

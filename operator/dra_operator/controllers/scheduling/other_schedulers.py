@@ -43,7 +43,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, ResourceClaim
@@ -122,6 +122,11 @@ UNSEEN_SECONDS = 2.0
 """Seconds that a pod waits, at most, for the watches by which the operator sees what others do."""
 MET_OTHERS_SECONDS = 60.0
 """Seconds for which a pod that is not tried again is remembered, and others that had or wanted devices."""
+KEPT_DRIVER_SETS: Final = 1000
+"""Sets of drivers that are remembered. Tenants choose them by the classes that a pod asks for."""
+
+
+T = TypeVar("T")
 
 
 class Deference:
@@ -186,14 +191,15 @@ class Deference:
             return now - self._waiting.setdefault(uid, now) < UNSEEN_SECONDS
         others, own = self._cluster.others_decide(drivers), self._cluster.own_devices
         if others.present:
-            self._met[drivers] = now
+            _keep(self._met, drivers, now)
         was_there = now - self._met.get(drivers, -math.inf) <= MET_OTHERS_SECONDS
         # Nobody allocates such devices, or nobody may take them: nearly all clusters end here.
         if not was_there and not any(map(self._knows, own.contested(drivers))):
             return False
         counted, since = self._events.get(drivers, (-1, now))
         if counted != others.cluster_events:
-            self._events[drivers] = (others.cluster_events, since := now)
+            since = now
+        _keep(self._events, drivers, (others.cluster_events, since))
         waited, most = now - self._waiting.setdefault(uid, now), MOST_PAUSES * pause
         # Pods of a scheduler that does not exist are never decided.
         if waited >= most:
@@ -204,6 +210,14 @@ class Deference:
     def _forget_old(self, now: float) -> None:
         while now - (oldest := next(iter(self._waiting.items())))[1] > MET_OTHERS_SECONDS:
             del self._waiting[oldest[0]]
+
+
+def _keep(memory: dict[frozenset[str], T], drivers: frozenset[str], value: T) -> None:
+    """Remember the value. The set of drivers that was asked about the longest time ago is forgotten first."""
+    memory.pop(drivers, None)
+    memory[drivers] = value
+    if len(memory) > KEPT_DRIVER_SETS:
+        del memory[next(iter(memory))]
 
 
 def _left(doubled: int, since: float, now: float) -> int:
