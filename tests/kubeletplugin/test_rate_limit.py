@@ -39,6 +39,12 @@ def test_intervals_between_failures_double_up_to_a_minute_and_have_a_random_part
         exact = min(0.005 * 2**number, 60.0)
         assert exact <= interval <= 1.25 * exact
     assert len({interval / min(0.005 * 2**number, 60.0) for number, interval in enumerate(intervals)}) > 10
+    for _ in range(2000):  # 2.0**1024 is no float
+        due.failed("p", 0.0)
+    due.settled("p")
+    assert due.next_moment() is None
+    due.failed("p", 0.0)
+    assert (due.next_moment() or 0.0) <= 1.25 * 0.005
 
 
 @pytest.mark.rule("RS-02")
@@ -51,10 +57,14 @@ def test_a_retry_is_not_earlier_than_the_server_asks() -> None:
 @pytest.mark.rule("RS-02")
 def test_a_refused_pool_is_due_again_after_five_minutes_and_at_once_when_it_is_published() -> None:
     due = NextPublish()
+    for _ in range(20):
+        due.failed("p", 0.0)
     due.refused("p", 0.0)
     assert 300.0 <= (due.next_moment() or 0.0) <= 375.0
     due.add("p", Reason.DESIRED, 1.0)
     assert due.take(1.0) == ["p"]
+    due.failed("p", 0.0)
+    assert (due.next_moment() or 0.0) <= 1.25 * 0.005, "the failures before the refusal count no more"
 
 
 @pytest.mark.rule("RS-02")

@@ -43,6 +43,20 @@ def test_a_slice_made_again_under_its_name_is_another_one(view: SliceView) -> No
     assert shown(view) == ["second"]
 
 
+def test_what_we_deleted_is_gone_at_once_and_its_end_hides_no_successor(view: SliceView) -> None:
+    view.see("ADDED", slice_of(5, "old"))
+    view.forget(stored(slice_of(5, "another", uid="u9")))
+    assert shown(view) == ["old"]
+    view.forget(stored(slice_of(5, "old")))
+    assert shown(view) == []
+    view.wrote(slice_of(9, "made again", uid="u2"), now=0.0)
+    view.see("DELETED", slice_of(8, "old"))
+    assert shown(view) == ["made again"]
+    view.read(slice_of(10, "read", uid="u2"))
+    view.see("DELETED", slice_of(8, "old"))
+    assert shown(view, 100.0) == ["read"]
+
+
 @pytest.mark.rule("RS-03")
 def test_an_answer_that_comes_after_the_deletion_of_its_slice_brings_nothing_back(view: SliceView) -> None:
     """It stood there until the next list half an hour later, and no slice was published meanwhile."""

@@ -116,7 +116,6 @@ class SliceView:
         """Take in a watch event; returns the name of its pool."""
         item = stored(obj)
         if event == "DELETED":
-            self._reported.pop(item.name, None)
             self.forget(item)
         elif item.name and not self._is_older(item):
             self._reported[item.name] = item
