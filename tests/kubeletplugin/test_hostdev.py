@@ -520,8 +520,8 @@ def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host:
     config = read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]")
     inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=60.0))
 
-    def shown(now: float) -> dict[str, list[str]]:
-        published = inventory.update(scan(config, host).devices, now)
+    def shown(now: float, *held: str) -> dict[str, list[str]]:
+        published = inventory.update(scan(config, host).devices, now, held)
         return {entry.name: [f"{taint.key}:{taint.effect}" for taint in entry.taints or ()] for entry in published}
 
     gone = [f"{DRIVER}/gone:NoSchedule"]
@@ -539,6 +539,11 @@ def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host:
     assert {report.device: report.healthy for report in inventory.health()} == {"s-ttyusb0": False, "s-ttyusb1": True}
     host.serial_adapter("ttyUSB0", "1-2", serial="A")
     assert list(shown(132.0)) == ["s-ttyusb1", "s-ttyusb0"], "a place that was given up is at the end"
+    assert all(report.healthy for report in inventory.health())
+    host.unplug("ttyUSB0")
+    assert shown(140.0) == {"s-ttyusb1": [], "s-ttyusb0": gone}
+    assert shown(199.9, "s-ttyusb0") == {"s-ttyusb1": [], "s-ttyusb0": []}, "it is in a pod"
+    assert shown(200.0) == {"s-ttyusb1": [], "s-ttyusb0": gone}, "and the time since it was gone begins anew"
 
 
 # --- the file ---
