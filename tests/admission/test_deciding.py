@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from admission_world import AdmissionWorld, LaggingWorld
+from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
 from dra_api.codec import convert
 from dra_api.kueue import Workload
-from dra_kube import ADMISSION_CHECKS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS, Invalid
+from dra_api.resource import ResourceSlice
+from dra_kube import (
+    ADMISSION_CHECKS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_FLAVORS,
+    RESOURCE_SLICES,
+    WORKLOADS,
+    Invalid,
+    Resource,
+)
+from dra_operator.admission.planner import SeenChange
 from dra_operator.admission.workloads import AdmissionSettings, CheckDecision, CheckState, follow_up_patch
 from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
+from msgspec.structs import replace
 from objects import Make, Obj
 
 
@@ -456,6 +470,70 @@ async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> 
         world.api.change(NODES, "node-0", lambda node: node.update(spec={}))
         await world.until("admitted", lambda: world.is_admitted("train"), 5)
     assert world.kueue.decided == {"Retry": 1}
+
+
+_SICK = [{"key": "sick", "effect": "NoSchedule"}]
+
+
+def changes_all(resource: Resource, edit: Callable[[Obj], object]) -> Callable[[AdmissionWorld], None]:
+    def change(world: AdmissionWorld) -> None:
+        for it in list(world.api.of(resource)):
+            world.api.change(resource, it["metadata"]["name"], edit)
+
+    return change
+
+
+def drops_all(resource: Resource) -> Callable[[AdmissionWorld], None]:
+    def drop(world: AdmissionWorld) -> None:
+        for it in list(world.api.of(resource)):
+            world.api.drop(resource, it["metadata"]["name"])
+
+    return drop
+
+
+PASSING: dict[str, tuple[Callable[[AdmissionWorld], None], Obj]] = {
+    "its driver publishes nothing": (drops_all(RESOURCE_SLICES), workload("a")),
+    "pools lack slices": (
+        changes_all(RESOURCE_SLICES, lambda it: it["spec"]["pool"].update(resourceSliceCount=2)),
+        workload("a", 5),
+    ),
+    "devices are tainted": (
+        changes_all(RESOURCE_SLICES, lambda it: [each.update(taints=_SICK) for each in it["spec"]["devices"]]),
+        workload("a"),
+    ),
+    "nodes are tainted": (changes_all(NODES, lambda it: it.update(spec={"taints": _SICK})), workload("a")),
+    "there is no node": (drops_all(NODES), workload("a")),
+    "a node is gone, and its slices are there": (lambda world: world.api.drop(NODES, "node-1"), workload("a", 3)),
+    "no node is of the flavor yet": (lambda world: None, workload("a", nodeSelector={"pool": "gpu"})),
+}
+
+
+@pytest.mark.parametrize("case", PASSING)
+async def test_what_may_pass_is_no_reason_to_reject(case: str, world: AdmissionWorld) -> None:
+    """Kueue deactivates a job that is rejected, and nobody activates it again when the driver is back."""
+    change, obj = PASSING[case]
+    change(world)
+    obj["metadata"]["uid"] = "a"
+    found = planner(world).answer(question(world, candidates=[convert(Workload, obj)])).candidates["a"]
+    assert (found.fits, found.fits_never, found.is_final) == (False, False, False)
+
+
+async def test_devices_that_were_there_today_are_no_reason_to_reject(world: AdmissionWorld) -> None:
+    its, fits, large = planner(world), made("fits", 4), made("large", 5)
+    asked = question(world, candidates=[fits, large])
+    assert [it.fits_never for it in its.answer(asked).candidates.values()] == [False, True]
+    slice_ = next(it for it in world.cluster.store_of(ResourceSlice) if it.spec.node_name == "node-1")
+    node = next(it for it in world.cluster.nodes if it.metadata.name == "node-1")
+    for gone in (slice_, node):
+        change = SeenChange(type(gone), gone.key, gone.metadata.uid, None)
+        found = its.answer(dataclasses.replace(asked, changes=[change])).candidates
+        assert (found["fits"].fits, found["fits"].fits_never, found["large"].fits_never) == (False, False, True)
+    later = dataclasses.replace(asked, changes=[change], now=asked.now + timedelta(days=2))
+    assert its.answer(later).candidates["fits"].fits_never
+    back = replace(node, metadata=replace(node.metadata, uid="new"))
+    fresh = replace(slice_, metadata=replace(slice_.metadata, name="new", uid="new"))
+    changes = [SeenChange(type(it), it.key, it.metadata.uid, it) for it in (back, fresh)]
+    assert its.answer(dataclasses.replace(asked, changes=changes)).candidates["fits"].fits
 
 
 FAULTS = [

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from dra_api import kueue
 from dra_api.codec import DecodeError
-from dra_api.core import Node, Pod
+from dra_api.core import Pod
 from dra_api.kueue import ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.references import pod_is_done
@@ -41,12 +41,10 @@ from dra_operator.allocator import Allocator, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.commands.simulated import ClaimQuotas, extended_resource
-from dra_operator.scheduling.state import (
-    NODE_CONDITION,
-    is_set_aside,
-)
+from dra_operator.scheduling.state import is_set_aside
 
 from .api import claims_named
+from .ideal import IdealCluster
 from .pod_sets import SetAside, TooMuch, copies_of, opened, planned_sets, set_of, shape_of, unmade
 from .promises import Outcome, PromisedWorkload, seat_of
 from .workloads import replaced_slice
@@ -187,6 +185,7 @@ class Planner:
         quotas = ClaimQuotas((), (), partial(extended_resource, self._cluster))
         self._templates = _Templates(self._cluster)
         self._placing = Placing(self._cluster, self._allocator, self._templates, quotas, lambda: self._now, self._pause)
+        self._ideal = IdealCluster(self._cluster, self._placing, self._pause)
         self._pods_by_owner: Mapping[tuple[str, str], Sequence[Pod]] = {}
         self._now = datetime.min
         self._unread: Mapping[str, str] = {}
@@ -299,6 +298,7 @@ class Planner:
             cluster.load(self._objects)
             self._objects = None
         for kind, key, uid, obj in question.changes:
+            self._ideal.note(kind, key, obj, question.now)
             if obj is None:
                 cluster.delete(kind, key, uid or None)
             else:
@@ -515,7 +515,7 @@ class Planner:
         try:
             found = self._together(pods, says_why=says_why)
             if isinstance(found[0], NotPlaced):
-                never = found[0].fits_never and self._fits_never(pods)
+                never = found[0].fits_never and self._ideal.fits_never(pods, self._now)
                 return Outcome.without_place(workload, found[0].reason, fits_never=never)
         except SearchTookTooLong:
             self._placing.undo(mark)
@@ -553,15 +553,6 @@ class Planner:
         reason = alone.reason if isinstance(alone, NotPlaced) else first.reason
         return [NotPlaced(first.pod, reason, first.fits_never)]
 
-    def _fits_never(self, pods: Sequence[Pod]) -> bool:
-        """Return whether the pods would not fit even if no node were cordoned, unready or under pressure."""
-        with self._placing.attempt():
-            for node in list(self._cluster.nodes):
-                if (opened := _healthy(node)) is not node:
-                    self._placing.put(opened)
-            found = self._placing.place_together(pods)[0]
-        return isinstance(found, NotPlaced) and found.fits_never
-
 
 class _Templates(Mapping[str, ResourceClaimTemplate]):
     """The templates of a cluster, decoded when they are asked for; of a large one there is only its size.
@@ -588,11 +579,3 @@ class _Templates(Mapping[str, ResourceClaimTemplate]):
 
     def __len__(self) -> int:
         return len(self._store)
-
-
-def _healthy(node: Node) -> Node:
-    taints = node.spec.taints or ()
-    rest = tuple(taint for taint in taints if not taint.key.startswith(NODE_CONDITION))
-    if len(rest) == len(taints) and not node.spec.unschedulable:
-        return node
-    return replace(node, spec=replace(node.spec, taints=rest or None, unschedulable=False))

@@ -238,10 +238,10 @@ class Placing:
             self._quotas = quotas
 
     def put(self, obj: Object) -> None:
-        """Take in another state of an object."""
+        """Take in another state of an object, or a new one."""
         before = self.cluster.store_of(type(obj)).get(obj.key)
-        if before is not None:
-            self._undo.append(partial(apply_changed, self.cluster, before))
+        undo = partial(self.cluster.retract, type(obj), obj.key)
+        self._undo.append(undo if before is None else partial(apply_changed, self.cluster, before))
         apply_changed(self.cluster, obj)
 
 
