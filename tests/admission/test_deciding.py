@@ -541,6 +541,7 @@ FAULTS = [
     ("a template that is missing", workload("bad", 1, template="missing"), "Retry"),
     ("a selector that the flavor contradicts", workload("bad", 1, nodeSelector={"pool": "b"}), "Rejected"),
     ("no pods at all", workload("bad", 0), "Ready"),
+    ("a node that is named", workload("bad", 1, nodeName="node-0"), "Rejected"),
     ("a claim without a source", workload("bad", 1, resourceClaims=[{"name": "x"}]), "Retry"),
 ]
 

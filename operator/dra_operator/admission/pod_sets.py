@@ -62,7 +62,14 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
             "pods run, and no place is looked for: shorten the longest of resourceClaims, affinity, tolerations, "
             "nodeSelector, volumes, containers, labels"
         )
-    return kueue.pods_of(workload, flavors.get)
+    sets = kueue.pods_of(workload, flavors.get)
+    for pod, _ in sets:
+        if pod.spec.node_name and pod.spec.resource_claims:
+            raise kueue.WorkloadError(
+                f"pod set {set_of(pod)}: spec.nodeName names a node, so that no scheduler looks at its pods and they "
+                "get no devices; write nodeSelector kubernetes.io/hostname instead"
+            )
+    return sets
 
 
 def unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
