@@ -17,7 +17,7 @@ Lease.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from enum import StrEnum
 from functools import total_ordering
 from typing import Any, Final
@@ -253,10 +253,12 @@ def is_version(text: str) -> bool:
 
 
 def parse_time(text: object) -> datetime | None:
-    """The moment; None if the text is missing, malformed, or names no zone."""
+    """The moment; None if the text is missing, malformed, names no zone, or means a year that is none in UTC."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
+        if moment is not None and moment.year in (MINYEAR, MAXYEAR):
+            moment.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
     return moment if moment is not None and moment.tzinfo is not None else None
 

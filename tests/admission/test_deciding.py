@@ -680,6 +680,27 @@ async def test_a_promise_without_an_answer_is_kept_until_it_is_known_what_became
         assert "thief" not in world.bound()
 
 
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+async def test_a_promise_of_the_last_year_or_the_first_stops_nobody(world: AdmissionWorld, time: str) -> None:
+    odd = workload("odd")
+    odd["status"] = {
+        "conditions": [
+            {"type": kind, "status": "True", "reason": "r", "lastTransitionTime": time}
+            for kind in ("QuotaReserved", "Admitted")
+        ],
+        "admission": {"clusterQueue": "team", "podSetAssignments": [{"name": "main", "count": 1}]},
+        "admissionChecks": [{"name": CHECK, "state": "Ready", "message": "", "lastTransitionTime": time}],
+    }
+    world.kueue.makes_pods = False
+    world.api.add(WORKLOADS, odd)
+    world.at(0)
+    world.start()
+    async with world.running():
+        world.at(10)
+        world.api.add(WORKLOADS, workload("good", created="2026-01-01T00:00:01Z"))
+        await world.until("admitted", lambda: world.is_admitted("good"), 5)
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_is_set_neither_ends_a_promise_nor_extends_it(world: AdmissionWorld, hours: int) -> None:
     world.settings = AdmissionSettings(promise=3.0)

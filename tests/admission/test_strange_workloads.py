@@ -169,7 +169,13 @@ _ADDED: Final[list[tuple[tuple[str | int, ...], Obj]]] = [
 _ANY: Final[tuple[Any, ...]] = (None, "", [], {}, -1, 0, 2**31 - 1, -(2**31), 2**63 - 1, True, [{}], {"": ""})
 _WORDS: Final = ("In", "NotIn", "Gt", "Lt", "DoesNotExist", "Ready", "Retry", "Rejected", "False", "Never", "Always")
 _TEXTS: Final = ("x", "X" * 200_000, "ü\x00\n", "0", "-5", "1e999999999", "1e-999999999", "9" * 5000, "1.5Ei", " ")
-_TIMES: Final = ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "2026-01-01T00:00:00+23:59", "2026-01-01T00:00:60Z")
+_TIMES: Final = (
+    "9999-12-31T23:59:59Z",
+    "9999-12-31T23:59:59-12:00",
+    "0001-01-01T00:00:00Z",
+    "2026-01-01T00:00:00+23:59",
+    "2026-01-01T00:00:60Z",
+)
 
 
 def strange(number: int, seed: int) -> Iterator[tuple[str, Obj]]:

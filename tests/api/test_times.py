@@ -19,8 +19,8 @@ def test_a_time_with_its_zone_is_understood(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [None, "", "yesterday", "2026-01-31T12:00:05", "2026-02-30T12:00:05Z", 1769860805, {}],
-    ids=["missing", "empty", "words", "no zone", "no such day", "a number", "an object"],
+    [None, "", "yesterday", "2026-01-31T12:00:05", "2026-02-30T12:00:05Z", "9999-12-31T23:59:59-01:00", 1769860805, {}],
+    ids=["missing", "empty", "words", "no zone", "no such day", "no such year in UTC", "a number", "an object"],
 )
 def test_what_is_no_time_is_none(text: object) -> None:
     assert parse_time(text) is None

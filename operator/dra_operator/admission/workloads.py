@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -196,7 +196,8 @@ def promised_at(workload: Workload, names: Collection[str], now: datetime) -> da
     """Return when the promise began: with the last check that got ready, or with the admission if that was later."""
     times = [state.last_transition_time for _, state in states(workload, names)]
     times += [it.last_transition_time for it in workload.status.conditions or () if it.type == "Admitted"]
-    known = [parsed for text in times if text and (parsed := parse_time(text)) is not None]
+    # No time can be added to the last year that there is.
+    known = [it for text in times if text and (it := parse_time(text)) is not None and it.year < MAXYEAR]
     return max(known, default=now)
 
 
