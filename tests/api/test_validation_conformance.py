@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
-import pytest
-from corpus import each_case
+from corpus import document
 from dra_api import conversion
 from dra_api.codec import convert
 from dra_api.gates import FeatureGates
@@ -42,6 +41,7 @@ from dra_api.validation import (
     validate_resource_slice,
 )
 from dra_api.validation.device import capacity
+from rounds import each_of
 
 RECORDED = FeatureGates.of({}, Release.V1_36)
 """The answers are those of 1.36."""
@@ -85,14 +85,24 @@ def check_selector(expression: str, stored: bool) -> SelectorVerdict:
     return STUBBED.get(expression, SelectorVerdict())
 
 
-def cases() -> Iterator[Any]:
-    for file in FILES:
-        for (case,), marks, name in each_case(f"validation/{file}.json", title):
-            yield pytest.param(file, case.get("resource", file), case, marks=marks, id=f"{file}: {name}")
+class Case(NamedTuple):
+    """A row of a file of the reference."""
+
+    file: str
+    kind: str
+    case: dict[str, Any]
+
+    def __str__(self) -> str:
+        kind = self.case.get("resource", "")
+        said = f"{kind} {self.case['operation']} {self.case['name']}"
+        return f"{self.file}: {said.strip()}"
 
 
-def title(case: dict[str, Any]) -> str:
-    return f"{case.get('resource', '')} {case['operation']} {case['name']}".strip()
+CASES = [
+    Case(file, case.get("resource", file), case)
+    for file in FILES
+    for case in document(f"validation/{file}.json")["cases"]
+]
 
 
 def versions(case: dict[str, Any]) -> list[str]:
@@ -142,8 +152,9 @@ def errors_of(kind: str, case: dict[str, Any]) -> list[FieldError]:
     return validators[type(new)](new, old)
 
 
-@pytest.mark.parametrize(("file", "kind", "case"), list(cases()))
-def test_the_reference_finds_the_same_errors(file: str, kind: str, case: dict[str, Any]) -> None:
+@each_of(CASES)
+def test_the_reference_finds_the_same_errors(row: Case) -> None:
+    file, kind, case = row
     found = Counter((str(error.type), error.field) for error in errors_of(kind, case))
     expected = Counter((error["type"], error["field"]) for error in case["errors"])
     if file == "strategy":  # two layers may report the same fault there
@@ -152,11 +163,9 @@ def test_the_reference_finds_the_same_errors(file: str, kind: str, case: dict[st
         assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("file", "kind", "case"),
-    [case for case in cases() if "resource.k8s.io/v1beta1" in versions(case.values[2])],
-)
-def test_the_errors_are_the_same_when_the_object_came_as_v1beta1(file: str, kind: str, case: dict[str, Any]) -> None:
+@each_of(row for row in CASES if "resource.k8s.io/v1beta1" in versions(row.case))
+def test_the_errors_are_the_same_when_the_object_came_as_v1beta1(row: Case) -> None:
+    _, kind, case = row
     there_and_back = {
         name: conversion.convert(conversion.convert(case[name], "resource.k8s.io/v1beta1"), case[name]["apiVersion"])
         for name in ("object", "oldObject")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import pytest
 from dra_api.codec import convert, encode
 from dra_api.core import Pod
 from dra_api.kueue import Workload
@@ -19,6 +17,7 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import BulkLimits, ClaimTemplate, Cluster
 from fat_fields import values
 from msgspec import inspect
+from rounds import each_of
 
 LEAN = 6_000
 """Bytes that may be held of the object."""
@@ -46,10 +45,9 @@ FAT_OBJECTS = {
 PLACED, DONE = {"spec": {"nodeName": "node"}}, {"status": {"phase": "Failed"}}
 
 
-@pytest.mark.parametrize(("kind", "make"), FAT_OBJECTS.values(), ids=FAT_OBJECTS)
-def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(
-    kind: type[Object], make: Callable[[], dict[str, Any]]
-) -> None:
+@each_of(FAT_OBJECTS)
+def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(name: str) -> None:
+    kind, make = FAT_OBJECTS[name]
     fat = make()
     for more in ({}, PLACED, DONE) if kind is Pod else ({},):
         cluster = Cluster(Inventory(Features(), language=CelSelectors(Features())), limits=BulkLimits(whole=0))

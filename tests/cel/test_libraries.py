@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from dra_api.resource import Device
 from dra_cel import EvaluationError, Selector, device_selectors, prepare
+from rounds import each_of
 
 DEVICE = prepare("gpu.example.com", Device())
 ENVIRONMENT = device_selectors(list_attributes=True)
@@ -196,17 +197,14 @@ HOLDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "expression", [expression for group in HOLDS.values() for expression in group], ids=lambda text: text[:60]
-)
+@each_of(expression for group in HOLDS.values() for expression in group)
 def test_holds(expression: str) -> None:
     selector = Selector(expression, ENVIRONMENT)
     assert selector.explain(DEVICE)[0] is True
     assert selector.matches(DEVICE) is True
 
 
-@pytest.mark.parametrize(
-    ("expression", "kind"),
+@each_of(
     [
         ("1 / 0 == 1", "divide"),
         ("9223372036854775807 + 1 > 0", "overflow"),
@@ -309,9 +307,9 @@ def test_holds(expression: str) -> None:
         ("'%s'.format([[?dyn(device.driver)]]) == ''", "other"),
         ("'%s'.format([{?'a': dyn(device.driver)}]) == ''", "other"),
     ],
-    ids=lambda value: str(value)[:50],
 )
-def test_fails_with_its_kind(expression: str, kind: str) -> None:
+def test_fails_with_its_kind(case: tuple[str, str]) -> None:
+    expression, kind = case
     selector = Selector(expression, ENVIRONMENT)
     with pytest.raises(EvaluationError) as caught:
         selector.matches(DEVICE)

@@ -14,6 +14,7 @@ import pytest
 from dra_kubeletplugin.commands import FLAGS
 from dra_operator.kubectl.cli import main as kubectl_dra
 from pages import BY_NAME, PAGES, ROOT, Page
+from rounds import each_of
 
 OURS = {
     script.name: script
@@ -36,7 +37,7 @@ MADE = {".venv/", "dist/", "site/", "hello.py"}  # by commands on the pages, or 
 MADE |= {"examples/trace/pods.csv", "examples/trace/nodes.csv", "examples/trace/week.yaml"}  # by their scripts
 MADE |= {".github/workflows/test.yaml"}  # by dra-kubelet-plugin new
 MADE |= {"install.yaml", "install-with-simulated-driver.yaml", "dra.yaml"}  # by make release
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_page = each_of(PAGES, lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
 
 

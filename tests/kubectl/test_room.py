@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from dra_api.codec import convert, encode, to_dict
 from dra_api.core import Event, Pod
 from dra_api.kueue import Workload
@@ -19,6 +18,7 @@ from dra_operator.kubectl.room import ObjectRoom, is_brief
 from dra_operator.sources.kind_table import OF_KUEUE
 from fat_fields import values
 from msgspec import inspect
+from rounds import each_of
 
 LEAN = 6_000
 """Bytes that may be held of the object."""
@@ -53,10 +53,9 @@ STATES: tuple[dict[str, Any], ...] = ({}, {"spec": {"nodeName": "node"}}, {"stat
 META = {"name": "name", "namespace": "ns", "uid": "uid", "resourceVersion": "1"}
 
 
-@pytest.mark.parametrize(("kind", "make"), FAT_OBJECTS.values(), ids=FAT_OBJECTS)
-def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(
-    kind: type[Object], make: Callable[[], dict[str, Any]]
-) -> None:
+@each_of(FAT_OBJECTS)
+def test_little_is_held_of_an_object_whichever_of_its_fields_is_large(name: str) -> None:
+    kind, make = FAT_OBJECTS[name]
     fat = make()
     for state in STATES if kind is Pod else ({},):
         parts = {part: {**state.get(part, {}), **fat.get(part, {})} for part in ("spec", "status")}

@@ -45,7 +45,7 @@ def each_of(
     lots = [every[start : start + lot] for start in range(0, len(every), lot)]
 
     def decorate(test: Callable[[T], None]) -> Callable[[Sequence[T]], None]:
-        @pytest.mark.parametrize("some", lots, ids=lambda some: f"{name(some[0])} to {name(some[-1])}")
+        @pytest.mark.parametrize("some", lots, ids=lambda some: f"{name(some[0])[:40]} to {name(some[-1])[:40]}")
         def asked(some: Sequence[T]) -> None:
             failures = []
             for case in some:
