@@ -122,6 +122,7 @@ ELSEWHERE = {
     ),
     "tests/cache/test_bulk.py": ("Bulk._sums", "Bulk._whole", "Bulk.pods_aside"),
     "tests/cache/test_shared_drivers.py": ("SharedDrivers._gone_classes",),
+    "tests/controllers/test_crowds.py": ("Crowds._begun", "Crowds._lines"),
     "tests/controllers/test_evicting.py": (
         "PodEvictor._planned",
         "RuleReporter._evicted",

@@ -14,7 +14,7 @@ from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, Unreachable
 from dra_ledger.predicates import Language
 from dra_operator.allocator import DEFAULT_BUDGET_STEPS, Allocator, Features, Inventory, LeftAlone
-from dra_operator.cache import BulkLimits, Cluster, Controller, Hint, Key, Source, check
+from dra_operator.cache import BulkLimits, Cluster, Controller, Crowd, Hint, Key, Source, check
 from dra_operator.controllers import (
     Control,
     ControlOptions,
@@ -236,7 +236,7 @@ class World:
 
 def keys_of(hints: Iterable[Hint]) -> list[Key]:
     """The keys, in the order of the hints."""
-    return [hint if isinstance(hint, Key) else hint.key for hint in hints]
+    return [hint if isinstance(hint, Key) else hint.key for hint in hints if not isinstance(hint, Crowd)]
 
 
 async def idle(*queues: WorkQueue) -> None:

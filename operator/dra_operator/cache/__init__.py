@@ -14,11 +14,13 @@ from .key import (
     EVERYTHING,
     FAILED,
     GETTING_READY,
+    HINTS_AT_ONCE,
     LEFTOVERS,
     NONE,
     VOLUMES_PENDING,
     WITH_GANG,
     Controller,
+    Crowd,
     Hint,
     Key,
     Keys,
@@ -27,6 +29,7 @@ from .key import (
     WakeConditions,
     Weak,
     Wide,
+    spread,
 )
 from .loads import StorageView
 from .needs import is_unprotected, pod_needs_work
@@ -45,6 +48,7 @@ __all__ = [
     "EVERYTHING",
     "FAILED",
     "GETTING_READY",
+    "HINTS_AT_ONCE",
     "LEFTOVERS",
     "NONE",
     "SCHEDULER_NAME",
@@ -55,6 +59,7 @@ __all__ = [
     "ClaimTemplate",
     "Cluster",
     "Controller",
+    "Crowd",
     "DeviceTaken",
     "Hint",
     "InvariantViolated",
@@ -80,6 +85,7 @@ __all__ = [
     "newest_slices",
     "pod_needs_work",
     "revision",
+    "spread",
     "violations",
     "without_bulk",
 ]

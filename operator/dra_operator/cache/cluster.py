@@ -53,7 +53,7 @@ from . import (
 )
 from .bulk import Bulk, BulkLimits
 from .filing import FiledState, on_others_claim
-from .key import NOTHING, Keys, place
+from .key import NOTHING, Crowd, Key, Keys, spread
 from .store import without_bulk
 
 T = TypeVar("T", bound=Object)
@@ -336,8 +336,15 @@ class Cluster(FiledState):
         if entry is None:
             return NOTHING
         # While the write was under way, no other pod of the claim was tried.
-        pods = self.users_of(entry.claim.key)
-        keys = place(pod for pod in pods if pod != entry.pod.key and pod in self.waiting)
+        claim, own = entry.claim.key, entry.pod.key
+
+        def hints_of(pod: str) -> tuple[Key, ...]:
+            return (Key("placement", pod),) if pod != own and pod in self.waiting else ()
+
+        users = Crowd(
+            ("confirmed", claim, own), entry.claim.metadata.namespace, partial(self.users_of, claim), hints_of
+        )
+        keys = spread(users)
         # The write succeeded, and its event came first: nothing came free.
         if self.allocated_devices.holds(uid):
             return keys

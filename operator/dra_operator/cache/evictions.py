@@ -7,7 +7,7 @@ claims and pods are looked at only while some taint evicts, so a cluster without
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache.key import NOTHING, Key, Keys
+from dra_operator.cache.key import NOTHING, Crowd, Key, Keys, spread
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction
@@ -33,10 +33,14 @@ def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys
     """Pods on devices whose taints changed, in this slice or, by a new generation, in others of the pool."""
     if not cluster.features.device_taints:
         return NOTHING
-    devices = cluster.device_taints.replace(change.old, change.new)
     # In the order of devices, so that two runs evict in the same order.
-    claims = dict.fromkeys(claim for device in sorted(devices) for claim in cluster.claims_by_device.keys(device))
-    return _users(cluster, claims)
+    devices = sorted(cluster.device_taints.replace(change.old, change.new))
+
+    def users() -> Iterator[str]:
+        for claim in dict.fromkeys(claim for device in devices for claim in cluster.claims_by_device.keys(device)):
+            yield from cluster.users_of(claim)
+
+    return _of_crowd(("tainted", *devices), "", users) if devices else NOTHING
 
 
 def on_rule(cluster: ClusterState, change: ObjectChange[DeviceTaintRule]) -> Keys:
@@ -71,7 +75,17 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
         return NOTHING
     # Both versions are asked: a claim that lost a tainted device, or is reserved no more, spares its pods.
     versions = [claim for claim in change if claim is not None and is_tainted(cluster, claim)]
-    return _keys(pod for claim in versions for pod in cluster.users_of(claim.key, claim))
+    if not versions:
+        return NOTHING
+
+    def users() -> Iterator[str]:
+        for claim in versions:
+            yield from cluster.users_of(claim.key, claim)
+
+    first = versions[0]
+    # If not all claims of pods are known, the reservations of each version count.
+    which = [it.metadata.resource_version for it in versions] if cluster.pods_aside else []
+    return _of_crowd(("tainted claim", first.key, *which), first.metadata.namespace, users)
 
 
 def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
@@ -184,6 +198,12 @@ def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _users(cluster: ClusterState, claims: Iterable[str]) -> tuple[Key, ...]:
     return _keys(pod for claim in claims for pod in cluster.users_of(claim))
+
+
+def _of_crowd(about: tuple[object, ...], namespace: str, users: Callable[[], Iterable[str]]) -> Keys:
+    """The pods, of which there may be thousands, each once."""
+    pods = Crowd(about, namespace, users, lambda pod: (Key("eviction", pod),))
+    return tuple(dict.fromkeys(spread(pods)))
 
 
 def _keys(pods: Iterable[str]) -> tuple[Key, ...]:

@@ -10,6 +10,7 @@ their volumes, or was refused by nodes although they have some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -38,8 +39,22 @@ from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 
 from dra_operator.cache.devices import drivers_in
-from dra_operator.cache.index import any_claim
-from dra_operator.cache.key import NOTHING, WITH_GANG, Hint, Key, Keys, Weak, place, place_users, place_widely
+from dra_operator.cache.index import Index, any_claim, owner_id
+from dra_operator.cache.key import (
+    HINTS_AT_ONCE,
+    NOTHING,
+    WITH_GANG,
+    Crowd,
+    Hint,
+    Key,
+    Keys,
+    WakeConditions,
+    Weak,
+    Wide,
+    place,
+    place_users,
+    spread,
+)
 from dra_operator.cache.needs import claim_needs_work, group_needs_work, has_duplicates, may_need_work, pod_needs_work
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ClaimTemplate, ObjectChange
@@ -89,15 +104,66 @@ def on_group(cluster: ClusterState, change: ObjectChange[PodGroup]) -> Keys:
     # A group of the same name that comes anew has other claims, and owes those of the one before.
     if not _is_same(old, new):
         versions = (it for it in change if it is not None)
-        left = dict.fromkeys(claim for it in versions for claim in claims_left_by(cluster, it))
-        keys += [Key("release", claim) for claim in left]
+        for it in versions:
+            keys += _released(cluster, it, [f"{it.metadata.namespace}/{name}" for name in claims_of_group(it)])
     if new is not None and group_needs_work(cluster, new):
         keys.append(Key("pod-groups", new.key))
-    members = list(_existing(cluster, cluster.groups.members.keys(group.key)))
-    keys += (Key("templates", pod.key) for pod in members if pod_needs_work(cluster, pod))
+    members = cluster.groups.members
+    keys += _served(cluster, "members", members, group.key, pod_needs_work)
     # All of them: its priority, its claims and its wish for a gang are read by each of its pods.
-    keys += place_users(pod.key for pod in members if pod.key in cluster.waiting)
+    keys += _users(cluster, "members", members, group.key)
     return tuple(keys)
+
+
+def _served(
+    cluster: ClusterState, what: str, index: Index[str], value: str, has_work: Callable[[ClusterState, Pod], bool]
+) -> Keys:
+    """Those of the pods in an index for which claims may have to be made, recorded or reserved."""
+    # Asked first, here and below: nearly always they are few, and each event comes here.
+    if index.count(value) <= HINTS_AT_ONCE:
+        pods = _existing(cluster, index.keys(value))
+        return tuple([Key("templates", pod.key) for pod in pods if has_work(cluster, pod)])
+
+    def hints(key: str) -> tuple[Key, ...]:
+        pod = cluster.pods.get(key)
+        return (Key("templates", key),) if pod is not None and has_work(cluster, pod) else ()
+
+    return (Crowd(("templates", what, value), namespace_of(value), partial(index.keys, value), hints),)
+
+
+def _users(cluster: ClusterState, what: str, index: Index[str], value: str) -> Keys:
+    """Those of the pods in an index that wait."""
+    if index.count(value) <= HINTS_AT_ONCE:
+        return place_users([pod for pod in index.keys(value) if pod in cluster.waiting])
+    return (_crowd_of_users(cluster, (what, value), namespace_of(value), partial(index.keys, value)),)
+
+
+def _crowd_of_users(
+    cluster: ClusterState, about: tuple[str, ...], namespace: str, pods: Callable[[], Iterable[str]]
+) -> Crowd:
+    def hints(key: str) -> tuple[Wide, ...]:
+        return (Wide(Key("placement", key)),) if key in cluster.waiting else ()
+
+    return Crowd(("placement", *about), namespace, pods, hints)
+
+
+def _waiting_pods(
+    cluster: ClusterState,
+    about: tuple[object, ...],
+    waits: Callable[[str, WakeConditions], bool],
+    urgency: Callable[[Key], Key | Weak | Wide],
+) -> Keys:
+    """Those of all waiting pods that wait for this."""
+    waiting = cluster.to_wake
+    if len(waiting) <= HINTS_AT_ONCE:
+        return tuple([urgency(Key("placement", key)) for key, wake_on in waiting.items() if waits(key, wake_on)])
+
+    def hints(key: str) -> tuple[Key | Weak | Wide, ...]:
+        wake_on = waiting.get(key)
+        return (urgency(Key("placement", key)),) if wake_on is not None and waits(key, wake_on) else ()
+
+    # A copy: others run between the parts, and pods come and go.
+    return (Crowd(about, "", lambda: list(waiting), hints, are_waiting=True),)
 
 
 def _says_the_same(old: PodGroup, new: PodGroup) -> bool:
@@ -115,10 +181,12 @@ def _waits(pod: Pod) -> bool:
 def _left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """A pod of the gang that still waits, and one that could be tried: the gang may lack a pod now, or its leader."""
     gang = gang_key(pod) if cluster.to_wake else None
-    members = [it for it in (cluster.pods_by_gang.keys(gang) if gang is not None else ()) if it in cluster.waiting]
+    keys = cluster.pods_by_gang.keys(gang) if gang is not None else ()
+    # Two passes that end early: a tenant may have any number of pods say that they are of one gang.
+    first = islice((it for it in keys if it in cluster.waiting), 1)
     # The first may not be ready, and only one that was ready can lead.
-    ready = (it for it in members if cluster.waiting[it].reason == WITH_GANG.reason)
-    return place(dict.fromkeys((*members[:1], *islice(ready, 1))))
+    ready = (it for it in keys if it in cluster.waiting and cluster.waiting[it].reason == WITH_GANG.reason)
+    return place(dict.fromkeys((*first, *islice(ready, 1))))
 
 
 def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | None) -> Keys:
@@ -134,7 +202,12 @@ def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | N
         # Leaving and coming concern different pods: those near the one node and those near the other.
         if where != there:
             return (*on_pod_of_node(cluster, before, None), *on_pod_of_node(cluster, None, after))
-    return place_widely(cluster.hinted.helped_by(was, now, cluster.pods_by_node))
+    helped = cluster.hinted.helped_by(was, now, cluster.pods_by_node)
+    found = list(islice(helped, HINTS_AT_ONCE + 1))
+    if len(found) <= HINTS_AT_ONCE:
+        return tuple(Wide(Key("placement", key)) for key in found)
+    # Which of them it helps is left to their turn: each comparison costs as much as a cheap attempt.
+    return _waiting_pods(cluster, ("rules between pods",), lambda _, wake_on: bool(wake_on.hints), Wide)
 
 
 def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys:
@@ -143,7 +216,11 @@ def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys
     # Selectors read labels, and nothing else of a namespace.
     if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
         return NOTHING
-    return place_widely(cluster.hinted.waiting_for(ClusterEvent.NAMESPACE))
+    return _hinted(cluster, ClusterEvent.NAMESPACE)
+
+
+def _hinted(cluster: ClusterState, event: ClusterEvent) -> Keys:
+    return _waiting_pods(cluster, (event,), lambda _, wake_on: event in wake_on.hints, Wide)
 
 
 def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys:
@@ -160,13 +237,13 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if new is not None and (owner := cluster.owner_of(new)) is not None and has_duplicates(cluster, owner):
         keys.append(Key("templates", owner.key))
     # A claim may have thousands of users, and anyone may change its annotations: only some changes concern them.
-    users = list(_existing(cluster, cluster.pods_by_claim.keys(key)))
     matters = new is None or _matters_to_users(old, new)
+    if cluster.pods_by_claim.has(key):
+        keys += _concerned_users(cluster, key, change)
+        if matters:
+            keys += _users(cluster, "users", cluster.pods_by_claim, key)
     if cluster.pods_aside and matters:  # there are none in nearly all clusters
-        users += _existing(cluster, _may_be_users(cluster, new or old))
-    keys += (Key("templates", pod.key) for pod in users if _concerns(pod, change) and may_need_work(cluster, pod))
-    if matters:
-        keys += place_users(pod.key for pod in users if pod.key in cluster.waiting)
+        keys += _of_pods_aside(cluster, new or old, is_news=_is_news_of_life(change))
     # Gone, or replaced without an event about its end: both may be what its owner waits for.
     if old is not None and not _is_same(old, new):
         keys += _leftover_gone(cluster, old)
@@ -179,25 +256,45 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     return tuple(keys)
 
 
-def _may_be_users(cluster: ClusterState, claim: ResourceClaim | None) -> Iterable[str]:
-    """Return the keys of pods that may use the claim, since not all that they use is kept."""
+def _of_pods_aside(cluster: ClusterState, claim: ResourceClaim | None, *, is_news: bool) -> Keys:
+    """Pods that may use the claim, since not all that they use is kept."""
     if claim is None:
-        return ()
+        return NOTHING
     namespace, owner = claim.metadata.namespace, owning_pod(claim)
     # Thousands of such pods have claims made for them, one by one: each concerns the others as little as any other.
     if owner is not None:
-        known = cluster.pods.get(f"{namespace}/{owner.name}", owner.uid)
-        return (known.key,) if known is not None and asks_for_more(known) else ()
-    return cluster.pods_by_claim.keys(any_claim(namespace))
+        pod = cluster.pods.get(f"{namespace}/{owner.name}", owner.uid)
+        if pod is None or not asks_for_more(pod):
+            return NOTHING
+        placed = place([pod.key] if pod.key in cluster.waiting else ())
+        return (Key("templates", pod.key), *placed) if is_news and may_need_work(cluster, pod) else placed
+    # They are the same for all claims of the namespace: however many of these come and go, the pods are read once.
+    users, key = cluster.pods_by_claim, any_claim(namespace)
+    served = _served(cluster, "users of any", users, key, may_need_work) if is_news else NOTHING
+    return (*served, *_users(cluster, "users of any", users, key))
 
 
-def _concerns(pod: Pod, change: ObjectChange[ResourceClaim]) -> bool:
-    """Whether the change of a claim may give a pod that uses it something to do."""
+def _is_news_of_life(change: ObjectChange[ResourceClaim]) -> bool:
+    """Whether the claim came or went, or is about to go."""
     old, new = change
-    if old is None or new is None or not _is_same(old, new) or _life(old) != _life(new):
-        return True
-    # A pod with a node whose claim is not reserved for it was not placed by a scheduler that knows claims.
-    return bool(pod.spec.node_name) and new.status.allocation is not None and not is_reserved_for(pod, new)
+    return old is None or new is None or not _is_same(old, new) or _life(old) != _life(new)
+
+
+def _concerned_users(cluster: ClusterState, key: str, change: ObjectChange[ResourceClaim]) -> Keys:
+    """The pods that use a claim, if a change of it may give them something to do."""
+    if _is_news_of_life(change):
+        return _served(cluster, "users", cluster.pods_by_claim, key, may_need_work)
+    if change.new is None or change.new.status.allocation is None:
+        return NOTHING
+    return _served(cluster, "users on nodes", cluster.pods_by_claim, key, partial(_is_unreserved, claim=key))
+
+
+def _is_unreserved(cluster: ClusterState, pod: Pod, *, claim: str) -> bool:
+    """Whether the pod has a node, and the claim is not reserved for it: it was not placed by a scheduler that knows
+    claims."""
+    if not pod.spec.node_name or (known := cluster.claims.get(claim)) is None or known.status.allocation is None:
+        return False
+    return not is_reserved_for(pod, known) and may_need_work(cluster, pod)
 
 
 def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
@@ -205,9 +302,17 @@ def _clashing(cluster: ClusterState, claim: ResourceClaim) -> Keys:
     devices = cluster.allocated_devices.clashes(claim)
     if not devices:
         return NOTHING
-    holders = (key for device in devices for key in cluster.claims_by_device.keys(device))
-    users = (user for key in holders for user in cluster.users_of(key))
-    return place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.placeholders))
+
+    def users() -> Iterator[str]:
+        for key in dict.fromkeys(key for device in devices for key in cluster.claims_by_device.keys(device)):
+            yield from cluster.users_of(key)
+
+    def hints(user: str) -> tuple[Key, ...]:
+        is_open = user in cluster.waiting or user in cluster.placeholders
+        return (Key("placement", user),) if is_open else ()
+
+    crowd = Crowd(("clashing", claim.key), claim.metadata.namespace, users, hints)
+    return tuple(dict.fromkeys(spread(crowd)))
 
 
 def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> Keys:
@@ -215,9 +320,9 @@ def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> K
     # Pods whose claims were made need it no more, and the others are told when they are tried.
     if change.new is None:
         return NOTHING
-    users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
-    pods = tuple(Key("templates", pod.key) for pod in users if may_need_work(cluster, pod))
-    return pods + groups_of_template(cluster, change.new.key)
+    key = change.new.key
+    pods = _served(cluster, "pods of template", cluster.pods_by_template, key, may_need_work)
+    return pods + groups_of_template(cluster, key)
 
 
 def on_node(cluster: ClusterState, change: ObjectChange[Node]) -> Keys:
@@ -227,11 +332,11 @@ def on_node(cluster: ClusterState, change: ObjectChange[Node]) -> Keys:
     """
     old, new = change
     if new is None:
-        return place_widely(cluster.hinted.waiting_for(ClusterEvent.NODE_GONE))
+        return _hinted(cluster, ClusterEvent.NODE_GONE)
     # A kubelet reports its node again and again: conditions and images must wake nobody.
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
-    return place_widely(key for key, wake_on in cluster.to_wake.items() if wake_on.nodes)
+    return _waiting_pods(cluster, ("nodes",), lambda _, wake_on: wake_on.nodes, Wide)
 
 
 def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
@@ -245,13 +350,21 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
     if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
         return NOTHING
     name = next(version.metadata.name for version in change if version is not None)
-    keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
     # The resources of both versions: the class may have begun or ceased to serve one.
-    resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
-    keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
-    # The cache lacks resources of these pods.
-    keys += [pod.key for pod in _existing(cluster, cluster.pods_aside) if asks_for_more(pod)]
-    return place_users(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
+    resources = sorted({resource for it in (old, new) if it is not None for resource in resources_of(it)})
+
+    def users() -> Iterator[str]:
+        for claim in cluster.claims_by_class.keys(name):
+            yield from cluster.pods_by_claim.keys(claim)
+        for resource in resources:
+            yield from cluster.pods_by_resource.keys(resource)
+        # The cache lacks resources of these pods.
+        yield from (pod.key for pod in _existing(cluster, list(cluster.pods_aside)) if asks_for_more(pod))
+
+    few = list(islice(users(), HINTS_AT_ONCE + 1))
+    if len(few) > HINTS_AT_ONCE:
+        return (_crowd_of_users(cluster, ("class", name, *resources), "", users),)
+    return place_users([pod for pod in dict.fromkeys(few) if pod in cluster.waiting])
 
 
 def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys:
@@ -265,17 +378,22 @@ def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys
 
 def devices_published(cluster: ClusterState) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
-    return place_widely(
-        key for key, wake_on in cluster.to_wake.items() if wake_on.devices and _needs_devices(cluster, key)
+    return _waiting_pods(
+        cluster, ("devices",), lambda key, wake_on: wake_on.devices and _needs_devices(cluster, key), Wide
     )
 
 
 def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed, if that is free still when their turn comes."""
     # A pod whose class may hold devices of any driver is helped by each of them.
-    freed = {ANY_DRIVER, *drivers_in(allocation)}
-    waiting = (key for key, wake_on in cluster.to_wake.items() if not freed.isdisjoint(wake_on.freed))
-    return tuple(Weak(Key("placement", key)) for key in waiting if _needs_devices(cluster, key))
+    if not cluster.to_wake:
+        return NOTHING
+    freed = frozenset({ANY_DRIVER, *drivers_in(allocation)})
+
+    def waits(key: str, wake_on: WakeConditions) -> bool:
+        return not freed.isdisjoint(wake_on.freed) and _needs_devices(cluster, key)
+
+    return _waiting_pods(cluster, ("freed devices", freed), waits, Weak)
 
 
 def _needs_devices(cluster: ClusterState, key: str) -> bool:
@@ -285,7 +403,7 @@ def _needs_devices(cluster: ClusterState, key: str) -> bool:
 def room_freed(cluster: ClusterState) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
     their turn comes."""
-    return tuple(Weak(Key("placement", key)) for key, wake_on in cluster.to_wake.items() if wake_on.room)
+    return _waiting_pods(cluster, ("freed room",), lambda _, wake_on: wake_on.room, Weak)
 
 
 def _is_same(one: Object | None, other: Object | None) -> bool:
@@ -294,11 +412,26 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
 
 def _claims_left_by(cluster: ClusterState, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
+
     # Both, since a claim that was made for the pod and never recorded is in none of its entries.
     used = [f"{pod.metadata.namespace}/{use.name}" for use, _ in cluster.claims_of(pod)]
     used += claims_left_by_member(cluster, pod)
-    owned = [claim.key for claim in cluster.claims_owned_by(pod)]
-    return tuple(Key("release", key) for key in dict.fromkeys(used + owned))
+    return _released(cluster, pod, used)
+
+
+def _released(cluster: ClusterState, owner: Pod | PodGroup, used: list[str]) -> Keys:
+    """Claims that nobody may need any more, because their owner has left them."""
+    namespace, uid = owner.metadata.namespace, owner.metadata.uid
+    # Anyone may make claims that name the pod as their owner.
+    if cluster.claims_by_owner.count(owner_id(namespace, uid)) <= HINTS_AT_ONCE:
+        used += [claim.key for claim in cluster.claims_owned_by(owner)]
+        return tuple([Key("release", key) for key in dict.fromkeys(used)])
+
+    def claims() -> Iterator[str]:
+        yield from used
+        yield from [claim.key for claim in cluster.claims_owned_by(owner)]
+
+    return (Crowd(("left by", uid), namespace, claims, lambda key: (Key("release", key),)),)
 
 
 def _made_in_vain(cluster: ClusterState, pod: Pod) -> Keys:
@@ -362,6 +495,12 @@ def _is_left(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 
 def _offer(node: Node) -> object:
     return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
+
+
+def namespace_of(key: str) -> str:
+    """Return the namespace of an object; empty if it is in none."""
+    namespace, slash, _ = key.partition("/")
+    return namespace if slash else ""
 
 
 def _existing(cluster: ClusterState, keys: Iterable[str]) -> Iterator[Pod]:
@@ -439,21 +578,25 @@ def on_volume_claim(cluster: ClusterState, change: ObjectChange[PersistentVolume
     if not _is_news(change):
         return NOTHING
     key = next(obj.key for obj in change if obj is not None)
-    return place_users(pod for pod in cluster.pods_by_volume_claim.keys(key) if pod in cluster.waiting)
+    return _users(cluster, "users of volume", cluster.pods_by_volume_claim, key)
 
 
 def on_storage(cluster: ClusterState, change: ObjectChange[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
-    return place_widely(pod for pod, wake_on in cluster.to_wake.items() if wake_on.volumes)
+    return _waiting_pods(cluster, ("volumes",), lambda _, wake_on: wake_on.volumes, Wide)
 
 
 def on_node_gone(cluster: ClusterState, name: str) -> Keys:
     """The pods that wait for their volumes to be bound on the node."""
-    waiting = ((key, cluster.pods.get(key)) for key in cluster.to_wake)
-    waits = ((key, cluster.storage.wait_of(pod.metadata.uid)) for key, pod in waiting if pod is not None)
-    return place(key for key, wait in waits if wait is not None and wait.node == name)
+
+    def waits(key: str, _: WakeConditions) -> bool:
+        pod = cluster.pods.get(key)
+        wait = cluster.storage.wait_of(pod.metadata.uid) if pod is not None else None
+        return wait is not None and wait.node == name
+
+    return _waiting_pods(cluster, ("volumes of node", name), waits, lambda key: key)
 
 
 def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
@@ -462,8 +605,17 @@ def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
     waiting = cluster.to_wake
     if not waiting:
         return NOTHING
-    users = (user for use in volume_uses(pod) for user in cluster.pods_by_volume_claim.keys(use.key))
-    return place_users(user for user in users if user in waiting and waiting[user].volumes)
+    claims = [use.key for use in volume_uses(pod)]
+
+    def users() -> Iterator[str]:
+        for claim in claims:
+            yield from cluster.pods_by_volume_claim.keys(claim)
+
+    few = list(islice(users(), HINTS_AT_ONCE + 1))
+    # Without a look at what they wait for, which may change before their turn comes.
+    if len(few) > HINTS_AT_ONCE:
+        return (_crowd_of_users(cluster, ("left volumes", *claims), pod.metadata.namespace, users),)
+    return place_users([user for user in few if user in waiting and waiting[user].volumes])
 
 
 def _is_news(change: ObjectChange[Any]) -> bool:

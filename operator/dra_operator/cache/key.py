@@ -5,6 +5,10 @@ however often it changes. Keys of waiting pods differ in urgency: if a few pods 
 at at once; many are looked at in rounds (``Wide``), since most of them find that nothing helps them. Pods that only
 freed devices or room may help are looked at only if some of it is free at their turn (``Weak``).
 
+A tenant may have any number of objects that hang on one: users of a claim, pods that wait for a class. A change that
+concerns more than ``HINTS_AT_ONCE`` of them names none, but a ``Crowd``: whom it concerns is found later, in parts, and
+once for all changes that are equal. Between the parts the event loop is free for others.
+
 ``WakeConditions`` say what can help a waiting pod, apart from a change of the pod, of its claims or of their classes
 (SC-02). While an attempt is under way, everything can: it may have looked already at what changes now. When it ends,
 the answer says what is worth waiting for. So no change is missed, and a change that cannot help wakes no pod.
@@ -13,8 +17,9 @@ the answer says what is worth waiting for. So no change is missed, and a change 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from dra_api.core import Pod
@@ -71,11 +76,38 @@ class Wide(NamedTuple):
     key: Key
 
 
-Hint = Key | Weak | Wide
+class Crowd(NamedTuple):
+    """Very many objects that a change concerns.
+
+    ``hints`` is asked about each of ``objects`` when its turn comes, so it reads the state of that time. That is right
+    where any later state calls for the key as well. What a pod waits for changes with its attempts: ``are_waiting``
+    says that pods which are being tried have to be asked at once.
+    """
+
+    about: tuple[object, ...]
+    """Equal for changes that concern the same objects in the same way."""
+    namespace: str
+    """Whose objects they are; namespaces take turns. Empty for a change of the cluster."""
+    objects: Callable[[], Iterable[str]]
+    hints: Callable[[str], Iterable[Key | Weak | Wide]]
+    are_waiting: bool = False
+
+
+Hint = Key | Weak | Wide | Crowd
 """A key, as urgently as it is to be looked at; a plain key as soon as a worker is free."""
 Keys = tuple[Hint, ...]
 """In the order in which they are to be looked at; a key may occur twice."""
 NOTHING: Keys = ()
+HINTS_AT_ONCE: Final = 200
+"""Objects that are asked about and queued in one step of the event loop: a millisecond or two."""
+
+
+def spread(crowd: Crowd) -> Keys:
+    """Return the hints of the objects if they are few, otherwise the crowd."""
+    few = list(islice(crowd.objects(), HINTS_AT_ONCE + 1))
+    if len(few) > HINTS_AT_ONCE:
+        return (crowd,)
+    return tuple(hint for obj in few for hint in crowd.hints(obj))
 
 
 class Source(StrEnum):
@@ -103,17 +135,11 @@ def place(pods: Iterable[str]) -> Keys:
     return tuple(Key("placement", pod) for pod in pods)
 
 
-def place_widely(pods: Iterable[str]) -> Keys:
-    """In rounds: the change is one of the cluster, and may help any number of pods."""
-    return tuple(Wide(Key("placement", pod)) for pod in pods)
-
-
-def place_users(pods: Iterable[str]) -> Keys:
+def place_users(pods: Collection[str]) -> Keys:
     """Pods that name the object that changed: in rounds if they are many, since a tenant may change it all the time."""
     # A change that a few pods named is about them; one that thousands name could be made by any of their owners all
     # day.
-    users = list(pods)
-    return place(users) if len(users) <= FEW_PODS else place_widely(users)
+    return place(pods) if len(pods) <= FEW_PODS else tuple(Wide(Key("placement", pod)) for pod in pods)
 
 
 class TimesFreed(NamedTuple):

@@ -7,7 +7,7 @@ into the cache, and put the keys that it concerns on the queues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
-from dra_operator.cache import Cluster, Controller, Key, Source, evictions, violations
+from dra_operator.cache import Cluster, Controller, Crowd, Key, Source, evictions, spread, violations
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker, NamesBeingWritten
 from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions
@@ -365,9 +365,16 @@ class Control:
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""
         for claim in claims:
-            for pod in self.cluster.users_of(claim):
-                if pod in self.cluster.waiting:
-                    self.queues.of("placement").add_after(Key("placement", pod), after)
+            users = partial(self._waiting_users, claim)
+            crowd = Crowd(("users", claim), claim.partition("/")[0], users, lambda pod: (Key("placement", pod),))
+            for hint in spread(crowd):
+                if isinstance(hint, Key):
+                    self.queues.add_after(hint, after)
+                else:
+                    asyncio.get_running_loop().call_later(after, self.queues.add, (hint,))
+
+    def _waiting_users(self, claim: str) -> Iterator[str]:
+        return (pod for pod in self.cluster.users_of(claim) if pod in self.cluster.waiting)
 
     def delete(self, source: Source, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone. Its successor of the same name, which the cache may have already, stays."""
@@ -443,7 +450,9 @@ class Control:
 
     def look_again(self) -> None:
         """Have every waiting pod tried again: a safety net under the triggers."""
-        self.queues.add(Key("placement", pod) for pod in self.cluster.waiting)
+        waiting = self.cluster.waiting
+        crowd = Crowd(("look again",), "", lambda: list(waiting), lambda pod: (Key("placement", pod),))
+        self.queues.add(spread(crowd))
 
     async def started(self) -> None:
         """Wait until ``run`` has all its tasks: Kopf ends every task that is younger than itself when it ends."""

@@ -34,6 +34,9 @@ keys would be ready again and again, and those of younger pods would never have 
 in rounds: what is wanted while a round is under way, and for as long afterwards as its looks took, is for the next one.
 All rounds together take half of the time at most, and a single change is answered at once. A namespace that has had its
 part of a round pays for the rest of its looks, however cheap each of them is, so that others go before them.
+
+A round waits for crowds whose keys are being found (``crowds``). Its keys are put in line in parts, those of the
+highest priority first, so that a hundred thousand of them do not hold up the event loop.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from dra_operator.cache import Key
+from dra_operator.cache import HINTS_AT_ONCE, Key
 
 WORKERS_PER_FREE_ONE: Final = 2
 PAID_BACK_SHARE: Final = 0.25
@@ -60,6 +63,10 @@ FREE_SECONDS: Final = 0.25
 """Seconds of looks in one round that a namespace does not pay for."""
 MOST_REST_SECONDS: Final = 10.0
 """Seconds between two rounds, however long the first one took: kube-scheduler tries a pod again after as long."""
+MOST_GATHERING_SECONDS: Final = 2.0
+"""Seconds that a round waits for crowds: others may come without end."""
+STEP_SECONDS: Final = 0.001
+"""Seconds between two parts of a round that are put in line."""
 SPARE_ENTRIES: Final = 32  # entries of a heap that count no more, and are left for now
 
 Rank = tuple[Any, ...]
@@ -100,9 +107,16 @@ class Fairness:
     """
 
     def __init__(
-        self, loop: Loop, begin_round: Callable[[Sequence[Key]], Iterable[Key]], workers: float = math.inf
+        self,
+        loop: Loop,
+        begin_round: Callable[[Sequence[Key]], Iterable[Key]],
+        workers: float = math.inf,
+        *,
+        rank: Callable[[Key], Rank] = lambda _: (),
+        is_gathering: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._loop, self._begin_round = loop, begin_round
+        """``rank``: as that given to ``push``. ``is_gathering``: whether more keys are about to be wanted."""
+        self._loop, self._begin_round, self._rank, self._is_gathering = loop, begin_round, rank, is_gathering
         self._numbers = itertools.count()
         self._keys: dict[str, list[tuple[_Urgency, _Age, Key]]] = {}
         """The keys by line, as heaps."""
@@ -135,6 +149,8 @@ class Fairness:
         """Seconds of this round by namespace."""
         self._rests_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._beginning: Iterator[None] | None = None
+        """The parts of this round that are not in line yet."""
 
     # --- the line, and the workers who take keys from it ---
 
@@ -327,26 +343,60 @@ class Fairness:
         self._spent[key.namespace] += seconds
         # A thousand cheap looks are not cheap together.
         is_much = self._spent[key.namespace] > FREE_SECONDS
-        if not self._left:
-            # As long a pause as the round took: changes that follow each other take half of the time at most.
-            self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
-            self._spent.clear()
-            self._plan_round()
+        if not self._left and self._beginning is None:
+            self._end_round()
         return is_much
+
+    def _end_round(self) -> None:
+        # As long a pause as the round took: changes that follow each other take half of the time at most.
+        self._rests_until = self._loop.time() + min(sum(self._spent.values()), MOST_REST_SECONDS)
+        self._spent.clear()
+        self._plan_round()
 
     def close(self) -> None:
         """Forget what is wanted."""
         self._next.clear()
+        self._beginning = None
         if self._timer is not None:
             self._timer.cancel()
 
     def _plan_round(self) -> None:
         # One round at a time: what is wanted while it is under way belongs to the next one.
-        if self._next and not self._left and self._timer is None:
+        if self._next and not self._left and self._beginning is None and self._timer is None:
             self._timer = self._loop.call_later(max(0.0, self._rests_until - self._loop.time()), self._start_round)
 
     def _start_round(self) -> None:
         self._timer = None
+        # A crowd's keys come in parts, in no order: the pods of the highest priority may be in the last one.
+        oldest = next(iter(self._next.values()), -math.inf)
+        if self._is_gathering() and self._loop.time() < oldest + MOST_GATHERING_SECONDS:
+            self._timer = self._loop.call_later(STEP_SECONDS, self._start_round)
+            return
         keys = list(self._next)
         self._next.clear()
-        self._left.update(self._begin_round(keys))
+        if len(keys) <= HINTS_AT_ONCE:
+            self._left.update(self._begin_round(keys))
+            return
+        self._beginning = self._in_parts(keys)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Put the next part of the round in line."""
+        self._timer = None
+        if self._beginning is not None and next(self._beginning, self) is not self:
+            self._timer = self._loop.call_later(STEP_SECONDS, self._go_on)
+            return
+        self._beginning = None
+        if not self._left:  # all of them were looked at meanwhile
+            self._end_round()
+
+    def _in_parts(self, keys: Sequence[Key]) -> Iterator[None]:
+        found: defaultdict[Rank, list[Key]] = defaultdict(list)
+        for start in range(0, len(keys), HINTS_AT_ONCE):
+            for key in keys[start : start + HINTS_AT_ONCE]:
+                found[self._rank(key)[:1]].append(key)
+            yield
+        for _, equals in sorted(found.items()):
+            for start in range(0, len(equals), HINTS_AT_ONCE):
+                self._left.update(self._begin_round(equals[start : start + HINTS_AT_ONCE]))
+                yield

@@ -38,7 +38,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dra_operator.cache import Controller, Hint, Key, Weak, Wide
+from dra_operator.cache import Controller, Crowd, Hint, Key, Weak, Wide
+from dra_operator.controllers.crowds import Crowds
 from dra_operator.controllers.fairness import Fairness, Rank
 from dra_operator.controllers.settings import BackoffSettings
 
@@ -113,7 +114,11 @@ class WorkQueue:
         self._loop = asyncio.get_running_loop()
         self._backoff = backoff or KeyBackoff(self._loop.time, BackoffSettings())
         self._rank, self._is_large, self._firm = rank, is_large, firm
-        self._fairness = Fairness(self._loop, self._begin_round, workers)
+        self.is_gathering: Callable[[], bool] = lambda: False
+        """Whether keys of crowds are being found, for which a round waits."""
+        self._fairness = Fairness(
+            self._loop, self._begin_round, workers, rank=rank, is_gathering=lambda: self.is_gathering()
+        )
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
         self._weak: set[Key] = set()
@@ -318,6 +323,14 @@ class WorkQueue:
         """
         return key in self._weak or self._fairness.is_in_round(key)
 
+    def urgency(self, key: Key) -> Rank:
+        """Return the part of the key's rank that counts before the use of its namespace."""
+        return self._rank(key)[:1]
+
+    def being_tried(self) -> list[Key]:
+        """Return the keys on which the work has begun and is not over."""
+        return [*self._working, *self._postponed]
+
     def is_working(self, key: Key) -> bool:
         """Return whether a worker has the key, or writes what it decided about it."""
         return key in self._working
@@ -411,6 +424,9 @@ class WorkQueues:
 
     def __init__(self, queues: Mapping[Controller, WorkQueue]) -> None:
         self._queues = queues
+        self._crowds = Crowds(asyncio.get_running_loop(), self.add, lambda key: queues[key.controller].urgency(key))
+        for queue in queues.values():
+            queue.is_gathering = lambda: bool(self._crowds)
 
     def of(self, controller: Controller) -> WorkQueue:
         """Return the queue of one controller."""
@@ -426,6 +442,14 @@ class WorkQueues:
                     self._queues[key.controller].add(key, weak=True)
                 case Wide(key):
                     self._queues[key.controller].add(key, wide=True)
+                case Crowd():
+                    self._add_crowd(hint)
+
+    def _add_crowd(self, crowd: Crowd) -> None:
+        self._crowds.add(crowd)
+        # An attempt that has begun may have missed the change. When it ends, the pod waits for less.
+        for key in self._queues["placement"].being_tried() if crowd.are_waiting else ():
+            self.add(crowd.hints(key.object))
 
     def add_after(self, key: Key, seconds: float) -> None:
         """As that of the key's queue."""
@@ -438,9 +462,10 @@ class WorkQueues:
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing is to be done, nothing is being done, and no key comes back by itself."""
-        return all(queue.is_quiet for queue in self._queues.values())
+        return all(queue.is_quiet for queue in self._queues.values()) and not self._crowds
 
     def close(self) -> None:
         """Forget all timers."""
+        self._crowds.close()
         for queue in self._queues.values():
             queue.close()
