@@ -143,7 +143,9 @@ def test_room_comes_free_with_what_goes_or_becomes_short() -> None:
         made.apply(claim(f"claim-{number}", 4_000))
     for number in range(5):
         made.delete(ResourceClaim, f"ns/claim-{number}")
-        made.apply(claim(f"claim-{number + 5}", 10, version=2))
+        short = claim(f"claim-{number + 5}", 10, version=2)
+        notes = {"note": "x" * 2_000} if number % 2 else None  # of which nothing is read
+        made.apply(replace(short, metadata=replace(short.metadata, annotations=notes)))
     for number in range(3):
         made.apply(claim(f"new-{number}", 4_000))
     assert not any(map(is_set_aside, made.claims))
@@ -165,6 +167,28 @@ def test_a_claim_that_is_set_aside_is_held_whole_when_it_is_read_until_others_ar
     newer = claim("claim-4", 4_200, version=2)
     made.apply(newer)
     assert made.claims.get("ns/claim-4") == newer
+    for number in (3, 0, 1):
+        made.lend(whole[number])  # the one that is lent again is the youngest
+    at_hand = {it.key for it in made.claims if not is_set_aside(it)}
+    assert "ns/claim-3" in at_hand
+    assert "ns/claim-4" not in at_hand
+    made.delete(ResourceClaim, "ns/claim-0")
+    made.apply(replace(whole[0], metadata=replace(whole[0].metadata, uid="successor", resource_version="2")))
+    assert [it.key for it in made.claims if not is_set_aside(it)] == ["ns/claim-1", "ns/claim-3"]
+
+
+def test_a_claim_that_is_lent_and_finds_room_is_held_whole_in_the_long_run() -> None:
+    made = cluster(BulkLimits(short=1_000, whole=18_000, lent=10_000))
+    first, second = claim("first", 4_000), claim("second", 4_000)
+    made.apply(first)
+    made.apply(second)
+    made.lend(second)
+    assert made.bulk is not None
+    assert is_set_aside(made.bulk.lasting(second))
+    made.delete(ResourceClaim, first.key)
+    newer = claim("second", 4_000, version=2)
+    made.apply(newer)
+    assert made.bulk.lasting(newer) == newer
 
 
 def test_what_others_ask_of_a_claim_with_devices_is_kept() -> None:

@@ -126,8 +126,9 @@ def test_a_late_deletion_spares_the_successor_of_the_same_name() -> None:
     cluster = make_cluster()
     cluster.apply(claim("c", 1, uid="old"))
     cluster.apply(claim("c", 5, "dev-0", uid="new"))
+    assert cluster.apply(claim("c", 9, "dev-0", uid="old")) == (), "nor does a late version of the old one replace it"
     assert cluster.delete(ResourceClaim, "ns/c", "old") == ()
-    assert "ns/c" in cluster.claims
+    assert cluster.claims.get("ns/c", "new") is not None
 
 
 def test_a_successor_that_replaces_an_allocated_claim_frees_the_old_devices() -> None:

@@ -159,6 +159,32 @@ async def test_a_question_that_comes_too_late_is_not_ended_twice(monkeypatch: py
         await late
 
 
+async def test_the_room_of_a_question_comes_free_when_it_is_read_or_gave_way() -> None:
+    class Question:
+        def __init__(self, *, ends: bool = True) -> None:
+            self.has_begun, self.ends = asyncio.Event(), ends
+
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            yield b"12345678"
+            self.has_begun.set()
+            for _ in range(3):  # in which a time that is over is noticed
+                await asyncio.sleep(0)
+            if not self.ends:
+                await asyncio.Event().wait()
+
+    arriving, late = webhook._Arriving(9), Question(ends=False)
+
+    async def read(question: Question) -> bytes:
+        return await arriving.body(cast(Any, SimpleNamespace(content=question)))
+
+    assert [await read(Question()) for _ in range(3)] == [b"12345678"] * 3
+    slow = asyncio.create_task(read(late))
+    await late.has_begun.wait()
+    with pytest.raises(TimeoutError):  # of equal ones the first gives way
+        await asyncio.gather(slow, read(Question()))
+    assert [await read(Question()) for _ in range(3)] == [b"12345678"] * 3
+
+
 # --- over HTTPS ---
 
 
