@@ -133,6 +133,21 @@ class _Claim(_Named, frozen=True):
     status: _ClaimStatus | None = None
 
 
+class _RuleSelector(Part, frozen=True):
+    """Up to 1.34. A rule without them selects more."""
+
+    device_class_name: Any = None
+    selectors: Any = None
+
+
+class _RuleSpec(Part, frozen=True):
+    device_selector: _RuleSelector | None = None
+
+
+class _Rule(Part, frozen=True):
+    spec: _RuleSpec = _RuleSpec()
+
+
 class _Resource(Part, frozen=True):
     resource_id: str = msgspec.field(default="", name="resourceID")
     health: str = ""
@@ -212,9 +227,12 @@ def _decoded(kind: str, shape: str, data: Any) -> Kept:
         return _seen(decode(Pod, data), decode(_PodHealth, data).status or _PodStatus())
     if kind == "ResourceSlice":
         return _slice(shape, data)
-    type_: type[DeviceClass] | type[DeviceTaintRule] | type[Node]
-    type_ = DeviceClass if kind == "DeviceClass" else DeviceTaintRule if kind == "DeviceTaintRule" else Node
-    return decode(type_, data)
+    if kind == "DeviceTaintRule":
+        former = decode(_Rule, data).spec.device_selector or _RuleSelector()
+        if former.device_class_name or former.selectors:
+            raise DecodeError("spec.deviceSelector has deviceClassName or selectors, which went with Kubernetes 1.35")
+        return decode(DeviceTaintRule, data)
+    return decode(DeviceClass, data) if kind == "DeviceClass" else decode(Node, data)
 
 
 def _slice(shape: str, data: Any) -> ResourceSlice:

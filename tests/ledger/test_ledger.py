@@ -166,6 +166,16 @@ def test_what_is_no_source_is_refused(source: object, fault: str) -> None:
         ({**GPUS, "metadata": {}}, "ResourceSlice ", "no metadata.name"),
         ({**HELD, "metadata": {"name": "x"}}, "ResourceClaim x", "no metadata.namespace"),
         ({"metadata": {"name": "x"}}, "items[1]", "no kind"),
+        (
+            {
+                "kind": "DeviceTaintRule",
+                "apiVersion": "resource.k8s.io/v1alpha3",
+                "metadata": {"name": "x"},
+                "spec": {"deviceSelector": {"deviceClassName": "gpu"}, "taint": {"key": "k", "effect": "NoExecute"}},
+            },
+            "DeviceTaintRule x",
+            "deviceClassName or selectors, which went with Kubernetes 1.35",
+        ),
         (None, "items[1]", "got `null`"),
     ],
 )
