@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
@@ -23,8 +25,16 @@ from dra_kube import (
     Invalid,
     Resource,
 )
+from dra_operator.admission import controller
 from dra_operator.admission.planner import SeenChange
-from dra_operator.admission.workloads import AdmissionSettings, CheckDecision, CheckState, follow_up_patch
+from dra_operator.admission.workloads import (
+    AdmissionSettings,
+    CheckDecision,
+    CheckStage,
+    CheckState,
+    follow_up_patch,
+    stage_of,
+)
 from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
@@ -88,6 +98,31 @@ async def test_devices_that_come_free_right_after_a_retry_wait_a_tenth_of_a_seco
         assert "requeueState" in world.workload("second")["status"], "no time has passed"
         world.at(0.11)
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
+
+
+async def test_a_round_works_out_no_stage_of_workloads_that_wait_unchanged(
+    world: AdmissionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may back off, and each round goes over all of them on the event loop."""
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        await world.rests(0.3)
+        read = Counter[str]()
+
+        def counted(job: Workload, *args: Any) -> CheckStage:
+            read[job.metadata.name] += 1
+            return stage_of(job, *args)
+
+        monkeypatch.setattr(controller, "stage_of", counted)
+        for _ in range(5):
+            world.admission._next.workloads_changed()
+            await world.rests(0.3)
+    assert read["first"] >= 5
+    assert read["second"] <= 1
 
 
 async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devices(world: AdmissionWorld) -> None:

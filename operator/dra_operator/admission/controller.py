@@ -43,7 +43,7 @@ from dra_operator.sources.kinds import WATCHED
 from .api import AsideReader, WorkloadWriter, Written
 from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
 from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
-from .rounds import PROMISE_LOOK_SECONDS, Memory, NextRound
+from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound
 from .workloads import (
     DOUBLED_ATTEMPTS,
     KUEUE_LATER_SECONDS,
@@ -263,8 +263,7 @@ class AdmissionController:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         now, store = self._now(), self._cluster.store_of(Workload)
         if names != self._names:
-            self._names = self._writer.names = names
-            self._open = {workload.key for workload in store}
+            self._answer_checks(names)
         for key in list(self._open):
             workload = store.get(key)
             stage = self._stage(workload, names, now) if workload is not None else CheckStage.NONE
@@ -282,18 +281,35 @@ class AdmissionController:
                 self._cluster.give_back(workload)
                 continue
             if stage in (CheckStage.BACKING_OFF, CheckStage.WAITING):
-                left = wait_left(workload, names.active, now)
-                self._next.by(self._clock() + (left or 0.0))
+                self._next.by(self._clock() + self._wait_left(workload, memory, stage, now))
             if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
                 continue
             found[stage].append(workload)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
-            known = {workload.metadata.uid for workload in store}
-            for uid in self._memory.keys() - known:
+            for uid in self._memory.keys() - {workload.metadata.uid for workload in store}:
                 del self._memory[uid]
         return found
 
+    def _answer_checks(self, names: CheckNames) -> None:
+        """Answer these checks from now on. That may change what each Workload waits for."""
+        self._names = self._writer.names = names
+        self._open = {workload.key for workload in self._cluster.store_of(Workload)}
+        for memory in self._memory.values():
+            memory.wait = None
+
+    def _wait_left(self, workload: Workload, memory: Memory, stage: CheckStage, now: datetime) -> float:
+        if memory.wait is None:
+            left = timedelta(seconds=wait_left(workload, self._names.active, now) or 0.0)
+            memory.wait = KnownWait(workload.metadata.resource_version, stage, now + left)
+        return (memory.wait.until - now).total_seconds()
+
     def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:
+        memory = self._memory.get(workload.metadata.uid)
+        # Thousands may wait, and each round goes over all of them.
+        if memory is not None and memory.wait is not None:
+            if memory.wait.version == workload.metadata.resource_version and now < memory.wait.until:
+                return memory.wait.stage
+            memory.wait = None
         stage = stage_of(workload, names, self._moment(workload, names, now), self._settings.promise)
         memory = self._memory.get(workload.metadata.uid)
         # The same is written again, or the watch brings what became of it; also if its check is not answered any more.

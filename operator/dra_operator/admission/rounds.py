@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_api.kueue import Admission, ResourceFlavor
 
-from .workloads import CheckDecision
+from .workloads import CheckDecision, CheckStage
 
 PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""
@@ -88,6 +88,14 @@ class NextRound:
             self.is_idle = False
 
 
+class KnownWait(NamedTuple):
+    """What the Workload of this version waits for, and until when."""
+
+    version: str
+    stage: CheckStage
+    until: datetime
+
+
 @dataclass(slots=True)
 class Memory:
     """What is known of one Workload beside what it says itself."""
@@ -126,3 +134,4 @@ class Memory:
     is_started: bool = False
     """All its pods were bound, so the promise is over."""
     is_broken: bool = False
+    wait: KnownWait | None = None
