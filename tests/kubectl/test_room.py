@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
-from dra_api.codec import convert, encode, to_dict
+import pytest
+from dra_api.codec import convert, decode, encode, to_dict
 from dra_api.core import Event, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object
@@ -14,7 +17,10 @@ from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 from dra_operator.kubectl.live import KINDS as READ_KINDS
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.room import ObjectRoom, is_brief
+from dra_operator.kubectl.why.answer import NOT_LOOKED_AT, waiting_groups
 from dra_operator.sources.kind_table import OF_KUEUE
 from fat_fields import values
 from msgspec import inspect
@@ -122,3 +128,57 @@ def test_who_is_ready_and_labels_are_kept_of_a_pod() -> None:
     assert status.state is not None
     assert status.state.waiting is not None
     assert status.state.waiting.reason == "ErrImagePull"
+
+
+def greedy(name: str, gang: int = 0) -> Pod:
+    """A pod of 40 KB with 150 claims that do not exist."""
+    entries = [{"name": f"c{it}", "resourceClaimName": f"{name}-{it:03d}-".ljust(220, "x")} for it in range(150)]
+    marks = {"dra.kopf.dev/gang": "all", "dra.kopf.dev/gang-size": str(gang)} if gang else {}
+    meta = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1", "annotations": marks}
+    spec = {"schedulerName": "dra-scheduler", "containers": [{"name": "main"}], "resourceClaims": entries}
+    return convert(Pod, {"metadata": meta, "spec": spec})
+
+
+class Server:
+    """Has the pods whole, and counts how many are read."""
+
+    def __init__(self, pods: Sequence[Pod]) -> None:
+        self._bodies = {it.metadata.name: encode(it) for it in pods}
+        room = ObjectRoom(whole=0)
+        self.read = 0
+        self.seen = Observed([room.kept(it) for it in pods], datetime.now(UTC), reread=self)
+
+    def __call__(self, objects: Sequence[Any]) -> Sequence[Any]:
+        self.read += len(objects)
+        return [decode(Pod, self._bodies[it.metadata.name]) for it in objects]
+
+
+def test_a_view_has_few_pods_whole_after_each_was_tried_in_thought_without_its_claims() -> None:
+    server = Server([greedy(f"pod-{number:03d}") for number in range(60)])
+    made = pipeline(server.seen)
+    groups = waiting_groups(made, server.seen.every(Pod))
+    assert server.read >= 60
+    assert sum(len(group.reason) for group in groups) < 60 * 1_100
+    assert sum(len(encode(pod)) for pod in made.cluster.pods) < 1_700_000
+    assert sum(len(made.cluster.pods_by_claim.values_of(pod.key)) for pod in made.cluster.pods) < 40 * 150
+
+
+def test_pods_for_which_no_time_is_left_are_not_read() -> None:
+    server = Server([greedy(f"pod-{number:03d}") for number in range(60)])
+    made = pipeline(server.seen)
+    ticks = count()
+    with made.pausing.within(30, clock=lambda: next(ticks)):
+        groups = waiting_groups(made, server.seen.every(Pod))
+    assert server.read <= 32
+    assert sorted(name for group in groups for name in group.pods) == [f"ns/pod-{number:03d}" for number in range(60)]
+    assert NOT_LOOKED_AT in {group.reason for group in groups}
+
+
+def test_of_a_gang_that_is_too_large_to_be_read_some_pods_stay_brief() -> None:
+    pods = [greedy(f"pod-{number:03d}", gang=600) for number in range(600)]
+    made = pipeline(Server(pods).seen)
+    held = made.at_hand(made.seen.every(Pod))
+    assert 16 << 20 < sum(len(encode(it)) for it in held) < 20 << 20
+    assert is_brief(held[-1])
+    made.at_hand(held[:1])
+    assert sum(len(encode(pod)) for pod in made.cluster.pods) < 2_500_000

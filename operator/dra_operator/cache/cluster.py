@@ -179,7 +179,7 @@ class Cluster(FiledState):
     def renew(self, obj: Object) -> None:
         """Take in a version of an object with the same UID, as ``apply``, where no caller asks whom that concerns."""
         store, absorb = self._rooms[type(obj)]
-        change = store.put(self._as_known(obj))
+        change = store.put(self._as_known(self.kept(obj)))
         if change is None:
             return
         match obj:

@@ -9,6 +9,7 @@ Of large objects of which there are many, the view has the brief form (``kubectl
 from __future__ import annotations
 
 import math
+import sys
 import time
 import uuid
 from collections import OrderedDict
@@ -28,9 +29,11 @@ from msgspec import Raw, structs
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Inventory
 from dra_operator.cache import AllocatedDevices, ClaimTemplate, Cluster
+from dra_operator.cache.bulk import Loans, Place
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
 from dra_operator.controllers.settings import OwnControllers
 from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.room import in_brief, is_brief, without_bulk
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import (
     PLACEMENT_STRATEGIES,
@@ -44,13 +47,18 @@ from dra_operator.scheduling import (
     plan,
 )
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
-from dra_operator.scheduling.state import LENT_BYTES, is_set_aside, spec_mark
+from dra_operator.scheduling.state import is_set_aside, spec_mark
 from dra_operator.sources.kind_table import OF_STORAGE, TABLE
 
 Kind = TypeVar("Kind", bound=Object)
 K = TypeVar("K", Pod, ResourceClaim)
 AT_HAND_PODS: Final = 16
 """Pods that are read again at the same time."""
+_AT_HAND_BYTES: Final = 1 << 20
+"""As JSON, of the objects that the view has whole for a while: the pods that are read at the same time. With their
+indexes they take up to ten times as much."""
+_DECISION_BYTES: Final = 16 << 20
+"""As JSON, of the objects of one decision. Beyond less than that no operator decides."""
 PAUSE_OBJECTS: Final = 256
 """Objects that are taken into a view between two pauses."""
 _PREPARED_DEVICES: Final = 50_000
@@ -96,9 +104,8 @@ class Pausing:
 
 
 class _Lent(NamedTuple):
-    """An object that the view has whole for a while; ``size``: bytes as JSON."""
+    """An object that the view has whole for a while."""
 
-    size: int
     whole: Object
     brief: Object
 
@@ -117,6 +124,19 @@ def _as_here(brief: K, whole: K, *, is_as_read: bool) -> K:
     return whole
 
 
+def _in_brief(obj: Object, brief: Object, read: Object | None = None) -> Object:
+    """Return the brief form with the state of the object in the view; ``read``: the object as the server has it."""
+    match obj, brief, read:
+        case ResourceClaim(), ResourceClaim(), _:
+            return structs.replace(obj, spec=brief.spec)
+        case Pod(), Pod(), Pod() if obj.spec is read.spec and obj.status is read.status:
+            return brief
+        case Pod(), Pod(), _ if not is_set_aside(obj):
+            meta = structs.replace(brief.metadata, resource_version=obj.metadata.resource_version)
+            return structs.replace(in_brief(obj), metadata=meta)
+    return obj
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """``seen`` is what it was made of."""
@@ -128,7 +148,9 @@ class Pipeline:
     placement: Placement
     learner: MixLearner
     pausing: Pausing = field(default_factory=Pausing)
-    _lent: OrderedDict[tuple[type[Object], str], _Lent] = field(default_factory=OrderedDict)
+    _lent: OrderedDict[Place, _Lent] = field(default_factory=OrderedDict)
+    _loans: Loans = field(default_factory=lambda: Loans(sys.maxsize))
+    """Without a limit of its own: the pods of one decision are lent together."""
 
     @property
     def now(self) -> datetime:
@@ -210,41 +232,57 @@ class Pipeline:
         whole = self.seen.templates.get(key)
         return as_kept(whole) if whole is not None else found
 
-    def _brought(self, kind: type[K], objects: Sequence[K], before: Set[tuple[type[Object], str]]) -> list[K]:
+    def _brought(self, kind: type[K], objects: Sequence[K], before: Set[Place]) -> list[K]:
         """Have the objects whole in the view, at the expense of objects that were lent ``before``.
 
-        The objects of one decision may have more than LENT_BYTES.
+        The objects of one decision may have more than _AT_HAND_BYTES. Beyond _DECISION_BYTES they stay brief, and the
+        decision says so.
         """
         before = before - {(kind, it.key) for it in objects}
         store = self.cluster.store_of(kind)
         known = [(store.get(it.key, it.metadata.uid) or it) if is_set_aside(it) else it for it in objects]
-        places = [place for place, it in enumerate(known) if is_set_aside(it)]
-        wholes = self.seen.whole([known[place] for place in places])
-        for place, whole in zip(places, wholes, strict=True):
-            brief = known[place]
-            if is_set_aside(whole):
-                continue  # it is gone, or only its list is for the viewer
-            known[place] = whole = _as_here(brief, whole, is_as_read=self.seen.one(kind, brief.key) is brief)
-            if store.get(brief.key, brief.metadata.uid) is not None:
-                self.cluster.swap(whole)
-                self._lent[kind, brief.key] = _Lent(len(encode(whole)), whole, brief)
-        held = sum(it.size for it in self._lent.values())
-        for key in [it for it in self._lent if it in before]:
-            if held <= LENT_BYTES:
-                break
-            lent = self._lent.pop(key)
-            held -= lent.size
-            self._take_back(lent)
+        places = (place for place, it in enumerate(known) if is_set_aside(it))
+        # Few at a time, since equal parts of them are held once: the pods of a gang differ in little.
+        while self._has_room(before) and (some := list(islice(places, AT_HAND_PODS))):
+            for place, whole in zip(some, self.seen.whole([known[it] for it in some]), strict=True):
+                if not is_set_aside(whole):  # otherwise it is gone, or only its list is for the viewer
+                    known[place] = self._lend(known[place], whole)
         return known
 
-    def _take_back(self, lent: _Lent) -> None:
-        """Have the brief form in the view again, unless the object was changed there meanwhile."""
-        store = self.cluster.store_of(type(lent.brief))
-        known = store.get(lent.brief.key, lent.brief.metadata.uid)
-        if known is lent.whole:
-            self.cluster.swap(lent.brief)
-        elif isinstance(known, ResourceClaim) and isinstance(lent.brief, ResourceClaim):
-            self.cluster.swap(structs.replace(known, spec=lent.brief.spec))
+    def _has_room(self, before: Set[Place]) -> bool:
+        """Take objects back that were lent before if there are too many. Return whether more may be lent."""
+        if self._loans.total > _AT_HAND_BYTES:
+            for place in [it for it in self._lent if it in before]:
+                self._take_back(place)
+                if self._loans.total <= _AT_HAND_BYTES:
+                    break
+        return self._loans.total <= _DECISION_BYTES
+
+    def _lend(self, brief: K, whole: K) -> K:
+        """Have the object whole in the view, if it is there. Return it with the state that it has there."""
+        kind, key = type(brief), brief.key
+        whole = _as_here(brief, whole, is_as_read=self.seen.one(kind, key) is brief)
+        if self.cluster.store_of(kind).get(key, brief.metadata.uid) is not None:
+            self._loans.open((kind, key))
+            whole = self._loans.hold(whole)
+            self._lent[kind, key] = _Lent(whole, brief)
+            self.cluster.swap(whole)
+        return whole
+
+    def _take_back(self, place: Place) -> None:
+        """Have the brief form in the view again, in the state that the object has there."""
+        lent = self._lent.pop(place)
+        self._loans.close(place)
+        known = self.cluster.store_of(type(lent.brief)).get(lent.brief.key, lent.brief.metadata.uid)
+        if known is not None:
+            self.cluster.swap(_in_brief(known, lent.brief, lent.whole))
+
+    def kept(self, obj: Object) -> Object:
+        """Return what the view keeps of a version: a trial puts objects back that may be lent no longer."""
+        brief = self.seen.one(type(obj), obj.key) if isinstance(obj, Pod | ResourceClaim) else None
+        if brief is None or not is_brief(brief) or (type(obj), obj.key) in self._lent:
+            return without_bulk(obj)
+        return _in_brief(obj, brief) if brief.metadata.uid == obj.metadata.uid else obj
 
     def planned(self, state: CycleState, post_filter: PostFilter | None = None) -> Plan | NoPlace:
         """What the operator would decide about a pod, also by its placement strategy."""
@@ -273,7 +311,10 @@ def pipeline(seen: Observed, settings: Settings | None = None, pause: Callable[[
     allocator.looks_at_mix |= placement.looks_at_mix(cluster.classes)
     memory = MixMemory()
     memory.recall(settings.mix)
-    return Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator, memory))
+    made = Pipeline(seen, settings, cluster, allocator, placement, MixLearner(cluster, allocator, memory))
+    if seen.reread is not None:
+        cluster.kept = made.kept
+    return made
 
 
 def _in_view(objects: Iterable[Object], *, has_rules: bool) -> Iterator[Object]:

@@ -48,6 +48,10 @@ NAME: Final = r"[-\w]+(?:\.\w[-\w]*)*"
 """A whole name; the full stop of a sentence may follow."""
 
 
+_REASON_LETTERS: Final = 1000
+"""Length to which the reason of a group is cut."""
+
+
 class WaitingGroup(Fact, frozen=True):
     """``reason`` in the words of the condition, or that nothing is in the way."""
 
@@ -66,18 +70,16 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     found: dict[tuple[str, bool], list[str]] = {}
     gangs: dict[str, tuple[str, bool]] = {}
     idle: dict[tuple[str, bool, bool], str] = {}
-    is_cut = False
-    wanted = (it for it in pods if is_waiting(it) and (it.spec.resource_claims or made.cluster.classes_serving(it)))
-    for pod in made.each_at_hand(wanted):
-        text, clear = NOT_LOOKED_AT, False
-        if not is_cut:
-            try:
-                made.pausing()
-                text, clear = _verdict(made, pod, gangs)
-                text, clear = _with_all(made, pod, text, clear, idle)
-            except TookTooLong:
-                is_cut = True
-        found.setdefault((_without_names(made, pod, text), clear), []).append(pod.key)
+    wanted = [it for it in pods if is_waiting(it) and (it.spec.resource_claims or made.cluster.classes_serving(it))]
+    number = 0
+    with suppress(TookTooLong):
+        for pod in made.each_at_hand(wanted):
+            made.pausing()
+            text, clear = _with_all(made, pod, *_verdict(made, pod, gangs), idle)
+            found.setdefault((_in_group(made, pod, text), clear), []).append(pod.key)
+            number += 1
+    if left := wanted[number:]:
+        found[NOT_LOOKED_AT, False] = [pod.key for pod in left]
     return _groups(found)
 
 
@@ -107,7 +109,7 @@ def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     for pod in made.each_at_hand(filter(_is_starting, pods)):
         made.pausing()
         if why := not_started(made, pod):
-            found.setdefault((f"does not start: {_without_names(made, pod, why)}", False), []).append(pod.key)
+            found.setdefault((f"does not start: {_in_group(made, pod, why)}", False), []).append(pod.key)
     return _groups(found)
 
 
@@ -129,6 +131,14 @@ def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) ->
     if alike not in known:
         known[alike] = "; ".join(idle_scheduler(made, pod))
     return known[alike]
+
+
+def _in_group(made: Pipeline, pod: Pod, text: str) -> str:
+    """Return the reason of a group. One for each of ten thousand pods that name hundreds of claims is no summary."""
+    text = _without_names(made, pod, text)
+    if len(text) <= _REASON_LETTERS:
+        return text
+    return f"{text[:_REASON_LETTERS]}…"
 
 
 def _without_names(made: Pipeline, pod: Pod, text: str) -> str:
