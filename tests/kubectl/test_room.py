@@ -6,24 +6,28 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_api.codec import convert, decode, encode, to_dict
-from dra_api.core import Event, Pod
+from dra_api.core import Event, Node, Pod
 from dra_api.kueue import Workload
-from dra_api.meta import Object
-from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+from dra_api.meta import Object, ObjectMeta
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
+from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.live import KINDS as READ_KINDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
-from dra_operator.kubectl.room import ObjectRoom, is_brief
+from dra_operator.kubectl.room import ROOM_BYTES, ObjectRoom, is_brief
+from dra_operator.kubectl.snapshot import Header, load, spooling
 from dra_operator.kubectl.why.answer import NOT_LOOKED_AT, waiting_groups
 from dra_operator.sources.kind_table import OF_KUEUE
 from fat_fields import values
 from msgspec import inspect
+from msgspec.structs import replace
 from rounds import each_of
 
 LEAN = 6_000
@@ -182,3 +186,26 @@ def test_of_a_gang_that_is_too_large_to_be_read_some_pods_stay_brief() -> None:
     assert is_brief(held[-1])
     made.at_hand(held[:1])
     assert sum(len(encode(pod)) for pod in made.cluster.pods) < 2_500_000
+
+
+@pytest.mark.parametrize("words", [["claims", "-A"], ["why", "-A"], ["why", "pod/pod-3", "-n", "ns"], ["snapshot"]])
+def test_a_dump_is_answered_in_brief_as_it_is_whole(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node(metadata=ObjectMeta(name="node"))
+    pods = [replace(greedy(f"pod-{it}"), metadata=ObjectMeta(name=f"pod-{it}", namespace="ns")) for it in range(4)]
+    classes = [convert(DeviceClass, {"metadata": {"name": "gpu"}, "spec": {}})]
+    slices = [convert(ResourceSlice, {"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": {"name": "p"}}})]
+    with spooling() as spool:
+        for obj in (node, *pods, *classes, *slices, *(claim(f"claim-{it}") for it in range(4))):
+            spool.kept(obj)
+        text = "\n".join(spool.lines(Header(taken="2026-01-01T00:00:00Z")))
+    (tmp_path / "dump.json").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for whole in (ROOM_BYTES, 0):
+        monkeypatch.setattr(ObjectRoom.__init__, "__defaults__", ((), whole))
+        main([*words, "--from", "dump.json"])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+    assert load("dump.json", ObjectRoom(whole=0)).reread is not None

@@ -133,7 +133,7 @@ def test_answers_from_a_snapshot_are_those_of_the_cluster(
             for obj in seen.objects:
                 spool.kept(obj)
             file.write_text("\n".join(spool.lines(snapshot.header_of(seen))))
-        monkeypatch.setattr(snapshot, "load", lambda path, seen=seen: seen if path == "live" else load(path))
+        monkeypatch.setattr(snapshot, "load", lambda path, *_, seen=seen: seen if path == "live" else load(path))
         waiting = [pod for pod in seen.every(Pod) if not pod.spec.node_name]
         asked = [["why", "-A"], ["free"], ["fit", "-f", str(wanted)], ["fit", "-f", str(wanted), "--max"]]
         asked += [["why", f"pod/{pod.metadata.name}"] for pod in waiting[:4]]

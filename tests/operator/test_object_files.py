@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import io
 import json
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from dra_api.meta import Resource
+from dra_api.meta import Object, ObjectMeta, Resource
 from dra_api.yaml_text import YAML_LEVELS, loader
-from dra_operator.commands.object_files import BadInput, documents, is_snapshot, read_objects
+from dra_operator.commands.object_files import BadInput, Item, documents, is_snapshot, read_objects
 from dra_operator.sources.kinds import WATCHED
 
 Json = dict[str, Any]
@@ -131,3 +132,69 @@ def test_a_value_that_contains_itself_is_an_error_and_not_a_crash(tmp_path: Path
     path.write_text("kind: Node\nmetadata: &m\n  name: n\n  labels: *m\n")
     with pytest.raises(BadInput, match="not YAML: a value contains itself by an alias"):
         names(path)
+
+
+def many(number: int) -> Json:
+    """A list of claims of 4 kB, as ``kubectl get`` writes it."""
+    marks = {f"mark-{it:02d}.example.com": "x" * 40 + ": - & *y" for it in range(60)}
+    meta = {"namespace": "ns", "annotations": marks, "labels": {"text": "a\n- b\n\n  c\n"}}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {"devices": {}}}
+    items = [{**about, "metadata": {**meta, "name": f"claim-{it}"}} for it in range(number)]
+    return {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
+
+
+def separate(body: Json) -> Json:
+    """The same without common parts: an alias stands for these in YAML."""
+    found: Json = json.loads(json.dumps(body))
+    return found
+
+
+FORMS: Mapping[str, Callable[[Json], str]] = {
+    "JSON": json.dumps,
+    "indented JSON": lambda body: json.dumps(body, indent=4),
+    "a list in JSON": lambda body: json.dumps(body["items"]),
+    "YAML of kubectl": lambda body: yaml.safe_dump(separate(body), width=80),
+    "YAML of kubectl, with a comment": lambda body: yaml.safe_dump(separate(body)).replace("items:\n", "items:\n# x\n"),
+    "several documents": lambda body: yaml.safe_dump_all(separate(body)["items"]),
+    "YAML with aliases": yaml.safe_dump,
+}
+IN_PARTS = {"JSON", "indented JSON", "a list in JSON", "YAML of kubectl"}
+"""Of the others all values are in memory at once."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_large_file_is_read_as_a_short_one(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "short").write_text(FORMS[form](many(12)))
+    short = read_objects([str(tmp_path / "short")])
+    monkeypatch.setattr("dra_operator.commands.file_items._COMPOSED_BYTES", 0)
+    texts: list[object] = []
+
+    def keep(item: Item, obj: Object) -> Object:
+        texts.append(item.text)
+        assert item.read_again() == obj
+        return obj
+
+    assert read_objects([str(tmp_path / "short")], keep) == short
+    assert len(short) == 12
+    assert all(texts) is (form in IN_PARTS)
+
+
+@pytest.mark.parametrize("form", sorted(IN_PARTS))
+def test_a_dump_takes_little_more_memory_than_its_text(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_operator.commands.file_items._COMPOSED_BYTES", 0)
+    path = tmp_path / "dump"
+    path.write_text(FORMS[form](many(60 if "YAML" in form else 600)))
+    tracemalloc.start()
+    read_objects([str(path)], lambda _, obj: type(obj)(metadata=ObjectMeta(name=obj.metadata.name)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * path.stat().st_size + 700_000
+
+
+def test_long_yaml_of_another_form_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_operator.commands.object_files.LONGEST_YAML_BYTES", 1 << 20)
+    (tmp_path / "long.yaml").write_text("---\na: 1\n" * 130_000)
+    with pytest.raises(BadInput, match=r"more than 1 MiB .* write JSON \(kubectl get -o json\)"):
+        read_objects([str(tmp_path / "long.yaml")])

@@ -18,7 +18,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import yaml
@@ -27,10 +28,11 @@ from dra_api.codec import DecodeError, convert
 from dra_api.conversion import set_defaults
 from dra_api.core import Event
 from dra_api.leases import Lease
-from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object
+from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta
 from dra_api.quota import ResourceQuota
 from dra_api.values import format_time
 
+from dra_operator.commands.file_items import LONGEST_YAML_BYTES, Text, again, parts
 from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 
 
@@ -87,42 +89,86 @@ class BadInput(Exception):
 
 def read_text(path: str) -> str:
     """The text of a file, or of standard input. Raises BadInput."""
+    return sys.stdin.read() if path == STDIN else _text(path, _bytes(path))
+
+
+def _bytes(path: str) -> bytes:
     try:
-        return sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def _text(path: str, data: bytes) -> str:
+    try:
+        return data.decode()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not text in UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def read_objects(paths: Iterable[str]) -> list[Object]:
+class Item(NamedTuple):
+    """An object of a file, and where it is."""
+
+    where: str
+    value: JSON
+    text: Text | None = None
+    """Its own text, or None if it cannot be read alone."""
+    kind: Mapping[str, Any] = MappingProxyType({})
+    """The kind that its list gives it, unless it names its own."""
+
+    def read_again(self) -> Object | None:
+        """Return the object decoded from its text. Raises BadInput."""
+        return decoded(self.where, self.value if self.text is None else {**self.kind, **again(self.text)})
+
+
+def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = lambda _item, obj: obj) -> list[Object]:
     """All objects of the kinds above, in the order of the files; of one that is there twice the newer state.
 
-    Raises BadInput, also when it cannot be told which of two is the newer one.
+    ``keep`` returns what is held of each as it is decoded. Raises BadInput, also when it cannot be told which of two is
+    the newer one.
     """
-    found: dict[tuple[str, str], tuple[str, Object]] = {}
+    found: dict[tuple[str, str], tuple[str, ObjectMeta, Object]] = {}
     for path in files(paths):
-        for where, item in items(path):
-            made = decoded(where, item)
+        for item in _each_item(path):
+            made = decoded(item.where, item.value)
             if made is None:
                 continue
-            key = (item["kind"], made.key)
-            first, before = found.get(key, (where, made))
-            newer = _newer(before, made)
-            if newer is None:
-                raise BadInput(f"{where}: {item['kind']} {made.key} appears twice, first in {first}: remove one")
-            found[key] = (first, newer)
-    return [made for _, made in found.values()]
+            key = (item.value["kind"], made.key)
+            version = ObjectMeta(uid=made.metadata.uid, resource_version=made.metadata.resource_version)
+            first, before, _ = found.get(key, (item.where, None, made))
+            if before is not None and not _are_comparable(before, version):
+                raise BadInput(f"{item.where}: {key[0]} {made.key} appears twice, first in {first}: remove one")
+            if before is None or int(before.resource_version) < int(version.resource_version):
+                found[key] = (first, version, keep(item, made))
+    return [made for _, _, made in found.values()]
 
 
-def _newer(one: Object, other: Object) -> Object | None:
-    """Which of two states of one object is the newer one; None if they do not say."""
-    if one is other:
-        return one
-    versions = one.metadata.resource_version, other.metadata.resource_version
-    if not one.metadata.uid or one.metadata.uid != other.metadata.uid or not all(map(str.isdecimal, versions)):
-        return None
-    return max(one, other, key=lambda obj: int(obj.metadata.resource_version))
+def _are_comparable(one: ObjectMeta, other: ObjectMeta) -> bool:
+    """Return whether two states of one object say which of them is the newer one."""
+    versions = one.resource_version, other.resource_version
+    return bool(one.uid) and one.uid == other.uid and all(map(str.isdecimal, versions))
+
+
+def top_of(path: str) -> Any:
+    """Return the first document of a file that is not empty, without the items of a list. Raises BadInput."""
+    data = _bytes(path)
+    found = parts(data)
+    if found is not None:
+        return next(found).value
+    return next((it for it in _documents(path, data) if it is not None), None)
+
+
+def _documents(path: str, data: bytes) -> list[Any]:
+    if len(data) > LONGEST_YAML_BYTES:
+        limit = LONGEST_YAML_BYTES >> 20
+        form = "more than the items of one list, as kubectl get -o yaml writes them"
+        raise BadInput(
+            f"{path}: more than {limit} MiB that are not JSON, with {form}: write JSON (kubectl get -o json)"
+        )
+    try:
+        return documents(_text(path, data))
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
 def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
@@ -160,13 +206,34 @@ def items(path: str) -> Iterator[tuple[str, JSON]]:
 
     Raises BadInput.
     """
+    return ((it.where, it.value) for it in _each_item(path))
+
+
+def _each_item(path: str) -> Iterator[Item]:
+    data = read_text(STDIN).encode() if path == STDIN else _bytes(path)
+    found = parts(data)
+    if found is None:
+        for number, document in enumerate(_documents(path, data), 1):
+            if document is not None:
+                yield from (Item(*it) for it in items_in(f"{path}: document {number}", document))
+        return
+    where = f"{path}: document 1"
     try:
-        found = documents(read_text(path))
-    except ValueError as error:
-        raise BadInput(f"{path}: {error}") from error
-    for number, document in enumerate(found, 1):
-        if document is not None:
-            yield from items_in(f"{path}: document {number}", document)
+        top = next(found).value
+        kind, listed = _listed(top)
+        if not isinstance(listed, list):
+            yield from (Item(*it) for it in items_in(where, top))
+            return
+        for position, part in enumerate(found, 1):
+            here = f"{where}, item {position}"
+            yield Item(
+                here,
+                _checked(here, {**kind, **part.value} if isinstance(part.value, dict) else part.value),
+                part.text,
+                kind,
+            )
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: {error or type(error).__name__}") from error
 
 
 def items_in(where: str, document: object) -> Iterator[tuple[str, JSON]]:

@@ -55,8 +55,8 @@ from dra_kube import (
 )
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.observed import Observed, labels_named
-from dra_operator.kubectl.room import ObjectRoom, is_brief, without_bulk
+from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.room import ObjectRoom, is_brief, room_of, without_bulk
 from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 from dra_operator.wording import counted
 
@@ -289,19 +289,10 @@ def read_server(options: argparse.Namespace) -> Observed:
     try:
         with _without_warnings():
             seconds = options.request_timeout or NO_LIMIT_SECONDS
-            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options), _room(options)))
+            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options), room_of(options)))
     except KubeError as error:
         code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
         raise Problem(for_people(error), code) from error
-
-
-def _room(options: argparse.Namespace) -> ObjectRoom:
-    """Return the room of a command. Claims and pods keep the labels by which it selects."""
-    made: ObjectRoom | None = getattr(options, "room", None)
-    if made is not None:
-        return made
-    texts = (getattr(options, name, None) or "" for name in ("selector", "movable_selector"))
-    return ObjectRoom([name for text in texts for name in labels_named(text)])
 
 
 def _kinds(options: argparse.Namespace) -> Kinds:

@@ -153,14 +153,6 @@ def selecting(text: str | None) -> Matches:
     return lambda labels: selector.matches(labels or {})
 
 
-def labels_named(text: str) -> list[str]:
-    """Return the names of the labels of a selector; none if it cannot be read."""
-    try:
-        return [it.key for it in Selector.parse(text).requirements or ()]
-    except ValueError:
-        return []
-
-
 SHOWN: Final = ("nodes", "pods", "resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io")
 
 

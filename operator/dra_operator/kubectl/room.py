@@ -7,11 +7,12 @@ command holds a *brief* form, from which each table and each sum follows: names,
 the room on a node. A pod that a command decides about is read again with its claims and templates, when its turn comes
 (``Observed.whole``, ``Pipeline.at_hand``).
 
-Objects of a file are not cut in this way: who names the file decides how large it is.
+Objects of a file are read again from its text, which is held as bytes.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection
 from typing import Final, TypeVar
 
@@ -29,6 +30,7 @@ from dra_api.resource import (
     ResourcePoolStatusRequest,
 )
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
+from dra_api.selectors import Selector
 from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace
 
@@ -48,6 +50,23 @@ _MESSAGE_CHARACTERS: Final = 500
 _MOST_CONDITIONS: Final = 16
 _BARE: Final = (PersistentVolumeClaim, PodDisruptionBudget, PodGroup, Namespace, ResourcePoolStatusRequest)
 _SHARING: Final = (Pod, ResourceClaim, ResourceClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget)
+
+
+def room_of(options: argparse.Namespace) -> ObjectRoom:
+    """Return the room of a command. Claims and pods keep the labels by which it selects."""
+    made: ObjectRoom | None = getattr(options, "room", None)
+    if made is not None:
+        return made
+    texts = (getattr(options, name, None) or "" for name in ("selector", "movable_selector"))
+    return ObjectRoom([name for text in texts for name in _labels_named(text)])
+
+
+def _labels_named(text: str) -> list[str]:
+    """Return the names of the labels of a selector; none if it cannot be read."""
+    try:
+        return [it.key for it in Selector.parse(text).requirements or ()]
+    except ValueError:
+        return []
 
 
 class ObjectRoom:

@@ -13,8 +13,9 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
@@ -28,17 +29,19 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
-from dra_operator.commands.object_files import KINDS, STDIN, BadInput, documents, read_objects, read_text
+from dra_operator.commands.object_files import KINDS, STDIN, BadInput, Item, read_objects, top_of
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.room import ObjectRoom, without_bulk
+from dra_operator.kubectl.room import ObjectRoom, is_brief, room_of, without_bulk
+
+T = TypeVar("T", bound=Object)
 
 
 def read(options: argparse.Namespace) -> Observed:
     """What there is. Raises Problem."""
     given = getattr(options, "namespace", None)
     if options.source is not None:
-        seen = load(options.source)
+        seen = load(options.source, room_of(options))
         return replace(seen, namespace=given or seen.namespace)
     if getattr(options, "live", None) is False:  # lint: without a cluster unless one is asked for
         return Observed((), datetime.now(UTC), namespace=given or "default")
@@ -69,36 +72,76 @@ class _File(Struct):
 _Document = _File | list[Any] | None  # a list of objects, or nothing, has no header
 
 
-def load(path: str) -> Observed:
-    """What a file holds. Raises Problem."""
+def load(path: str, room: ObjectRoom | None = None) -> Observed:
+    """What a file holds, in brief where there is no room. Raises Problem."""
     if path in (STDIN, ""):
         raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
+    dump = _Dump(room or ObjectRoom())
     try:
-        objects = [without_bulk(obj) for obj in read_objects([path])]
         header = _header(path)
+        objects = read_objects([path], dump.kept)
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     if not objects and header == Header():
         raise Problem(f"{path} holds no object: was it written to its end?", ExitCode.USAGE)
-    taken = parse_time(header.taken) or datetime.now(UTC)
     if not header.taken:
-        header.unseen = {**_absent(objects, path), **header.unseen}
-    release, is_whole = _release(header.kubernetes), bool(header.taken)
-    return Observed(objects, taken, release, header.namespace, header.unseen, header.malformed, header.gates, is_whole)
+        header.unseen = {name: f"{path} holds no {kind}" for name, kind in dump.absent()} | header.unseen
+    return Observed(
+        objects,
+        parse_time(header.taken) or datetime.now(UTC),
+        _release(header.kubernetes),
+        header.namespace,
+        header.unseen,
+        header.malformed,
+        header.gates,
+        bool(header.taken),
+        dump.whole if dump.room.has_brief else None,
+        dump.room.pods_cut,
+    )
 
 
-def _absent(objects: Sequence[Object], path: str) -> dict[str, str]:
-    """Return the kinds without an object in a dump, and why they are probably missing from the dump only.
+@dataclass
+class _Dump:
+    """Which kinds a file has, and the texts of the objects of which only the brief form is held."""
 
-    A cluster whose claims have devices has slices and classes. A cluster whose pods run with claims has claims.
-    """
-    kinds = {type(obj) for obj in objects}
-    expected = dict(EXPECTED) if kinds & {ResourceSlice, ResourceClaim} else {}
-    if any(isinstance(it, ResourceClaim) and it.status.allocation is not None for it in objects):
-        expected |= {str(RESOURCE_SLICES): ResourceSlice, str(DEVICE_CLASSES): DeviceClass}
-    if any(isinstance(it, Pod) and it.spec.node_name and it.spec.resource_claims for it in objects):
-        expected |= {str(RESOURCE_CLAIMS): ResourceClaim}
-    return {name: f"{path} holds no {kind.__name__}" for name, kind in expected.items() if kind not in kinds}
+    room: ObjectRoom
+    _items: dict[tuple[type[Object], str], Item] = field(default_factory=dict)
+    _kinds: set[type[Object]] = field(default_factory=set)
+    _has_allocated: bool = False
+    _has_users: bool = False
+
+    def kept(self, item: Item, obj: Object) -> Object:
+        """Note the object. Return what is held of it."""
+        self._kinds.add(type(obj))
+        self._has_allocated |= isinstance(obj, ResourceClaim) and obj.status.allocation is not None
+        self._has_users |= isinstance(obj, Pod) and bool(obj.spec.node_name and obj.spec.resource_claims)
+        if item.text is None and not isinstance(self.room, Spool):
+            return without_bulk(obj)  # it could not be read again
+        short = self.room.kept(obj)
+        if short is not obj:
+            self._items[type(obj), obj.key] = item._replace(value={})
+        return short
+
+    def whole(self, objects: Sequence[T]) -> Sequence[T]:
+        """Return the objects as the file has them (``observed.Reread``)."""
+        return [self._whole(it) for it in objects]
+
+    def _whole(self, obj: T) -> T:
+        item = self._items.get((type(obj), obj.key)) if is_brief(obj) else None
+        found = item.read_again() if item is not None else None
+        return without_bulk(found) if isinstance(found, type(obj)) else obj
+
+    def absent(self) -> Iterator[tuple[str, str]]:
+        """Yield the kinds without an object in a dump that are probably missing from the dump only.
+
+        A cluster whose claims have devices has slices and classes. A cluster whose pods run with claims has claims.
+        """
+        expected = dict(EXPECTED) if self._kinds & {ResourceSlice, ResourceClaim} else {}
+        if self._has_allocated:
+            expected |= {str(RESOURCE_SLICES): ResourceSlice, str(DEVICE_CLASSES): DeviceClass}
+        if self._has_users:
+            expected |= {str(RESOURCE_CLAIMS): ResourceClaim}
+        return ((name, kind.__name__) for name, kind in expected.items() if kind not in self._kinds)
 
 
 def header_of(seen: Observed) -> Header:
@@ -117,13 +160,8 @@ def _header(path: str) -> Header:
     """Of a file that ``snapshot`` wrote, or a person after its pattern; others have none."""
     if not Path(path).is_file():
         return Header()
-    text = read_text(path)
     try:
-        if path.endswith(".json"):
-            found = msgspec.json.decode(text, type=_Document)
-        else:
-            first = next((document for document in documents(text) if document is not None), None)
-            found = msgspec.convert(first, _Document)
+        found = msgspec.convert(top_of(path), _Document)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise BadInput(f"{path}: snapshot: {error}") from error
     said = found.snapshot if isinstance(found, _File) else None
@@ -136,8 +174,6 @@ def _release(text: str) -> Release:
     except ValueError:
         return NEWEST
 
-
-T = TypeVar("T", bound=Object)
 
 _RESOURCES: Final = {kind: resource for resource, kind in KINDS.values()}
 
@@ -197,15 +233,14 @@ class _Lines(Sequence[str]):
         return self._spool.number + 2
 
     def __getitem__(self, place: Any) -> Any:
-        return list(self)[place]
+        if isinstance(place, slice):
+            return list(self)[place]
+        return next(islice(self, place if place >= 0 else len(self) + place, None))
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Return the snapshot, or where it was written to. Raises Problem."""
     spool: Spool = options.room
-    if options.source is not None:  # the room was not asked for the objects of a file
-        for obj in seen.objects:
-            spool.kept(obj)
     lines = _Lines(spool, header_of(seen))
     notes = [f"not in the snapshot: {kind}: {why}" for kind, why in seen.unseen.items()]
     notes += [f"malformed, and not in the snapshot: {what}: {why}" for what, why in seen.malformed.items()]
