@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 from dra_api.meta import Object
 from dra_operator.allocator import Features, Semantics
-from dra_operator.commands.object_files import documents, read_objects
+from dra_operator.commands.file_items import documents
+from dra_operator.commands.object_files import read_objects
 from dra_operator.commands.simulated import simulated
 from dra_simulator.report import attempts, report
 

@@ -56,8 +56,8 @@ from dra_operator.allocator import (
     Usage,
 )
 from dra_operator.commands import add_files_argument
+from dra_operator.commands.file_items import BadInput, read_text
 from dra_operator.commands.object_files import (
-    BadInput,
     Case,
     Fields,
     add_cases_argument,
@@ -65,7 +65,6 @@ from dra_operator.commands.object_files import (
     is_snapshot,
     read_cases,
     read_objects,
-    read_text,
 )
 from dra_operator.commands.simulated import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix

@@ -27,7 +27,8 @@ from dra_api.resource import (
 )
 from dra_api.values import Quantity, parse_time
 from dra_operator.allocator import DeviceId, Features, Semantics
-from dra_operator.commands.object_files import BadInput, of_kind
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import of_kind
 from dra_operator.commands.simulated import SimulatedCluster, reserve, simulated
 from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter

@@ -18,7 +18,8 @@ from dra_api.releases import BUILT, NEWEST
 from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceSlice
 from dra_api.values import format_time
 from dra_operator.allocator import AllocationError, Features, Semantics
-from dra_operator.commands.object_files import BadInput, of_kind, read_objects
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import of_kind, read_objects
 from dra_operator.commands.simulated import SimulatedCluster, apply_changed, closed_gate, reserve, simulated
 from dra_operator.gates import features_of, parse_gates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from xml.sax.saxutils import escape
 
 from dra_api import VERSION
-from dra_operator.commands.object_files import BadInput
+from dra_operator.commands.file_items import BadInput
 
 NAMES: Final = (
     "random",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from dra_operator.commands.object_files import BadInput
+from dra_operator.commands.file_items import BadInput
 from dra_operator.quality.states import Floats
 from dra_operator.quality.study import Mean, Moves, RunResult, StudiedCluster, result
 from dra_operator.quality.trace import WHOLE_MILLI, TraceError, read_nodes, read_seeds, read_trace, workload

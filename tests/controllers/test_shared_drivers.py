@@ -15,8 +15,7 @@ from dra_api.core import Pod
 from dra_api.resource import DeviceClass, ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.allocator import Features
-from dra_operator.cache import InvariantViolated, Source
-from dra_operator.cache.invariants import check
+from dra_operator.cache import InvariantViolated, Source, check
 from dra_operator.controllers import BackoffSettings
 from dra_operator.controllers.claims import release
 from dra_operator.controllers.scheduling import binding

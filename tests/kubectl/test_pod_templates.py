@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from dra_operator.commands.object_files import BadInput
+from dra_operator.commands.file_items import BadInput
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
 from dra_operator.kubectl.lint.manifest import not_read, pod_templates, read_manifests

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from dra_api.meta import Object, ObjectMeta, Resource
 from dra_api.yaml_text import YAML_LEVELS, loader
-from dra_operator.commands.object_files import BadInput, Item, documents, is_snapshot, read_objects
+from dra_operator.commands.file_items import BadInput, documents
+from dra_operator.commands.object_files import Item, is_snapshot, read_objects
 from dra_operator.sources.kinds import WATCHED
 
 Json = dict[str, Any]

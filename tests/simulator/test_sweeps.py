@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dra_operator.cli import main
-from dra_operator.commands.object_files import BadInput
+from dra_operator.commands.file_items import BadInput
 from dra_simulator import runs
 from dra_simulator.trace import FRAME_COLUMNS, trace_frame
 

@@ -5,9 +5,9 @@ from dra_ledger.usage import AllocatedDevices, DeviceTaken
 
 from . import evictions
 from .bulk import BulkLimits
-from .cluster import SCHEDULER_NAME, Cluster
+from .cluster import SCHEDULER_NAME, Cluster, InvariantViolated, check, violations
+from .crowds import parts, spread
 from .index import any_claim, by_entry, counting_claim, duplicates, is_in_use
-from .invariants import InvariantViolated, check, violations
 from .key import (
     ANOTHER_WRITE,
     BEING_BOUND,
@@ -29,7 +29,6 @@ from .key import (
     WakeConditions,
     Weak,
     Wide,
-    spread,
 )
 from .loads import StorageView
 from .needs import is_unprotected, pod_needs_work
@@ -83,6 +82,7 @@ __all__ = [
     "is_in_use",
     "is_unprotected",
     "newest_slices",
+    "parts",
     "pod_needs_work",
     "revision",
     "spread",

@@ -19,7 +19,8 @@ from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache.key import NOTHING, Crowd, Key, Keys, spread
+from dra_operator.cache.crowds import spread
+from dra_operator.cache.key import NOTHING, Crowd, Key, Keys
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction

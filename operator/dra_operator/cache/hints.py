@@ -38,8 +38,9 @@ from dra_api.resource import (
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 
+from dra_operator.cache.crowds import crowd_of_users, pods_to_serve, spread, waiting_pods, waiting_users
 from dra_operator.cache.devices import drivers_in
-from dra_operator.cache.index import Index, any_claim, owner_id
+from dra_operator.cache.index import any_claim, owner_id
 from dra_operator.cache.key import (
     HINTS_AT_ONCE,
     NOTHING,
@@ -53,7 +54,6 @@ from dra_operator.cache.key import (
     Wide,
     place,
     place_users,
-    spread,
 )
 from dra_operator.cache.needs import claim_needs_work, group_needs_work, has_duplicates, may_need_work, pod_needs_work
 from dra_operator.cache.state import ClusterState
@@ -109,61 +109,10 @@ def on_group(cluster: ClusterState, change: ObjectChange[PodGroup]) -> Keys:
     if new is not None and group_needs_work(cluster, new):
         keys.append(Key("pod-groups", new.key))
     members = cluster.groups.members
-    keys += _served(cluster, "members", members, group.key, pod_needs_work)
+    keys += pods_to_serve(cluster, "members", members, group.key, pod_needs_work)
     # All of them: its priority, its claims and its wish for a gang are read by each of its pods.
-    keys += _users(cluster, "members", members, group.key)
+    keys += waiting_users(cluster, "members", members, group.key)
     return tuple(keys)
-
-
-def _served(
-    cluster: ClusterState, what: str, index: Index[str], value: str, has_work: Callable[[ClusterState, Pod], bool]
-) -> Keys:
-    """Those of the pods in an index for which claims may have to be made, recorded or reserved."""
-    # Asked first, here and below: nearly always they are few, and each event comes here.
-    if index.count(value) <= HINTS_AT_ONCE:
-        pods = _existing(cluster, index.keys(value))
-        return tuple([Key("templates", pod.key) for pod in pods if has_work(cluster, pod)])
-
-    def hints(key: str) -> tuple[Key, ...]:
-        pod = cluster.pods.get(key)
-        return (Key("templates", key),) if pod is not None and has_work(cluster, pod) else ()
-
-    return (Crowd(("templates", what, value), namespace_of(value), partial(index.keys, value), hints),)
-
-
-def _users(cluster: ClusterState, what: str, index: Index[str], value: str) -> Keys:
-    """Those of the pods in an index that wait."""
-    if index.count(value) <= HINTS_AT_ONCE:
-        return place_users([pod for pod in index.keys(value) if pod in cluster.waiting])
-    return (_crowd_of_users(cluster, (what, value), namespace_of(value), partial(index.keys, value)),)
-
-
-def _crowd_of_users(
-    cluster: ClusterState, about: tuple[str, ...], namespace: str, pods: Callable[[], Iterable[str]]
-) -> Crowd:
-    def hints(key: str) -> tuple[Wide, ...]:
-        return (Wide(Key("placement", key)),) if key in cluster.waiting else ()
-
-    return Crowd(("placement", *about), namespace, pods, hints)
-
-
-def _waiting_pods(
-    cluster: ClusterState,
-    about: tuple[object, ...],
-    waits: Callable[[str, WakeConditions], bool],
-    urgency: Callable[[Key], Key | Weak | Wide],
-) -> Keys:
-    """Those of all waiting pods that wait for this."""
-    waiting = cluster.to_wake
-    if len(waiting) <= HINTS_AT_ONCE:
-        return tuple([urgency(Key("placement", key)) for key, wake_on in waiting.items() if waits(key, wake_on)])
-
-    def hints(key: str) -> tuple[Key | Weak | Wide, ...]:
-        wake_on = waiting.get(key)
-        return (urgency(Key("placement", key)),) if wake_on is not None and waits(key, wake_on) else ()
-
-    # A copy: others run between the parts, and pods come and go.
-    return (Crowd(about, "", lambda: list(waiting), hints, are_waiting=True),)
 
 
 def _says_the_same(old: PodGroup, new: PodGroup) -> bool:
@@ -207,7 +156,7 @@ def on_pod_of_node(cluster: ClusterState, before: Place | None, after: Place | N
     if len(found) <= HINTS_AT_ONCE:
         return tuple(Wide(Key("placement", key)) for key in found)
     # Which of them it helps is left to their turn: each comparison costs as much as a cheap attempt.
-    return _waiting_pods(cluster, ("rules between pods",), lambda _, wake_on: bool(wake_on.hints), Wide)
+    return waiting_pods(cluster, ("rules between pods",), lambda _, wake_on: bool(wake_on.hints), Wide)
 
 
 def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys:
@@ -220,7 +169,7 @@ def on_namespace(cluster: ClusterState, change: ObjectChange[Namespace]) -> Keys
 
 
 def _hinted(cluster: ClusterState, event: ClusterEvent) -> Keys:
-    return _waiting_pods(cluster, (event,), lambda _, wake_on: event in wake_on.hints, Wide)
+    return waiting_pods(cluster, (event,), lambda _, wake_on: event in wake_on.hints, Wide)
 
 
 def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys:
@@ -241,7 +190,7 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if cluster.pods_by_claim.has(key):
         keys += _concerned_users(cluster, key, change)
         if matters:
-            keys += _users(cluster, "users", cluster.pods_by_claim, key)
+            keys += waiting_users(cluster, "users", cluster.pods_by_claim, key)
     if cluster.pods_aside and matters:  # there are none in nearly all clusters
         keys += _of_pods_aside(cluster, new or old, is_news=_is_news_of_life(change))
     # Gone, or replaced without an event about its end: both may be what its owner waits for.
@@ -270,8 +219,8 @@ def _of_pods_aside(cluster: ClusterState, claim: ResourceClaim | None, *, is_new
         return (Key("templates", pod.key), *placed) if is_news and may_need_work(cluster, pod) else placed
     # They are the same for all claims of the namespace: however many of these come and go, the pods are read once.
     users, key = cluster.pods_by_claim, any_claim(namespace)
-    served = _served(cluster, "users of any", users, key, may_need_work) if is_news else NOTHING
-    return (*served, *_users(cluster, "users of any", users, key))
+    served = pods_to_serve(cluster, "users of any", users, key, may_need_work) if is_news else NOTHING
+    return (*served, *waiting_users(cluster, "users of any", users, key))
 
 
 def _is_news_of_life(change: ObjectChange[ResourceClaim]) -> bool:
@@ -283,10 +232,10 @@ def _is_news_of_life(change: ObjectChange[ResourceClaim]) -> bool:
 def _concerned_users(cluster: ClusterState, key: str, change: ObjectChange[ResourceClaim]) -> Keys:
     """The pods that use a claim, if a change of it may give them something to do."""
     if _is_news_of_life(change):
-        return _served(cluster, "users", cluster.pods_by_claim, key, may_need_work)
+        return pods_to_serve(cluster, "users", cluster.pods_by_claim, key, may_need_work)
     if change.new is None or change.new.status.allocation is None:
         return NOTHING
-    return _served(cluster, "users on nodes", cluster.pods_by_claim, key, partial(_is_unreserved, claim=key))
+    return pods_to_serve(cluster, "users on nodes", cluster.pods_by_claim, key, partial(_is_unreserved, claim=key))
 
 
 def _is_unreserved(cluster: ClusterState, pod: Pod, *, claim: str) -> bool:
@@ -321,7 +270,7 @@ def on_template(cluster: ClusterState, change: ObjectChange[ClaimTemplate]) -> K
     if change.new is None:
         return NOTHING
     key = change.new.key
-    pods = _served(cluster, "pods of template", cluster.pods_by_template, key, may_need_work)
+    pods = pods_to_serve(cluster, "pods of template", cluster.pods_by_template, key, may_need_work)
     return pods + groups_of_template(cluster, key)
 
 
@@ -336,7 +285,7 @@ def on_node(cluster: ClusterState, change: ObjectChange[Node]) -> Keys:
     # A kubelet reports its node again and again: conditions and images must wake nobody.
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
-    return _waiting_pods(cluster, ("nodes",), lambda _, wake_on: wake_on.nodes, Wide)
+    return waiting_pods(cluster, ("nodes",), lambda _, wake_on: wake_on.nodes, Wide)
 
 
 def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
@@ -363,7 +312,7 @@ def on_class(cluster: ClusterState, change: ObjectChange[DeviceClass]) -> Keys:
 
     few = list(islice(users(), HINTS_AT_ONCE + 1))
     if len(few) > HINTS_AT_ONCE:
-        return (_crowd_of_users(cluster, ("class", name, *resources), "", users),)
+        return (crowd_of_users(cluster, ("class", name, *resources), "", users),)
     return place_users([pod for pod in dict.fromkeys(few) if pod in cluster.waiting])
 
 
@@ -378,7 +327,7 @@ def on_slice(cluster: ClusterState, change: ObjectChange[ResourceSlice]) -> Keys
 
 def devices_published(cluster: ClusterState) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
-    return _waiting_pods(
+    return waiting_pods(
         cluster, ("devices",), lambda key, wake_on: wake_on.devices and _needs_devices(cluster, key), Wide
     )
 
@@ -393,7 +342,7 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     def waits(key: str, wake_on: WakeConditions) -> bool:
         return not freed.isdisjoint(wake_on.freed) and _needs_devices(cluster, key)
 
-    return _waiting_pods(cluster, ("freed devices", freed), waits, Weak)
+    return waiting_pods(cluster, ("freed devices", freed), waits, Weak)
 
 
 def _needs_devices(cluster: ClusterState, key: str) -> bool:
@@ -403,7 +352,7 @@ def _needs_devices(cluster: ClusterState, key: str) -> bool:
 def room_freed(cluster: ClusterState) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like, if there is some still when
     their turn comes."""
-    return _waiting_pods(cluster, ("freed room",), lambda _, wake_on: wake_on.room, Weak)
+    return waiting_pods(cluster, ("freed room",), lambda _, wake_on: wake_on.room, Weak)
 
 
 def _is_same(one: Object | None, other: Object | None) -> bool:
@@ -497,12 +446,6 @@ def _offer(node: Node) -> object:
     return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
 
 
-def namespace_of(key: str) -> str:
-    """Return the namespace of an object; empty if it is in none."""
-    namespace, slash, _ = key.partition("/")
-    return namespace if slash else ""
-
-
 def _existing(cluster: ClusterState, keys: Iterable[str]) -> Iterator[Pod]:
     for key in keys:
         pod = cluster.pods.get(key)
@@ -578,14 +521,14 @@ def on_volume_claim(cluster: ClusterState, change: ObjectChange[PersistentVolume
     if not _is_news(change):
         return NOTHING
     key = next(obj.key for obj in change if obj is not None)
-    return _users(cluster, "users of volume", cluster.pods_by_volume_claim, key)
+    return waiting_users(cluster, "users of volume", cluster.pods_by_volume_claim, key)
 
 
 def on_storage(cluster: ClusterState, change: ObjectChange[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
-    return _waiting_pods(cluster, ("volumes",), lambda _, wake_on: wake_on.volumes, Wide)
+    return waiting_pods(cluster, ("volumes",), lambda _, wake_on: wake_on.volumes, Wide)
 
 
 def on_node_gone(cluster: ClusterState, name: str) -> Keys:
@@ -596,7 +539,7 @@ def on_node_gone(cluster: ClusterState, name: str) -> Keys:
         wait = cluster.storage.wait_of(pod.metadata.uid) if pod is not None else None
         return wait is not None and wait.node == name
 
-    return _waiting_pods(cluster, ("volumes of node", name), waits, lambda key: key)
+    return waiting_pods(cluster, ("volumes of node", name), waits, lambda key: key)
 
 
 def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
@@ -614,7 +557,7 @@ def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
     few = list(islice(users(), HINTS_AT_ONCE + 1))
     # Without a look at what they wait for, which may change before their turn comes.
     if len(few) > HINTS_AT_ONCE:
-        return (_crowd_of_users(cluster, ("left volumes", *claims), pod.metadata.namespace, users),)
+        return (crowd_of_users(cluster, ("left volumes", *claims), pod.metadata.namespace, users),)
     return place_users([user for user in few if user in waiting and waiting[user].volumes])
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import StrEnum
-from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from dra_api.core import Pod
@@ -100,14 +99,6 @@ Keys = tuple[Hint, ...]
 NOTHING: Keys = ()
 HINTS_AT_ONCE: Final = 200
 """Objects that are asked about and queued in one step of the event loop: a millisecond or two."""
-
-
-def spread(crowd: Crowd) -> Keys:
-    """Return the hints of the objects if they are few, otherwise the crowd."""
-    few = list(islice(crowd.objects(), HINTS_AT_ONCE + 1))
-    if len(few) > HINTS_AT_ONCE:
-        return (crowd,)
-    return tuple(hint for obj in few for hint in crowd.hints(obj))
 
 
 class Source(StrEnum):

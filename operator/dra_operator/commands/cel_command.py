@@ -21,7 +21,8 @@ from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Sel
 from dra_operator.commands import add_files_argument
 from dra_operator.wording import listed
 
-from .object_files import BadInput, Case, Fields, add_cases_argument, answer_all, of_kind, read_cases, read_objects
+from .file_items import BadInput
+from .object_files import Case, Fields, add_cases_argument, answer_all, of_kind, read_cases, read_objects
 
 _BLOCK_EVALUATIONS: Final = 50  # evaluations between two looks at the clock
 _QUICK_SECONDS: Final = 0.001  # seconds per evaluation, up to which blocks are worth it

@@ -1,4 +1,4 @@
-"""The items of a file, one after the other: a dump of a cluster may have gigabytes.
+"""The documents of a file, and its items one after the other: a dump of a cluster may have gigabytes.
 
 As values, a file takes up to 13 times as many bytes as its text. So only the fields at the top of a JSON document are
 decoded at once, and each item of its list when its turn comes. YAML in the form of ``kubectl get -o yaml`` is cut at
@@ -11,8 +11,10 @@ An item keeps its text, a view of the file, so that it can be read again.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,6 +33,66 @@ _ITEM: Final = re.compile(rb"^(?=- )", re.MULTILINE)
 _END: Final = re.compile(rb"^(?![- \t\r\n#])", re.MULTILINE)
 _LINKED: Final = re.compile(rb"(?:: |- |^)[&*]\w|^(?:---|\.\.\.)", re.MULTILINE)
 """An alias means a value of another item; a second document may follow."""
+
+
+STDIN: Final = "-"
+
+
+class BadInput(Exception):
+    """A file cannot be read, or does not hold what it should; the message names file, document, object and field."""
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input. Raises BadInput."""
+    return sys.stdin.read() if path == STDIN else as_text(path, read_bytes(path))
+
+
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file. Raises BadInput."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def as_text(path: str, data: bytes) -> str:
+    """The text of a file with these bytes. Raises BadInput."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not text in UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def documents(text: str) -> list[Any]:
+    """The documents of a file, empty ones as None. Raises ValueError, which names the fault and its place."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [msgspec.json.decode(text)]
+        except (msgspec.DecodeError, RecursionError) as error:
+            return _flow_style(text, error)
+    return _yaml(text)
+
+
+def _flow_style(text: str, error: Exception) -> list[Any]:
+    try:
+        return _yaml(text)
+    except ValueError as other:
+        raise ValueError(f"not JSON: {error or type(error).__name__}; {other}") from other
+
+
+def _yaml(text: str) -> list[Any]:
+    try:
+        return yaml_text.load_all(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"not YAML: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """What is wrong, and where it was noticed."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        what = ", ".join(filter(None, (error.context, error.problem)))
+        return f"{what}, at line {mark.line + 1}, column {mark.column + 1}"
+    return str(error) or type(error).__name__
 
 
 class Part(NamedTuple):

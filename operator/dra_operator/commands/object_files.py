@@ -22,8 +22,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-import yaml
-from dra_api import conversion, yaml_text
+from dra_api import conversion
 from dra_api.codec import DecodeError, convert
 from dra_api.conversion import set_defaults
 from dra_api.core import Event
@@ -32,41 +31,19 @@ from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta
 from dra_api.quota import ResourceQuota
 from dra_api.values import format_time
 
-from dra_operator.commands.file_items import LONGEST_YAML_BYTES, Text, again, parts
+from dra_operator.commands.file_items import (
+    LONGEST_YAML_BYTES,
+    STDIN,
+    BadInput,
+    Text,
+    again,
+    as_text,
+    documents,
+    parts,
+    read_bytes,
+    read_text,
+)
 from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
-
-
-def documents(text: str) -> list[Any]:
-    """The documents of a file, empty ones as None. Raises ValueError, which names the fault and its place."""
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            return [msgspec.json.decode(text)]
-        except (msgspec.DecodeError, RecursionError) as error:
-            return _flow_style(text, error)
-    return _yaml(text)
-
-
-def _flow_style(text: str, error: Exception) -> list[Any]:
-    try:
-        return _yaml(text)
-    except ValueError as other:
-        raise ValueError(f"not JSON: {error or type(error).__name__}; {other}") from other
-
-
-def _yaml(text: str) -> list[Any]:
-    try:
-        return yaml_text.load_all(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"not YAML: {_in_one_line(error)}") from error
-
-
-def _in_one_line(error: Exception) -> str:
-    """What is wrong, and where it was noticed."""
-    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
-        what = ", ".join(filter(None, (error.context, error.problem)))
-        return f"{what}, at line {mark.line + 1}, column {mark.column + 1}"
-    return str(error) or type(error).__name__
-
 
 T = TypeVar("T", bound=Object)
 JSON = dict[str, Any]
@@ -80,30 +57,6 @@ _TABLE: Final[Kinds] = {
 KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in _TABLE.items()}
 """All that the operator watches, the quotas that its writes would meet, and what `kubectl dra` explains with."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-STDIN: Final = "-"
-
-
-class BadInput(Exception):
-    """A file cannot be read, or does not hold what it should; the message names file, document, object and field."""
-
-
-def read_text(path: str) -> str:
-    """The text of a file, or of standard input. Raises BadInput."""
-    return sys.stdin.read() if path == STDIN else _text(path, _bytes(path))
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-
-
-def _text(path: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not text in UTF-8: {error.reason} at byte {error.start}") from error
 
 
 class Item(NamedTuple):
@@ -151,7 +104,7 @@ def _are_comparable(one: ObjectMeta, other: ObjectMeta) -> bool:
 
 def top_of(path: str) -> Any:
     """Return the first document of a file that is not empty, without the items of a list. Raises BadInput."""
-    data = _bytes(path)
+    data = read_bytes(path)
     found = parts(data)
     if found is not None:
         return next(found).value
@@ -166,7 +119,7 @@ def _documents(path: str, data: bytes) -> list[Any]:
             f"{path}: more than {limit} MiB that are not JSON, with {form}: write JSON (kubectl get -o json)"
         )
     try:
-        return documents(_text(path, data))
+        return documents(as_text(path, data))
     except ValueError as error:
         raise BadInput(f"{path}: {error}") from error
 
@@ -210,7 +163,7 @@ def items(path: str) -> Iterator[tuple[str, JSON]]:
 
 
 def _each_item(path: str) -> Iterator[Item]:
-    data = read_text(STDIN).encode() if path == STDIN else _bytes(path)
+    data = read_text(STDIN).encode() if path == STDIN else read_bytes(path)
     found = parts(data)
     if found is None:
         for number, document in enumerate(_documents(path, data), 1):

@@ -37,7 +37,8 @@ from msgspec.structs import replace
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
-from dra_operator.commands.object_files import BadInput, of_kind
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import of_kind
 from dra_operator.controllers.scheduling.mix import Asked, MixLearner, MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement, Plan
 from dra_operator.scheduling.state import GATE, OPENED_LAST, bytes_of_large, is_at_gate, pod_requests, size_refusal

@@ -35,7 +35,7 @@ in rounds: what is wanted while a round is under way, and for as long afterwards
 All rounds together take half of the time at most, and a single change is answered at once. A namespace that has had its
 part of a round pays for the rest of its looks, however cheap each of them is, so that others go before them.
 
-A round waits for crowds whose keys are being found (``crowds``). Its keys are put in line in parts, those of the
+A round waits for crowds whose keys are being found (``queue.Crowds``). Its keys are put in line in parts, those of the
 highest priority first, so that a hundred thousand of them do not hold up the event loop.
 """
 
@@ -49,7 +49,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from dra_operator.cache import HINTS_AT_ONCE, Key
+from dra_operator.cache import HINTS_AT_ONCE, Key, parts
 
 WORKERS_PER_FREE_ONE: Final = 2
 PAID_BACK_SHARE: Final = 0.25
@@ -392,11 +392,11 @@ class Fairness:
 
     def _in_parts(self, keys: Sequence[Key]) -> Iterator[None]:
         found: defaultdict[Rank, list[Key]] = defaultdict(list)
-        for start in range(0, len(keys), HINTS_AT_ONCE):
-            for key in keys[start : start + HINTS_AT_ONCE]:
+        for part in parts(keys):
+            for key in part:
                 found[self._rank(key)[:1]].append(key)
             yield
         for _, equals in sorted(found.items()):
-            for start in range(0, len(equals), HINTS_AT_ONCE):
-                self._left.update(self._begin_round(equals[start : start + HINTS_AT_ONCE]))
+            for part in parts(equals):
+                self._left.update(self._begin_round(part))
                 yield

@@ -29,7 +29,8 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
-from dra_operator.commands.object_files import KINDS, STDIN, BadInput, Item, read_objects, top_of
+from dra_operator.commands.file_items import STDIN, BadInput
+from dra_operator.commands.object_files import KINDS, Item, read_objects, top_of
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.room import ObjectRoom, is_brief, room_of, without_bulk

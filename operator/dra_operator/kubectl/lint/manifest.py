@@ -31,7 +31,8 @@ from dra_api.releases import Release
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
 
 from dra_operator.cache import ClaimTemplate
-from dra_operator.commands.object_files import KINDS, BadInput, decoded, files, items, without_nulls
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import KINDS, decoded, files, items, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.wording import listed

@@ -16,7 +16,8 @@ import msgspec
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
 from dra_api.values import format_time
 
-from dra_operator.commands.object_files import BadInput, items_in
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import items_in
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.fit import JSON, wanted_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
