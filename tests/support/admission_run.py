@@ -114,6 +114,7 @@ class Job:
     size: int
     model: str
     duration: float
+    uid: str = ""
     nodes: list[str] = field(default_factory=list)
     """Of its pods, as far as they have one."""
     quota_since: float | None = None
@@ -254,7 +255,7 @@ class Run:
         ended = 0
         for obj in self.world.api.of(WORKLOADS):
             name = _name(obj)
-            self.jobs[name].nodes = nodes.get(name, [])
+            self.jobs[name].uid, self.jobs[name].nodes = obj["metadata"]["uid"], nodes.get(name, [])
             ended += self._follow(name, self.jobs[name], obj)
         self._note_free(is_new=bool(ended))
         return ended
@@ -298,11 +299,12 @@ class Run:
         running = [job for job in self.jobs.values() if not job.is_done and job.is_admitted]
         taken = Counter[str]()
         for job in running:
-            for node in job.nodes:
+            nodes = job.nodes if len(job.nodes) == job.pods and all(job.nodes) else self._promised(job)
+            if len(nodes) < job.pods:
+                return  # devices that they will hold look free
+            for node in nodes:
                 taken[node] += job.size
         free = {node: DEVICES - taken[node] for node in self._nodes}
-        if any(len(job.nodes) < job.pods or not all(job.nodes) for job in running):
-            return  # devices that they will hold look free
         fits: dict[tuple[int, int, str], bool] = {}
         for job in waiting:
             shape = (job.pods, job.size, job.model)
@@ -310,6 +312,13 @@ class Run:
                 job.fits_since = None
             elif is_new and job.fits_since is None:
                 job.fits_since = self._ended_at
+
+    def _promised(self, job: Job) -> list[str]:
+        """Return the nodes on which its pods will run, as far as they are known."""
+        if not self.world.has_admission:
+            return []
+        memory = self.world.admission._memory.get(job.uid)
+        return [node for nodes in memory.nodes.values() for node in nodes] if memory is not None else []
 
     def _next(self) -> float:
         """When something happens by itself. Raises NoEnd."""
