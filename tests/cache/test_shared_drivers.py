@@ -169,6 +169,16 @@ def test_names_of_deleted_classes_go_with_the_last_pod_that_wants_them(seed: int
     assert (shared._gone_classes, shared._class_drivers, list(shared._queued), bool(shared)) == (set(), {}, [], False)
 
 
+def test_a_class_that_is_made_again_keeps_its_driver_when_nobody_wants_it() -> None:
+    drivers, gpu = SharedDrivers(), class_("gpu", 'device.driver == "gpu.example.com"')
+    drivers.put_class(gpu)
+    drivers.file("ns/p", classes=["gpu"])
+    drivers.remove_class("gpu")
+    drivers.put_class(gpu)
+    drivers.file("ns/p")
+    assert drivers.driver_of_class("gpu") == "gpu.example.com"
+
+
 def test_classes_that_do_not_exist_cost_nothing_however_many_pods_name() -> None:
     """Each decision of the operator went through all of them: 8,000 of one claim, in the claims of hundreds of pods."""
     shared = SharedDrivers()

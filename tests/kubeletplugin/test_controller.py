@@ -165,6 +165,9 @@ async def test_claims_are_attached_and_detached_and_say_so(api: Api) -> None:
         await becomes(lambda: "detach first" in switch.calls)
         await allocate(api, await api.get(RESOURCE_CLAIMS, "second", "default"))
         await becomes(lambda: "detach second" in switch.calls)
+        # What was detached has to be attached anew, though it is the same port.
+        await allocate(api, await api.get(RESOURCE_CLAIMS, "second", "default"), "port-1")
+        await becomes(lambda: switch.calls[-1] == "attach second: port-1")
         slices, _ = await api.list(RESOURCE_SLICES)
         assert [each["spec"].get("allNodes") for each in slices] == [True]
         assert switch.calls == [
@@ -173,10 +176,11 @@ async def test_claims_are_attached_and_detached_and_say_so(api: Api) -> None:
             "attach second: port-1",
             "detach first",
             "detach second",
+            "attach second: port-1",
         ]
     async with running(next_one := Switch(), api):
         await becomes(lambda: bool(next_one.calls))
-        assert next_one.calls == ["started with 0"]
+        assert next_one.calls[0] == "started with 1"
 
 
 async def test_what_fails_is_tried_again_and_holds_up_no_other_claim(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
