@@ -30,8 +30,8 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def _in_brief(load: Callable[[str], Observed]) -> Callable[[str], Observed]:
-    def loaded(path: str) -> Observed:
+def _in_brief(load: Callable[[str], Observed]) -> Callable[..., Observed]:
+    def loaded(path: str, *_: object) -> Observed:
         seen, cut = load(path), room.ObjectRoom(whole=0)
         whole = {(type(obj), obj.key): obj for obj in seen.objects}
 
