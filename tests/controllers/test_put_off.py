@@ -74,6 +74,7 @@ claims/release.py ClaimReleaser._protect puts_off  no pod: its claim is in use, 
 claims/release.py ClaimReleaser._release has_time  below 5 s: see DelayedDeletion.has_time
 control.py Control.look_at_everything sleep  below 5 s: one turn of the loop
 control.py Control._look_at_users add_after  said: unseen-allocation
+control.py Control._look_at_users call_later  said: unseen-allocation
 control.py Control.hold hold  no pod: the controller admission counts these devices too
 control.py Control.hold look_again  below 5 s: at once
 control.py Control.started wait  no pod: the process starts, which readiness says
@@ -160,6 +161,10 @@ queue.py WorkQueue.retry _hold  said: binding-refused-for-now
 queue.py WorkQueue._hold call_later  said: binding-refused-for-now
 queue.py WorkQueues.add_after add_after  below 5 s: those who call it have lines
 fairness.py Fairness._plan_round call_later  said: refused
+fairness.py Fairness._start_round call_later  below 5 s: MOST_GATHERING_SECONDS
+fairness.py Fairness._go_on call_later  below 5 s: 200 keys in each millisecond or two
+queue.py Crowds.add call_later  below 5 s: at once
+queue.py Crowds._go_on call_later  below 5 s: 200 keys in each millisecond or two
 workers.py Workers._work sleep  below 5 s: one turn of the loop
 sources/audit.py Audit._called_within wait  no pod: an audit is repeated
 sources/audit.py Audit._keep sleep  no pod: an audit is repeated

@@ -201,7 +201,7 @@ def test_role_and_policy_name_the_lease_of_the_scheduler_name(settings: dict[str
 
 
 @needs_helm
-@pytest.mark.parametrize("controllers", ["auto", "placement", "placement, allocation", ""])
+@pytest.mark.parametrize("controllers", ["auto", "placement", "placement, allocation"])
 @pytest.mark.parametrize("gates", ["", "DRAAdminAccess=true", "DRAAdminAccess=true,DRADeviceTaints=false"])
 def test_what_the_operator_accepts_is_accepted(controllers: str, gates: str) -> None:
     OperatorSettings(controllers=controllers, feature_gates=gates)

@@ -408,7 +408,7 @@ class _SettingsFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
             root = yaml.compose(stream, yaml.SafeLoader)
             stream.seek(0)
             values: dict[str, Any] = super().parse(stream) if root is not None else {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             said = " ".join(str(error).split())
             raise configargparse.ConfigFileParserException(f"Couldn't parse config file: {said}") from error
         except configargparse.ConfigFileParserException as error:

@@ -58,7 +58,7 @@ def schema() -> dict[str, Any]:
     settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
     settings["controllers"]["pattern"] = f"^ *(auto( *, *admission)?|{_list_of(NAMES)}) *$"
     former = {it: {**settings[name], "description": f"former name of {name}"} for it, name in FORMER_NAMES.items()}
-    settings["feature-gates"]["pattern"] = f"^{_list_of(GATES, '=(true|false)')}$"
+    settings["feature-gates"]["pattern"] = f"^({_list_of(GATES, '=(true|false)')})?$"
     operator = {
         **_COMMON,
         "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
@@ -100,9 +100,9 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_of(names: Iterable[str], ending: str = "") -> str:
-    """A pattern for some of the names with commas between them, or none."""
+    """Return a pattern for some of the names with commas between them."""
     name = f"({'|'.join(sorted(names))}){ending}"
-    return f"({name}( *, *{name})*)?"
+    return f"{name}( *, *{name})*"
 
 
 def _of(path: tuple[str, ...]) -> dict[str, Any]:
