@@ -7,11 +7,13 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from dra_kubeletplugin import ClaimRef, KubeletPlugin, PluginSettings
+from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.hostdev.config import Found, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
@@ -157,6 +159,22 @@ async def test_adapters_that_are_swapped_one_after_the_other_are_never_mixed_up(
         await becomes(lambda: not node.plugin.prepared_claims)
         assert bench.given() == {}, "the containers of a may still use /dev/ttyUSB0"
         bench.host.serial_adapter("ttyUSB1", "1-2", serial="A")
+        await becomes(lambda: bench.given() == SWAPPED)
+
+
+async def test_adapters_that_are_pulled_as_the_kubelet_gets_their_claims_swap_as_well(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it has the answer is noted after the files were withdrawn: the claims count as given all the same."""
+    noted, late = PreparedClaims.answered, list[Callable[[], None]]()
+    monkeypatch.setattr(PreparedClaims, "answered", lambda *given: late.append(partial(noted, *given)))
+    async with bench.run() as node:
+        assert [await node.prepare(name) for name in ("a", "b")] == ["", ""]
+        pull(bench.host)
+        await becomes(lambda: bench.given() == {})
+        for note in late:
+            note()
+        swap_back(bench.host)
         await becomes(lambda: bench.given() == SWAPPED)
 
 

@@ -332,7 +332,8 @@ class PreparedClaims:
             try:
                 record = self._read(uid)
                 if record and _is_withdrawn(record) and record.fingerprint == before.fingerprint:
-                    await self._finish(with_answer(_preparing(record), devices), beside=left.keys())
+                    begun = msgspec.structs.replace(_preparing(record), given=record.was_given)
+                    await self._finish(with_answer(begun, devices), beside=left.keys())
                     log.warning("claim %s is prepared anew, since its devices changed", record.ref)
             except Exception as error:
                 _tell("prepare", str(before.ref), error)
@@ -514,8 +515,11 @@ def _is_withdrawn(record: ClaimRecord, boot: str | None = None) -> bool:
 
 
 def _preparing(record: ClaimRecord) -> ClaimRecord:
-    """The record of a claim whose files are to be written again."""
-    return msgspec.structs.replace(record, phase="preparing", given=record.was_given)
+    """The record of a claim whose files are to be written again.
+
+    Whether a kubelet has the answer is asked when they are written: it may become known in between.
+    """
+    return msgspec.structs.replace(record, phase="preparing", given=record.given or record.phase == "prepared")
 
 
 def _in_containers(device: PreparedDevice) -> PreparedDevice:
