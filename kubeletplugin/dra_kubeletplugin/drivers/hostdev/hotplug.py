@@ -1,31 +1,23 @@
 """Devices that come and go: when the host is looked at, what is published, what claims get anew.
 
-What is published while devices come and go; pure, with the time in hand.
-
 A device that is there is published. One that vanished stays for a while, with a taint: a cable that is pulled and
 plugged in again is no new device, and claims that hold it show what happened. Then it is withdrawn. If it comes back,
-the taint goes.
-
-Looks at the host once a second for little: thoroughly only when something may have changed.
+the taint goes (``Inventory``).
 
 What the patterns of the file match is cheap to see, and a device that is plugged in again is another file of the same
-name. All that sysfs and udev say costs a millisecond per device, with a hundred PCI devices a tenth of a processor. So
-a thorough look follows each change for some seconds, until drivers are bound and udev is done, and otherwise comes
-every ten seconds.
+name. So ``Looking`` sees that once a second. All that sysfs and udev say costs a millisecond per device, with a hundred
+PCI devices a tenth of a processor. So a thorough look follows each change for some seconds, until drivers are bound and
+udev is done, and otherwise comes every ten seconds.
 
-Keeps what is published in line with the host: looks once a second, and tells of changes.
-
-A look needs nothing but files: no udev daemon, no network namespace of the host, no event that may be lost. An
-exception in a look is logged and changes nothing: what could not be looked at is not gone.
-
-Keeps what prepared claims give to containers in line with the host.
+``Hotplug`` publishes what the looks find. A look needs nothing but files: no udev daemon, no network namespace of the
+host, no event that may be lost. An exception in a look is logged and changes nothing: what could not be looked at is
+not gone.
 
 The kernel gives the lowest free number to what is plugged in, so a device that is plugged in again may have the node
 that another one had. After each thorough look the claims whose devices have other nodes now, or are gone, are prepared
-again: their CDI files are rewritten, or withdrawn. A network interface that is in its pod counts as unchanged.
-
-In a rolling update the newest instance alone does so. The other one may have another configuration: devices that it
-does not know would be gone for it, and it would withdraw their claims.
+again (``replugged``): their CDI files are rewritten, or withdrawn. A network interface that is in its pod counts as
+unchanged. In a rolling update the newest instance alone does so. The other one may have another configuration: devices
+that it does not know would be gone for it, and it would withdraw their claims.
 """
 
 from __future__ import annotations
