@@ -38,7 +38,7 @@ class Malformed(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The start of a list, which may be empty. Its objects follow. ``goes_on``: the server has further pages of it."""
+    """The start of a list. It may be empty; its objects follow. ``goes_on``: the server has further pages of it."""
 
     kind: str
     goes_on: bool = False
@@ -72,7 +72,7 @@ _MODEL: Final = re.compile(rf"(V1(?:(?:alpha|beta)[0-9]+)?)({'|'.join(KINDS)})(L
 
 
 def documents(source: object, kind: str = "") -> Iterator[Document | Object | Malformed | Listed]:
-    """Yield the objects of a source, those of ``dra_api`` as they are; ``kind`` is that of objects without one.
+    """Yield the objects of a source, and objects of ``dra_api`` as they are. An object without a kind is of ``kind``.
 
     Raises DecodeError for other values, for objects without a kind, and for an event of the type ERROR.
     """
@@ -168,7 +168,7 @@ def _json(data: Any, kind: str) -> Iterator[Document | Malformed | Listed]:
 
 
 def _opened(data: Any) -> tuple[_Head, bool, Any]:
-    """Return the start of an object, whether it was deleted, and the object, which an event may wrap."""
+    """Return the start of an object, whether it was deleted, and the object without an event around it."""
     head = _heads.decode(data)
     if head.object is NULL or head.kind or head.type not in _EVENTS:
         return head, False, data

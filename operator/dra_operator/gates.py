@@ -15,7 +15,7 @@ OPERATOR: Final = Component("the operator", GATES)
 
 
 def parse_gates(text: str) -> dict[str, Any]:
-    """``A=true,B=false`` as a mapping; a value that is neither, or both, is a text, which ``features_of`` refuses."""
+    """``A=true,B=false`` as a mapping; a value that is neither, or both, stays a text. ``features_of`` refuses it."""
     found: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")

@@ -252,7 +252,7 @@ OVERFILLED: dict[str, tuple[ModuleType | None, str, Callable[[], Memory], str]] 
     "WaitingReport._put_off": (report, "REMEMBERED_THINGS", reasons_put_off, "ade"),
     "WaitingReport._rests": (report, "REMEMBERED_THINGS", rests_of_pods, "ade"),
 }
-"""By memory: the constant that bounds it, and the things that it has in the end."""
+"""The constant that bounds a memory, and the things that it has in the end, by the name of the memory."""
 ELSEWHERE = {
     "tests/controllers/test_driver_memory.py": {"DriverMemory._met"},
     "tests/controllers/test_gangs.py": {"Gangs._gangs"},
@@ -314,7 +314,7 @@ TIMED: dict[str, tuple[float, Callable[[Clock], Memory]]] = {
     "DelayedDeletion._ending": (delayed_deletion.FORGOTTEN_SECONDS, claims_without_pods),
     "KeyBackoff._full_at": (1.0, namespaces_with_failures),
 }
-"""By memory: the seconds after which what is in it is forgotten with the next use."""
+"""The seconds after which the next use of a memory forgets an entry, by the name of the memory."""
 
 
 @pytest.mark.parametrize("name", TIMED)

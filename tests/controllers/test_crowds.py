@@ -53,7 +53,7 @@ Item = tuple[Resource, Obj]
 
 @dataclass(frozen=True)
 class Population:
-    """``many``: the objects, by their number; ``one``: what they hang on, by its version."""
+    """``many`` makes the objects, by their number. ``one`` makes a version of the object on which they hang."""
 
     kind: Resource
     one: Callable[[int], Obj]
@@ -263,7 +263,7 @@ POPULATIONS: Final[dict[str, Population]] = {
 
 
 class Scene:
-    """A cluster with so many objects of a population, which the operator knows, and has looked at."""
+    """A cluster with ``number`` objects of a population. The operator knows them, and has looked at them."""
 
     def __init__(self, population: Population, number: int) -> None:
         self._population, self._revision = population, 1
@@ -286,7 +286,7 @@ class Scene:
             await asyncio.sleep(0.001)
 
     async def forget_keys(self) -> None:
-        """Have all keys handled, whatever they want."""
+        """Have all keys handled, without doing anything for them."""
         await self.gathered()
         for queue in self.control.queues.all().values():
             while queue.depth:

@@ -393,7 +393,7 @@ async def test_a_timer_outlasts_a_weak_look_and_strengthens_one_that_waits() -> 
 
 
 @pytest.mark.parametrize("firm", [True, False])
-def test_whatever_comes_no_timer_and_no_wish_outlasts_its_key(firm: bool) -> None:
+def test_no_timer_and_no_wish_outlasts_its_key(firm: bool) -> None:
     for seed in range(30):
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)

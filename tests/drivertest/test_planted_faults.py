@@ -37,11 +37,11 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 }
 """Checks that the plain driver cannot have inside of the process of the tests."""
 FEWEST_JUDGED = {SHARED_ONLY: 176, PARTITIONS: 186, NETWORK: 186, TWO_POOLS: 186}
-"""How many checks pass at least of those that are asked; the others do not apply."""
+"""Least number of checks that pass; the others do not apply."""
 
 
 def quick(*patterns: str) -> list[Check]:
-    """The checks that fit, without those of ``LEAKS``."""
+    """The checks that fit, except ``LEAKS``."""
     slow = chosen(all_checks(), list(LEAKS))
     return [check for check in chosen(all_checks(), list(patterns)) if check not in slow]
 

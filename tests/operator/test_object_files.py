@@ -161,7 +161,7 @@ FORMS: Mapping[str, Callable[[Json], str]] = {
     "YAML with aliases": yaml.safe_dump,
 }
 IN_PARTS = {"JSON", "indented JSON", "a list in JSON", "YAML of kubectl"}
-"""Of the others all values are in memory at once."""
+"""All values of the other forms are in memory at once."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -188,7 +188,7 @@ def test_a_dump_takes_little_more_memory_than_its_text(
     monkeypatch.setattr("dra_operator.commands.file_items._COMPOSED_BYTES", 0)
     path = tmp_path / "dump"
     path.write_text(FORMS[form](many(60 if "YAML" in form else 600)))
-    read_objects([str(path)])  # what is imported and compiled the first time is not the file's
+    read_objects([str(path)])  # the first use imports modules and compiles patterns
     gc.collect()
     tracemalloc.start()
     read_objects([str(path)], lambda _, obj: type(obj)(metadata=ObjectMeta(name=obj.metadata.name)))

@@ -314,7 +314,7 @@ class Run:
                 job.fits_since = self._ended_at
 
     def _promised(self, job: Job) -> list[str]:
-        """Return the nodes on which its pods will run, as far as they are known."""
+        """Return the nodes of its promise, or none if it has no promise."""
         if not self.world.has_admission:
             return []
         memory = self.world.admission._memory.get(job.uid)

@@ -1,4 +1,4 @@
-"""What the controller reads from the API server, and what it writes into Workloads and AdmissionChecks.
+"""Reads of large objects from the API server, and writes into Workloads and AdmissionChecks.
 
 Workloads, templates and claims that are set aside (``cache.bulk``) are read when it is their Workload's turn. What was
 read is kept until the next round. Most likely it needs them as well: each round looks at a promise until its pods run.

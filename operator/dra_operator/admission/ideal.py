@@ -1,4 +1,4 @@
-"""The cluster as it would be with all its nodes and drivers in order: what no pod fits there, is rejected for good.
+"""The cluster as it would be with all nodes and drivers healthy: a job is rejected if it does not fit there.
 
 Kueue deactivates a job whose check is *Rejected*, and only a person activates it again. So nothing that passes may be
 the reason: a taint or a cordon, devices that are tainted, a node or a slice that is gone since yesterday (a kubelet
@@ -29,7 +29,7 @@ MOST_GONE_BYTES: Final = 8 << 20
 
 
 class IdealCluster:
-    """``note`` is told of nodes and slices that come and go. ``pause`` is called between steps of the work."""
+    """Call ``note`` for nodes and slices that come and go. ``pause`` is called between steps of the work."""
 
     def __init__(self, cluster: Cluster, placing: Placing, pause: Callable[[], None]) -> None:
         self._cluster, self._placing, self._pause = cluster, placing, pause
@@ -76,7 +76,10 @@ class IdealCluster:
             yield replace(rule, spec=replace(rule.spec, device_selector=None))
 
     def _returned(self, now: datetime) -> Iterator[Object]:
-        """Yield what is gone, unless its pool was published anew. The store takes no UID again that was deleted."""
+        """Yield nodes and slices that are gone, unless the pool was published anew.
+
+        The store takes no UID again that was deleted.
+        """
         for obj, since, _ in self._gone.values():
             is_back = isinstance(obj, ResourceSlice) and self._cluster.inventory.pool(PoolId.of(obj)) is not None
             if not is_back and abs(now - since) < GONE_FOR:

@@ -98,7 +98,7 @@ def opened(pod: Pod) -> Pod:
 
 
 def copies_of(cluster: Cluster, workload: Workload, sets: Iterable[tuple[Pod, int]]) -> list[Pod]:
-    """Return the pods of these sets, which are still to be made, each with a name that no pod has."""
+    """Return the missing pods of these sets, each with a name that no pod has."""
     made: list[Pod] = []
     priority = workload.pod_priority
     numbers: defaultdict[str, Iterator[int]] = defaultdict(count)  # a set with a topology comes in several parts

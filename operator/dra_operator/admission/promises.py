@@ -88,7 +88,7 @@ def seat_of(workload: Workload, placed: Placed) -> Nomination:
 
 
 class Promises:
-    """The seats of all promises, by the UID of the Workload: ``keep`` those of one."""
+    """The seats of all promises, by the UID of the Workload. ``keep`` sets the seats of one."""
 
     def __init__(self, control: Control) -> None:
         self._queues, self._cluster = control.queues, control.cluster

@@ -1,4 +1,4 @@
-"""What lasts from one round of the controller to the next: when it is due, and what is known of each Workload.
+"""State between two rounds of the controller: the time of the next one, and its memory of each Workload.
 
 All of it may be lost. A new process finds out what matters from the Workloads themselves.
 """
@@ -62,7 +62,7 @@ class NextRound:
         self._due = min(self._due, due)
 
     def look_again_after(self, seconds: float) -> None:
-        """Look at all promises again after these seconds, whatever other rounds there are meanwhile."""
+        """Look at all promises again after these seconds. Other rounds in between do not change that."""
         asyncio.get_running_loop().call_later(seconds, self.workloads_changed)
 
     @property
@@ -98,7 +98,7 @@ class KnownWait(NamedTuple):
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of one Workload beside what it says itself."""
+    """Facts about one Workload that it does not say itself."""
 
     retries: int = 0
     requeued: bool = False

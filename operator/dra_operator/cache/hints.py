@@ -555,7 +555,7 @@ def volumes_left(cluster: ClusterState, pod: Pod) -> Keys:
             yield from cluster.pods_by_volume_claim.keys(claim)
 
     few = list(islice(users(), HINTS_AT_ONCE + 1))
-    # Without a look at what they wait for, which may change before their turn comes.
+    # Their conditions are not compared here: these may change before their turn comes.
     if len(few) > HINTS_AT_ONCE:
         return (crowd_of_users(cluster, ("left volumes", *claims), pod.metadata.namespace, users),)
     return place_users([user for user in few if user in waiting and waiting[user].volumes])

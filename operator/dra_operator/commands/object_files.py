@@ -77,8 +77,8 @@ class Item(NamedTuple):
 def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = lambda _item, obj: obj) -> list[Object]:
     """All objects of the kinds above, in the order of the files; of one that is there twice the newer state.
 
-    ``keep`` returns what is held of each as it is decoded. Raises BadInput, also when it cannot be told which of two is
-    the newer one.
+    ``keep`` returns the form in which each is held, as it is decoded. Raises BadInput, also if two states of an object
+    cannot be compared.
     """
     found: dict[tuple[str, str], tuple[str, ObjectMeta, Object]] = {}
     for path in files(paths):

@@ -35,7 +35,7 @@ in rounds: what is wanted while a round is under way, and for as long afterwards
 All rounds together take half of the time at most, and a single change is answered at once. A namespace that has had its
 part of a round pays for the rest of its looks, however cheap each of them is, so that others go before them.
 
-A round waits for crowds whose keys are being found (``queue.Crowds``). Its keys are put in line in parts, those of the
+A round waits for crowds whose keys are being found (``queue.Crowds``). Its keys are put in line in parts, the
 highest priority first, so that a hundred thousand of them do not hold up the event loop.
 """
 

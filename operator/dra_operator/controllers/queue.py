@@ -424,11 +424,11 @@ class Crowds:
     """``add`` a crowd; ``queue`` gets the hints of its objects, a part at a time.
 
     A tenant may have a hundred thousand pods that use one claim, and change the claim all day. The objects of a crowd
-    are asked in parts. Then their keys are queued in parts, those of the highest priority first: otherwise the first
-    pod would be the one that stands first in an index. After each part the event loop is free for a moment.
+    are asked in parts. Then their keys are queued in parts, the highest priority first: otherwise the first pod
+    would be the one that stands first in an index. After each part the event loop is free for a moment.
 
     A crowd that has not begun stands for all equal ones, so it is in line once, however often the object changes.
-    Namespaces take turns part by part: the crowds of one namespace delay those of another by a part each.
+    Namespaces take turns part by part: a crowd of one namespace delays a crowd of another by one part at a time.
 
     ``urgency`` is the order of keys, the smallest first.
     """
@@ -443,7 +443,7 @@ class Crowds:
         self._lines: dict[str, dict[tuple[object, ...], Crowd]] = {}
         """Crowds that have not begun, by namespace; the first namespace is the next one."""
         self._begun: dict[str, Iterator[None]] = {}
-        """Of each namespace the crowd that is being worked on."""
+        """The crowd that is being worked on, by namespace."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 

@@ -190,7 +190,7 @@ class PodWriter:
     def _recording(self, pod: Pod, claims: Iterable[str]) -> Iterator[None]:
         """Inside the block the claims are being recorded; afterwards they may have been, if there was no answer."""
         names = {(pod.metadata.uid, claim): None for claim in claims}
-        self._forget_recorded(names)  # what is recorded again is the youngest
+        self._forget_recorded(names)  # names that are recorded again are the youngest
         self._recorded |= names
         try:
             yield

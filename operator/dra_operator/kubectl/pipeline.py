@@ -278,7 +278,7 @@ class Pipeline:
             self.cluster.swap(_in_brief(known, lent.brief, lent.whole))
 
     def kept(self, obj: Object) -> Object:
-        """Return what the view keeps of a version: a trial puts objects back that may be lent no longer."""
+        """Return the form in which the view keeps a version: a trial puts objects back that may be lent no longer."""
         brief = self.seen.one(type(obj), obj.key) if isinstance(obj, Pod | ResourceClaim) else None
         if brief is None or not is_brief(brief) or (type(obj), obj.key) in self._lent:
             return without_bulk(obj)

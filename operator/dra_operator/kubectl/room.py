@@ -7,7 +7,7 @@ command holds a *brief* form, from which each table and each sum follows: names,
 the room on a node. A pod that a command decides about is read again with its claims and templates, when its turn comes
 (``Observed.whole``, ``Pipeline.at_hand``).
 
-Objects of a file are read again from its text, which is held as bytes.
+The text of a file is held as bytes, and its objects are read again from it.
 """
 
 from __future__ import annotations

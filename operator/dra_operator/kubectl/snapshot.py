@@ -112,7 +112,7 @@ class _Dump:
     _has_users: bool = False
 
     def kept(self, item: Item, obj: Object) -> Object:
-        """Note the object. Return what is held of it."""
+        """Note the object. Return the form in which it is held."""
         self._kinds.add(type(obj))
         self._has_allocated |= isinstance(obj, ResourceClaim) and obj.status.allocation is not None
         self._has_users |= isinstance(obj, Pod) and bool(obj.spec.node_name and obj.spec.resource_claims)

@@ -186,7 +186,7 @@ async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIte
 
 
 def _environment() -> dict[str, str]:
-    """Of a process that runs a module of the zoo."""
+    """The environment of a process that runs a module of the zoo."""
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 

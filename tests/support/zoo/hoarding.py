@@ -220,7 +220,7 @@ class Stock:
 
 
 def serving(kinds: Sequence[str], objects: int, namespaces: int = 1) -> list[str]:
-    """The command, without its last word, of an API server that has so many objects of each kind from its start."""
+    """The command, without its last word, of an API server that has ``objects`` of each kind from its start."""
     command = [sys.executable, "-m", "zoo.hoarding", "--objects", str(objects), "--kinds", *kinds]
     return [*command, "--namespaces", str(namespaces), "--serve"]
 
