@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -429,6 +429,39 @@ async def test_the_most_urgent_keys_of_a_crowd_come_first(monkeypatch: pytest.Mo
     line = Line()
     line.add("room", "", "a/x-3", "a/y-2", "b/z-3", "b/w-1")
     assert await line.worked_off() == ["b/w-1", "a/y-2", "a/x-3", "b/z-3"]
+
+
+@pytest.mark.real_time
+async def test_an_error_about_one_object_loses_its_crowd_alone() -> None:
+    line, told = Line(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    line.crowds.add(Crowd(("broken",), "a", lambda: ["a/broken"], dict[str, tuple[Key, ...]]().__getitem__))
+    line.add("claim", "a", "a/pod-1")
+    line.add("claim", "b", "b/pod-1")
+    assert sorted(await line.worked_off()) == ["a/pod-1", "b/pod-1"]
+    assert [type(it) for it in told] == [KeyError]
+
+
+@pytest.mark.real_time
+async def test_an_error_in_one_round_does_not_end_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "HINTS_AT_ONCE", 1)
+    begun, told = list[Key](), list[object]()
+
+    def begin(keys: Sequence[Key]) -> Iterable[Key]:
+        begun.extend(keys)
+        if told or not keys:
+            return ()
+        raise LookupError
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    rounds = Fairness(loop, begin)
+    for _ in range(2):
+        for name in ("a", "b"):
+            rounds.want(Key("placement", name))
+        await asyncio.sleep(0.02)
+    assert [type(it) for it in told] == [LookupError]
+    assert len(begun) == 4
 
 
 async def test_nothing_is_queued_after_the_end() -> None:

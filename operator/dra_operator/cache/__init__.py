@@ -6,7 +6,7 @@ from dra_ledger.usage import AllocatedDevices, DeviceTaken
 from . import evictions
 from .bulk import BulkLimits
 from .cluster import SCHEDULER_NAME, Cluster, InvariantViolated, check, violations
-from .crowds import parts, spread
+from .crowds import by_urgency, parts, spread
 from .index import any_claim, by_entry, counting_claim, duplicates, is_in_use
 from .key import (
     ANOTHER_WRITE,
@@ -75,6 +75,7 @@ __all__ = [
     "Wide",
     "any_claim",
     "by_entry",
+    "by_urgency",
     "check",
     "counting_claim",
     "duplicates",

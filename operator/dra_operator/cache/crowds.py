@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dra_api.core import Pod
 
@@ -29,6 +30,17 @@ def parts(things: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(things)
     while part := list(islice(rest, HINTS_AT_ONCE)):
         yield part
+
+
+def by_urgency(lists: Iterable[Iterable[T]], urgency: Callable[[T], tuple[Any, ...]]) -> Iterator[list[T]]:
+    """Yield the things in parts, the most urgent first. Before that, yield nothing in an empty part for each list."""
+    found: defaultdict[tuple[Any, ...], list[T]] = defaultdict(list)
+    for things in lists:
+        for thing in things:
+            found[urgency(thing)].append(thing)
+        yield []
+    for _, equals in sorted(found.items()):
+        yield from parts(equals)
 
 
 def pods_to_serve(

@@ -49,7 +49,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from dra_operator.cache import HINTS_AT_ONCE, Key, parts
+from dra_operator.cache import HINTS_AT_ONCE, Key, by_urgency, parts
 
 WORKERS_PER_FREE_ONE: Final = 2
 PAID_BACK_SHARE: Final = 0.25
@@ -382,21 +382,18 @@ class Fairness:
 
     def _go_on(self) -> None:
         """Put the next part of the round in line."""
-        self._timer = None
-        if self._beginning is not None and next(self._beginning, self) is not self:
-            self._timer = self._loop.call_later(STEP_SECONDS, self._go_on)
-            return
-        self._beginning = None
-        if not self._left:  # all of them were looked at meanwhile
-            self._end_round()
+        self._timer, has_more = None, False
+        try:
+            has_more = self._beginning is not None and next(self._beginning, self) is not self
+        finally:  # after an error the rest of this round is lost, and not all rounds to come
+            if has_more:
+                self._timer = self._loop.call_later(STEP_SECONDS, self._go_on)
+            else:
+                self._beginning = None
+                if not self._left:  # all of them were looked at meanwhile
+                    self._end_round()
 
     def _in_parts(self, keys: Sequence[Key]) -> Iterator[None]:
-        found: defaultdict[Rank, list[Key]] = defaultdict(list)
-        for part in parts(keys):
-            for key in part:
-                found[self._rank(key)[:1]].append(key)
+        for part in by_urgency(parts(keys), lambda key: self._rank(key)[:1]):
+            self._left.update(self._begin_round(part))
             yield
-        for _, equals in sorted(found.items()):
-            for part in parts(equals):
-                self._left.update(self._begin_round(part))
-                yield

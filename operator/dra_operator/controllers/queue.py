@@ -35,10 +35,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dra_operator.cache import Controller, Crowd, Hint, Key, Weak, Wide, parts
+from dra_operator.cache import Controller, Crowd, Hint, Key, Weak, Wide, by_urgency, parts
 from dra_operator.controllers.fairness import Fairness, Rank
 from dra_operator.controllers.settings import BackoffSettings
 
@@ -474,28 +474,27 @@ class Crowds:
         line = self._lines.pop(namespace)
         if (begun := self._begun.get(namespace)) is None:
             begun = self._begun[namespace] = self._work(line.pop(next(iter(line))))
-        if next(begun, self) is self:
-            del self._begun[namespace]
-        if line or namespace in self._begun:
-            self._lines[namespace] = line  # the last one now
-        if self._lines and not self._is_closed:
-            self._timer = self._loop.call_later(PART_PAUSE_SECONDS, self._go_on)
+        is_over = True
+        try:
+            is_over = next(begun, self) is self
+        finally:  # after an error this crowd is lost, and none of the others
+            if is_over:
+                del self._begun[namespace]
+            if line or namespace in self._begun:
+                self._lines[namespace] = line  # the last one now
+            if self._lines and not self._is_closed:
+                self._timer = self._loop.call_later(PART_PAUSE_SECONDS, self._go_on)
 
     def _work(self, crowd: Crowd) -> Iterator[None]:
-        hints: defaultdict[Rank, list[Key | Weak | Wide]] = defaultdict(list)
-        for objects in parts(crowd.objects()):
-            for hint in (it for obj in objects for it in crowd.hints(obj)):
-                # A round has its own order.
-                hints[() if isinstance(hint, Wide) else self._urgency(_key(hint))].append(hint)
+        hints = ([hint for obj in some for hint in crowd.hints(obj)] for some in parts(crowd.objects()))
+        for part in by_urgency(hints, self._urgency_of):
+            self._queue(part)
             yield
-        for urgency in sorted(hints):
-            for part in parts(hints[urgency]):
-                self._queue(part)
-                yield
 
-
-def _key(hint: Key | Weak | Wide) -> Key:
-    return hint if isinstance(hint, Key) else hint.key
+    def _urgency_of(self, hint: Key | Weak | Wide) -> Rank:
+        if isinstance(hint, Wide):
+            return ()  # a round has its own order
+        return self._urgency(hint if isinstance(hint, Key) else hint.key)
 
 
 class WorkQueues:
