@@ -61,7 +61,8 @@ class IdealCluster:
             found = self._placing.place_together(pods)[0]
             if not (isinstance(found, NotPlaced) and found.fits_never):
                 return False
-            return all(self._has_node(pod) and self._is_published(pod) for pod in _different(pods))
+            one_of_each_set = {id(pod.spec): pod for pod in pods}.values()  # the pods of a set share theirs
+            return all(self._has_node(pod) and self._is_published(pod) for pod in one_of_each_set)
 
     def _mended(self) -> Iterator[Object]:
         for node in self._cluster.nodes:
@@ -124,15 +125,6 @@ class IdealCluster:
             ):
                 return True
         return False
-
-
-def _different(pods: Sequence[Pod]) -> Iterator[Pod]:
-    """Yield a pod of each set: all of a set are equal but for their names."""
-    seen = []
-    for pod in pods:
-        if pod.spec not in seen:
-            seen.append(pod.spec)
-            yield pod
 
 
 def _classes(claim: ResourceClaim) -> Iterator[list[str]]:
