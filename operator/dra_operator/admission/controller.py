@@ -128,7 +128,6 @@ class AdmissionController:
         self._held: dict[str, AllocationResult | None] = {}
         self._all_held: dict[str, AllocationResult] = {}
         self._memory: defaultdict[str, Memory] = defaultdict(Memory)
-        self._names = CheckNames()
         self._next, self._promises = NextRound(self._clock), Promises(control)
         self._reader = AsideReader(control.cluster, client)
         self._writer = WorkloadWriter(control, client, now, self._memory, self._next, self._metrics.errors)
@@ -179,7 +178,7 @@ class AdmissionController:
 
         All else waits for ``run``: pods do not wait for a decision about a Workload, nor for a write.
         """
-        stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
+        stages = self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
         try:
             if stages[CheckStage.PROMISED]:
                 nothing = {stage: list[Workload]() for stage in CheckStage}
@@ -213,7 +212,7 @@ class AdmissionController:
         self._next.begin()
         self._writer.pause_left_behind()
         await self._writer.activate_checks()
-        stages = self._stages(self._names.after(self._cluster.store_of(AdmissionCheck)))
+        stages = self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
         self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
         promised = (*stages[CheckStage.PROMISED], *stages[CheckStage.LATE])
         if self._promises.end_others({it.metadata.uid for it in promised}):
@@ -262,7 +261,7 @@ class AdmissionController:
     def _stages(self, names: CheckNames) -> Mapping[CheckStage, list[Workload]]:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
         now, store = self._now(), self._cluster.store_of(Workload)
-        if names != self._names:
+        if names != self._writer.names:
             self._answer_checks(names)
         for key in list(self._open):
             workload = store.get(key)
@@ -292,14 +291,14 @@ class AdmissionController:
 
     def _answer_checks(self, names: CheckNames) -> None:
         """Answer these checks from now on. That may change what each Workload waits for."""
-        self._names = self._writer.names = names
+        self._writer.names = names
         self._open = {workload.key for workload in self._cluster.store_of(Workload)}
         for memory in self._memory.values():
             memory.wait = None
 
     def _wait_left(self, workload: Workload, memory: Memory, stage: CheckStage, now: datetime) -> float:
         if memory.wait is None:
-            left = timedelta(seconds=wait_left(workload, self._names.active, now) or 0.0)
+            left = timedelta(seconds=wait_left(workload, self._writer.names.active, now) or 0.0)
             memory.wait = KnownWait(workload.metadata.resource_version, stage, now + left)
         return (memory.wait.until - now).total_seconds()
 
@@ -381,7 +380,7 @@ class AdmissionController:
         held, self._held = self._held, {}
         flavors = {it.metadata.name: it for it in cluster.store_of(ResourceFlavor)}
         promised = [*stages[CheckStage.PROMISED], *stages[CheckStage.LATE]]
-        promised.sort(key=lambda it: rank_of_promise(it, self._names.known, now))
+        promised.sort(key=lambda it: rank_of_promise(it, self._writer.names.known, now))
         for workload in stages[CheckStage.CANDIDATE]:
             self._memory[workload.metadata.uid].flavors = {}
         for workload in (*promised, *stages[CheckStage.CANDIDATE]):
@@ -534,7 +533,9 @@ class AdmissionController:
             return CheckDecision(CheckState.REJECTED, outcome.reason)
         if not outcome.fits_never:
             memory.never_since = None
-            counted = max((it.retry_count or 0 for _, it in states(outcome.workload, self._names.active)), default=0)
+            counted = max(
+                (it.retry_count or 0 for _, it in states(outcome.workload, self._writer.names.active)), default=0
+            )
             wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
             return CheckDecision(CheckState.RETRY, outcome.reason, wait)
         if memory.never_since is None:
