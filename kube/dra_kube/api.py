@@ -62,7 +62,9 @@ class Api:
     """A client of one API server; an async context manager.
 
     ``timeout`` is the limit in seconds for one request (watches are exempt). ``guard`` is asked right before each
-    write is sent, see ``dra_kube.http.sending``; ``observe`` is told of each request.
+    write is sent, see ``dra_kube.http.sending``; ``observe`` is told of each request. ``is_patient``: reads that the
+    server asks to repeat later are repeated, for as long as one request may take; what has a back-off of its own does
+    not want that.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class Api:
         user_agent: str = "kopf-dra",
         guard: Guard = unguarded,
         observe: Observe = unobserved,
+        is_patient: bool = False,
     ) -> None:
-        self._transport = Transport(connection, timeout, user_agent, guard, observe)
+        self._transport = Transport(connection, timeout, user_agent, guard, observe, is_patient)
         self._pages = Pages(self._transport)
         self._served: dict[Resource, str] = {}
 

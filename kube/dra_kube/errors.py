@@ -70,6 +70,9 @@ class ApiError(KubeError):
     otherwise what the HTTP header says.
     """
 
+    request = ""
+    """The method and the URL, where that is known: the server's message need not name either."""
+
     def __init__(
         self,
         code: int,
@@ -161,7 +164,15 @@ def for_people(error: Exception) -> str:
     """What a command says of the error that ends it: with the remedy, where that does not follow from the error."""
     match error:
         case Unauthorized():
-            return f"the API server refuses the credentials: {error}; renew them in the kubeconfig"
+            return f"the API server refuses the credentials: {_with_request(error)}; renew them in the kubeconfig"
+        case TooManyRequests():
+            return f"the API server has too much to do: {_with_request(error)}; try again later"
+        case ServerError():
+            return f"the API server has failed: {_with_request(error)}; try again later, and look into its log"
+        case Gone():
+            return f"the API server keeps no version for so long as the list takes: {_with_request(error)}; try again"
+        case ApiError():
+            return f"the API server refuses {_with_request(error)}"
         case NoAnswerInTime():
             return (
                 f"the API server does not answer in time: {error}; it may be overloaded, or store very many or very "
@@ -173,6 +184,10 @@ def for_people(error: Exception) -> str:
             return f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?"
         case _:
             return str(error)
+
+
+def _with_request(error: ApiError) -> str:
+    return f"{error.request}: {error}" if error.request else str(error)
 
 
 def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after: float | None = None) -> ApiError:

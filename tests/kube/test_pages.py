@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
 from dra_kube import NODES, PODS, Api, Connection
-from dra_kube.http import pages
+from dra_kube.http import pages, transport
 from dra_kube.http.pages import (
     ALL_OBJECTS,
     FIRST_OBJECTS,
@@ -39,13 +39,14 @@ class Shelf:
 
     ``pages``: how many objects each page had; ``seconds``: how long one takes for each object; ``expires``: after how
     many pages the version of a list is forgotten; ``behind``: number of pages refused after the first one, since the
-    watch cache lags.
+    watch cache lags; ``busy``: how many are refused then because the server has too much to do.
     """
 
     sizes: list[int]
     seconds: float = 0.0
     expires: int | None = None
     behind: int = 0
+    busy: int = 0
     pages: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     at_once: int = 0
@@ -62,6 +63,10 @@ class Shelf:
             meta = {"continue": f"now-{first}"} if self.can_go_on else {}
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "metadata": meta}
             return web.json_response(status, status=410)
+        if first and self.busy:
+            self.busy -= 1
+            status = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "busy"}
+            return web.json_response(status, status=429, headers={"Retry-After": "0"})
         if first and self.behind:
             self.behind -= 1
             details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
@@ -237,6 +242,16 @@ async def test_a_list_that_is_ahead_of_the_watch_cache_waits_for_it_and_does_not
         with pytest.raises(dra_kube.ServerError):
             await read(api)
         assert shelf.behind == 100 - MOST_REFUSED_PAGES
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_list_of_a_busy_server_does_not_begin_anew(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_SHORTEST_PAUSE_SECONDS", 0.001)
+    shelf = Shelf([300] * 150, busy=3)
+    async with serving(shelf) as api:
+        assert await READS[read](api) == _names(150)
+    assert sum(shelf.pages) == 150
+    assert shelf.busy == 0
 
 
 async def test_rows_come_in_pages_only_if_all_are_too_many_for_one_answer() -> None:

@@ -23,7 +23,8 @@ The resourceVersion remains that of the first page, so that a watch from there b
 
 While the watch cache of an API server lags, it reads the first page from etcd and refuses the next pages until the
 cache has caught up (504, ``ResourceVersionTooLarge``). A new list would be ahead of the cache again, as long as others
-write much. So the client asks for the same page again.
+write much. So the client asks for the same page again. The same holds if a busy server asks it to come back later
+(429): a list of a hundred pages would begin anew, and load the server the more.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _GROWTH_FACTOR: Final = 4
 MOST_REFUSED_PAGES: Final = 15
 """A page is asked for so often, each time after the server has waited three seconds for its watch cache."""
 REFUSAL_PAUSE_SECONDS: Final = 1.0
+MOST_EMPTY_PAGES: Final = 100
+"""In a row, before a list counts as endless: an API server sends no page without objects but the only one of a list."""
 
 
 _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -207,6 +210,7 @@ class Pages:
 
     async def _each(self, form: _Form[_Listed], path: str, selectors: Mapping[str, str]) -> AsyncGenerator[_Listed]:
         progress = _Progress(f"{path} {form.accept}", form.sizes)
+        empty = 0
         while True:
             if progress.refusals:  # not while a page of another list waits for the slot
                 await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
@@ -221,8 +225,10 @@ class Pages:
             follows = found.metadata.get("continue") or ""
             if not follows:
                 break
-            if follows == progress.token:
-                raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
+            empty = 0 if found.items else empty + 1
+            if follows == progress.token or empty > MOST_EMPTY_PAGES:
+                what = "the same page again" if follows == progress.token else "empty pages"
+                raise Unreachable(f"{path}: the list never ends: the API server answers with {what}")
             progress.token, progress.refusals = follows, 0
         if progress.came_well:
             form.sizes.came_well(progress.listed)

@@ -6,6 +6,7 @@ that no caller has to know about them.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import ssl
 import time
@@ -20,7 +21,16 @@ from dra_api.codec import TOO_DEEP
 
 from dra_kube.access.connection import Connection, proxy_and_credentials
 from dra_kube.access.credentials import newest
-from dra_kube.errors import AnswerTooLarge, ApiError, KubeError, NoAnswerInTime, Unreachable, error_of
+from dra_kube.errors import (
+    AnswerTooLarge,
+    ApiError,
+    KubeError,
+    NoAnswerInTime,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+    error_of,
+)
 
 from .connections import LARGEST_OBJECT_BYTES, Sockets, TooLarge
 from .sending import CONNECT_SECONDS, Guard, Sending
@@ -35,13 +45,27 @@ _WATCH_SECONDS = 300
 _WATCH_GRACE_SECONDS = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
+_SHORTEST_PAUSE_SECONDS = 1.0
+"""Before a read that the server has asked to repeat, even if it asks for less."""
 
 
 class Transport:
-    """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart."""
+    """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart.
 
-    def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
+    ``is_patient``: each read is (``request``).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        timeout: float,
+        user_agent: str,
+        guard: Guard,
+        observe: Observe,
+        is_patient: bool,
+    ) -> None:
         self.connection = connection
+        self._is_patient = is_patient
         self._observe = observe
         # Apart from each other: aiohttp shows the address of a proxy in its errors.
         self._proxy, credentials = proxy_and_credentials(connection.proxy)
@@ -91,13 +115,24 @@ class Transport:
         """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent.
 
         For reads ``largest`` is the limit in bytes (else AnswerTooLarge), and ``seconds`` a limit below that of the
-        client, which is at most a third of it (else NoAnswerInTime); None for the client's own.
+        client, which is at most a third of it (else NoAnswerInTime); None for the client's own. A read of a
+        patient client, and a page that follows another one, is repeated if the server asks to come back later, for as
+        long as one request may take.
         """
         if method != "GET":
             self._entered()
             return await self._write(method, path, body, query or {}, headers or {})
         limit = self._timeout if seconds is None else _limit(min(seconds, self._seconds / 3))
-        response = await self._read(path, query or {}, headers or {}, limit)
+        is_patient = self._is_patient or (query is not None and "continue" in query)
+        end = time.monotonic() + (limit.total or 0.0 if is_patient else 0.0)
+        while True:
+            try:
+                response = await self._read(path, query or {}, headers or {}, limit)
+                break
+            except (TooManyRequests, ServerError) as error:
+                if error.retry_after is None or time.monotonic() + error.retry_after > end:
+                    raise
+                await asyncio.sleep(max(error.retry_after, _SHORTEST_PAUSE_SECONDS))
         return await _content(response, f"GET {self.connection.host}{path}", limit, largest)
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
@@ -159,7 +194,7 @@ class Transport:
         if status < 300:
             return answer.content
         self._tell_if_refused(status, sent)
-        raise _refusal(status, answer.content, seconds_to_wait(answer.retry_after))
+        raise _refusal(what, status, answer.content, seconds_to_wait(answer.retry_after))
 
     async def _read(
         self, path: str, query: Query, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
@@ -190,7 +225,7 @@ class Transport:
             return response
         self._tell_if_refused(status, sent)
         retry_after = seconds_to_wait(response.headers.get("Retry-After"))
-        raise _refusal(response.status, await _content(response, what, timeout), retry_after)
+        raise _refusal(what, response.status, await _content(response, what, timeout), retry_after)
 
     def _headers(self) -> dict[str, str]:
         sent = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -273,7 +308,13 @@ def _reported(line: WatchLine, what: str) -> KubeError:
     return error_of(code if isinstance(code, int) and code > 0 else 500, status)
 
 
-def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
+def _refusal(what: str, code: int, content: bytes, retry_after: float | None) -> ApiError:
+    error = _refused(code, content, retry_after)
+    error.request = what
+    return error
+
+
+def _refused(code: int, content: bytes, retry_after: float | None) -> ApiError:
     try:
         status = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
