@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from dra_api.console import printable
 from dra_api.core import Pod
-from dra_kube import NODES, PODS, Api, Conflict, Forbidden, KubeError, NotFound, Object, TooManyRequests
+from dra_kube import NODES, PODS, Api, Conflict, Forbidden, KubeError, NotFound, Object, TooManyRequests, for_people
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table, target_of
 from dra_operator.kubectl.facts import DeviceFact, devices_of
 from dra_operator.kubectl.fit import read_wanted
-from dra_operator.kubectl.live import NO_LIMIT_SECONDS, where
+from dra_operator.kubectl.live import client
 from dra_operator.kubectl.observed import SHOWN, Observed, joined, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.printer import INKS, svg_text, svg_tile
@@ -274,7 +274,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     try:
         made, stopped = asyncio.run(_applied(found, options))
     except KubeError as error:
-        raise Problem(f"stopped: {error}; run it again to plan anew") from error
+        raise Problem(f"stopped: {for_people(error)}; run it again to plan anew") from error
     done = f"{made} of {counted(len(found.moves), 'move')} made"
     if stopped:
         raise Problem(f"{done}; stopped: {stopped}; run it again to plan anew", ExitCode.IN_THE_WAY)
@@ -283,7 +283,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
 async def _applied(found: Defragmentation, options: argparse.Namespace) -> tuple[int, str]:
     """How many moves were made, and why no more; the first surprise ends it."""
-    async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
+    async with client(options) as api:
         for number, move in enumerate(found.moves):
             if not (options.yes or _is_wanted(move)):
                 return number, "the move was not confirmed"

@@ -3,8 +3,9 @@
 Little is held of large objects of which there are many (``room``). They are read again one by one when a decision needs
 them (``_Rereader``).
 
-A kind that the viewer may not read is no error here: the answer says that it is missing. Reads that take longer than a
-second are counted on a terminal, in one line on standard error that is removed when they are over.
+A kind that the viewer may not read, or that the server does not know, is no error here: the answer says that it is
+missing. Reads that take longer than a second are counted on a terminal, in one line on standard error that is removed
+when they are over.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import argparse
 import asyncio
 import logging
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -49,6 +49,7 @@ from dra_kube import (
     NotFound,
     NotServed,
     Overrides,
+    Unreachable,
     connection,
     for_people,
     namespace_of,
@@ -67,42 +68,44 @@ QUIET_SECONDS: Final = 1.0
 _CLEARED: Final = "\r\x1b[K"
 
 
+@dataclass
 class Progress:
-    """``kinds``: how many are read in all."""
+    """``kinds``: how many are read in all. ``read``: how many of them are; ``objects``: how many objects have come."""
 
-    def __init__(self, kinds: int, stream: TextIO) -> None:
-        self._kinds, self._stream = kinds, stream
-        self._begun = time.monotonic()
-        self._read = 0
-        self._objects = 0
+    kinds: int
+    read: int = 0
+    objects: int = 0
 
-    def add(self, objects: int) -> None:
-        """One more kind is read, of which there are so many objects."""
-        self._read += 1
-        self._objects += objects
-        if time.monotonic() - self._begun >= QUIET_SECONDS:
-            what = f"{self._read} of {self._kinds} kinds, {counted(self._objects, 'object')}"
-            self._stream.write(f"{_CLEARED}reading the cluster: {what}")
-            self._stream.flush()
+    def came(self, obj: T) -> T:
+        """Count the object."""
+        self.objects += 1
+        return obj
 
-    def end(self) -> None:
-        """Take the line away."""
-        self._stream.write(_CLEARED)
-        self._stream.flush()
+    def __str__(self) -> str:
+        return f"reading the cluster: {self.read} of {self.kinds} kinds, {counted(self.objects, 'object')}"
 
 
-@contextmanager
-def progress(kinds: int, stream: TextIO | None = None) -> Iterator[Progress | None]:
-    """None where standard error is no terminal."""
+@asynccontextmanager
+async def telling(progress: Progress, stream: TextIO | None = None) -> AsyncIterator[None]:
+    """Show the progress each second, also while nothing comes, if the stream (standard error) is a terminal."""
     to = sys.stderr if stream is None else stream
     if not to.isatty():
-        yield None
+        yield
         return
-    told = Progress(kinds, to)
+    telling = asyncio.create_task(_tell(progress, to))
     try:
-        yield told
+        yield
     finally:
-        told.end()
+        telling.cancel()
+        to.write(_CLEARED)
+        to.flush()
+
+
+async def _tell(progress: Progress, stream: TextIO) -> None:
+    while True:
+        await asyncio.sleep(QUIET_SECONDS)
+        stream.write(f"{_CLEARED}{progress}")
+        stream.flush()
 
 
 KINDS: Final[Kinds] = {
@@ -133,10 +136,10 @@ async def observe(
     Raises KubeError if the server cannot be used.
     """
     room = room or ObjectRoom()
-    async with Api(where, timeout=timeout) as api:
-        version = await _version(api, timeout)
-        with progress(len(kinds)) as told:
-            reader = _Reader(api, namespace, room, told)
+    async with Api(where, timeout=timeout, is_patient=True) as api:
+        reader = _Reader(api, namespace, room, Progress(len(kinds)))
+        async with telling(reader.progress):
+            version = await _version(api, timeout)
             lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in kinds.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
@@ -162,10 +165,12 @@ async def _version(api: Api, timeout: float) -> Mapping[str, Any]:
     seconds = min(timeout, VERSION_SECONDS)
     try:
         async with asyncio.timeout(seconds):
-            version: Mapping[str, Any] = await api.raw_get("/version")
-            return version
+            version = await api.raw_get("/version")
     except TimeoutError as error:
-        raise NoAnswerInTime(f"GET /version: no answer within {seconds:g} s") from error
+        raise NoAnswerInTime(f"GET {api.connection.host}/version: no answer within {seconds:g} s") from error
+    if not isinstance(version, Mapping):
+        raise Unreachable(f"{api.connection.host}/version is not an API server: the answer is no object")
+    return version
 
 
 @dataclass
@@ -173,22 +178,21 @@ class _Reader:
     api: Api
     namespace: str
     room: ObjectRoom
-    progress: Progress | None = None
+    progress: Progress
     unseen: dict[str, str] = field(default_factory=dict)
     malformed: dict[str, str] = field(default_factory=dict)
 
     async def read(self, resource: Resource, kind: type[Object]) -> list[Object]:
         """The objects of one kind that the viewer may see."""
         found = await self._seen(resource, kind)
-        if self.progress is not None:
-            self.progress.add(len(found))
+        self.progress.read += 1
         return found
 
     async def _seen(self, resource: Resource, kind: type[Object]) -> list[Object]:
         scope = LEASE_NAMESPACE if resource is LEASES else None
         try:
             return await self._listed(resource, kind, scope)
-        except NotServed as error:
+        except (NotServed, NotFound) as error:
             self.unseen[str(resource)] = str(error)
             return []
         except Forbidden as error:
@@ -212,7 +216,7 @@ class _Reader:
     async def _page(
         self, resource: Resource, kind: type[Object], namespace: str | None, **selectors: str
     ) -> list[Object]:
-        listed = await self.api.list_as(resource, kind, namespace, keep=self.room.kept, **selectors)
+        listed = await self.api.list_as(resource, kind, namespace, keep=self._kept, **selectors)
         partially_decoded: list[Object] = []
         for raw, fault in listed.malformed:
             meta = _metadata(raw)
@@ -222,6 +226,9 @@ class _Reader:
 
                 MalformedObjects(partial(_keep, partially_decoded, meta)).take(resource, raw, fault)
         return [*listed.items, *map(self.room.kept, partially_decoded)]
+
+    def _kept(self, obj: T) -> T:
+        return self.room.kept(self.progress.came(obj))
 
 
 def _metadata(raw: bytes) -> ObjectMeta:
@@ -265,7 +272,7 @@ class _Rereader:
 
     async def _read(self, objects: Sequence[T]) -> Sequence[T]:
         turns = asyncio.Semaphore(REREAD_OBJECTS)
-        async with Api(self._where, timeout=self._timeout) as api:
+        async with Api(self._where, timeout=self._timeout, is_patient=True) as api:
 
             async def read(obj: T) -> T:
                 async with turns:
@@ -288,11 +295,19 @@ def read_server(options: argparse.Namespace) -> Observed:
     namespace = getattr(options, "namespace", None) or namespace_of(options.kubeconfig, options.context)
     try:
         with _without_warnings():
-            seconds = options.request_timeout or NO_LIMIT_SECONDS
-            return asyncio.run(observe(where(options), seconds, namespace, _kinds(options), room_of(options)))
+            return asyncio.run(observe(where(options), _seconds(options), namespace, _kinds(options), room_of(options)))
     except KubeError as error:
         code = ExitCode.USAGE if isinstance(error, ConnectionSettingsError) else ExitCode.FAILED
         raise Problem(for_people(error), code) from error
+
+
+def client(options: argparse.Namespace) -> Api:
+    """Return what a command asks the server by. Raises KubeError."""
+    return Api(where(options), timeout=_seconds(options), is_patient=True)
+
+
+def _seconds(options: argparse.Namespace) -> float:
+    return options.request_timeout or NO_LIMIT_SECONDS
 
 
 def _kinds(options: argparse.Namespace) -> Kinds:

@@ -20,7 +20,7 @@ from dra_api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_api.values import parse_time
-from dra_kube import Api, KubeError, NotFound
+from dra_kube import Api, KubeError, NotFound, for_people
 from dra_ledger.pools import Status
 
 from dra_operator.allocator import DeviceId, PoolId
@@ -37,7 +37,7 @@ from dra_operator.kubectl.doctor.claims import (
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, advised_once
 from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
-from dra_operator.kubectl.live import NO_LIMIT_SECONDS, where
+from dra_operator.kubectl.live import client
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
@@ -302,7 +302,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     try:
         rights, notes, done = asyncio.run(_live(seen, found, options))
     except KubeError as error:
-        raise Problem(str(error)) from error
+        raise Problem(for_people(error)) from error
     return _answer(seen, [*rights, *found], done, notes)
 
 
@@ -310,7 +310,7 @@ async def _live(
     seen: Observed, found: Sequence[Diagnosis], options: argparse.Namespace
 ) -> tuple[list[Diagnosis], list[str], frozenset[int]]:
     """Missing rights, notes on them, and the places of what was repaired."""
-    async with Api(where(options), timeout=options.request_timeout or NO_LIMIT_SECONDS) as api:
+    async with client(options) as api:
         lacks, notes = await operator_lacks(api, options.operator_account, needed_rights(seen))
         rights = [*await missing_rights(api, fix=options.fix, release=seen.release), *lacks]
         done = set()
