@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -157,14 +158,68 @@ class Server:
         return [decode(Pod, self._bodies[it.metadata.name]) for it in objects]
 
 
-def test_a_view_has_few_pods_whole_after_each_was_tried_in_thought_without_its_claims() -> None:
+def test_a_view_has_few_pods_whole_after_each_was_tried_in_thought_without_its_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = Server([greedy(f"pod-{number:03d}") for number in range(60)])
     made = pipeline(server.seen)
-    groups = waiting_groups(made, server.seen.every(Pod))
+    tried = 0
+
+    def renew(obj: Any, renewed: Any = made.cluster.renew) -> Any:
+        nonlocal tried
+        tried += 1
+        return renewed(obj)
+
+    monkeypatch.setattr(made.cluster, "renew", renew)
+    [group] = waiting_groups(made, server.seen.every(Pod))
+    assert group.reason == (
+        "is not tried: its claim not found: create it, or correct resourceClaimName; "
+        "others of its claims are missing as well; beside that: 0/0 nodes are available: the cluster has no nodes"
+    )
     assert server.read >= 60
-    assert sum(len(group.reason) for group in groups) < 60 * 1_100
+    assert tried <= 60 * 2, "a pod was put into the view for each of its claims"
     assert sum(len(encode(pod)) for pod in made.cluster.pods) < 1_700_000
     assert sum(len(made.cluster.pods_by_claim.values_of(pod.key)) for pod in made.cluster.pods) < 40 * 150
+
+
+def test_reasons_without_number_of_a_namespace_are_told_together() -> None:
+    def gated(number: int, namespace: str) -> Pod:
+        meta = {"name": f"pod-{number}", "namespace": namespace, "uid": f"{namespace}-{number}"}
+        entry = {"name": "c", "resourceClaimName": "missing"}
+        gate = {"name": f"example.com/{number}-{'x' * 40}"}
+        spec = {"schedulerName": "dra-scheduler", "containers": [{"name": "main"}], "schedulingGates": [gate]}
+        return convert(Pod, {"metadata": meta, "spec": {**spec, "resourceClaims": [entry]}})
+
+    pods = [*(gated(number, "greedy") for number in range(200)), gated(999, "neighbour")]
+    groups = waiting_groups(pipeline(Observed(pods, datetime.now(UTC))), pods)
+    assert len(groups) == 32
+    assert sorted(key for group in groups for key in group.pods) == sorted(pod.key for pod in pods)
+    [neighbour] = [group for group in groups if group.pods == ("neighbour/pod-999",)]
+    assert "example.com/999-xxx" in neighbour.reason
+    [others] = [group for group in groups if len(group.pods) > 1]
+    assert others.reason.endswith("for other reasons, each of few pods: kubectl dra why pod/NAME -n greedy")
+
+
+def test_the_troubles_of_a_namespace_bury_no_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def placed(name: str, namespace: str) -> Pod:
+        pod = greedy(name)
+        meta = replace(pod.metadata, namespace=namespace, resource_version=None)
+        return replace(pod, metadata=meta, spec=replace(pod.spec, node_name="node"))
+
+    pods = [*(placed(f"pod-{number}", "greedy") for number in range(50)), placed("alone", "neighbour")]
+    with spooling() as spool:
+        for obj in (Node(metadata=ObjectMeta(name="node")), *pods, claim("claim")):
+            spool.kept(obj)
+        (tmp_path / "dump.json").write_text("\n".join(spool.lines(Header(taken="2026-01-01T00:00:00Z"))))
+    words = ["doctor", "--from", str(tmp_path / "dump.json")]
+    assert main(words) == 3
+    said = capsys.readouterr().out
+    assert len(said) < 22 * 1_500
+    assert "pod neighbour/alone is on node node, but its claim alone-000-" in said
+    assert "30 more troubles of kind unreserved, with pods of namespace greedy: -o json has all\n" in said
+    assert main([*words, "-o", "json"]) == 3
+    troubles = json.loads(capsys.readouterr().out)["troubles"]
+    assert len([it for it in troubles if it["kind"] == "unreserved"]) == 51
 
 
 def test_pods_for_which_no_time_is_left_are_not_read() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -35,7 +35,7 @@ from dra_operator.kubectl.doctor.claims import (
     running_with,
 )
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
-from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, advised_once
+from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, Trouble, advised_once
 from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
 from dra_operator.kubectl.live import client
 from dra_operator.kubectl.observed import Observed, notes_on
@@ -351,14 +351,33 @@ def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int], notes:
     return Answer(lines=lines, value=value, names=names, notes=[*notes_on(seen), *notes], code=code)
 
 
+MOST_TROUBLES: Final = 20
+"""Troubles of one kind in one namespace that lines tell. A tenant with thousands of pods would bury all others."""
+
+
 def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:
+    numbers: Counter[tuple[str, str]] = Counter()
     for one in found:
         trouble = one.trouble
+        numbers[_alike(trouble)] += 1
+        if numbers[_alike(trouble)] > MOST_TROUBLES:
+            continue
         yield f"{trouble.object} {trouble.message}"
         if trouble.remedy:
             yield f"  {trouble.remedy}" + (" (doctor --fix does it)" if one.repair is not None else "")
         if trouble.command:
             yield f"  $ {trouble.command}"
+    for (kind, where), number in numbers.items():
+        if number > MOST_TROUBLES:
+            yield f"{counted(number - MOST_TROUBLES, 'more trouble')} of kind {kind}, with {where}: -o json has all"
+
+
+def _alike(trouble: Trouble) -> tuple[str, str]:
+    """Return the kind of the trouble, and what kind of object of which namespace it is about."""
+    noun, _, name = trouble.object.partition(" ")
+    namespace, slash, _ = name.partition("/")
+    is_in_namespace = noun in ("pod", "claim") and bool(slash)
+    return trouble.kind, f"{noun}s of namespace {namespace}" if is_in_namespace else f"{noun}s"
 
 
 def _checked(seen: Observed, number: int) -> str:

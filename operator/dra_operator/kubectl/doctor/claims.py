@@ -339,26 +339,33 @@ def _runs_without(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
     # A controller may still make up for it, for pods that were given their node by hand; it does so in seconds.
     if not pod.spec.node_name or pod.metadata.deletion_timestamp or _is_recent(pod.metadata.creation_timestamp, seen):
         return
+    faults = list(_faults_of_claims(seen, pod))
+    if not faults:
+        return
+    message = f"is on node {pod.spec.node_name}, but its {listed(faults, separator=', its ')}"
+    remedy = "its devices may go to others, or it never starts: delete it"
+    lost = not_made_again(seen, [pod.metadata.name], pod.metadata.namespace)
+    remedy += lost or ", so that its controller makes it anew"
+    command = kubectl("delete", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
+    yield Diagnosis.of("unreserved", f"pod {pod.key}", message, remedy=remedy, command=command)
+
+
+def _faults_of_claims(seen: Observed, pod: Pod) -> Iterator[str]:
     name_of = claim_names(pod)
     for entry in pod.spec.resource_claims or ():
         try:
             name = name_of(entry).name
         except ClaimReferenceError:
-            fault = f"entry {entry.name} has no claim"
+            yield f"entry {entry.name} has no claim"
+            continue
+        claim = seen.one(ResourceClaim, f"{pod.metadata.namespace}/{name}")
+        if name is None or (claim is not None and claim.status.allocation and is_reserved_for(pod, claim)):
+            continue
+        if claim is None:
+            yield f"claim {name} does not exist"
         else:
-            claim = seen.one(ResourceClaim, f"{pod.metadata.namespace}/{name}")
-            if name is None or (claim is not None and claim.status.allocation and is_reserved_for(pod, claim)):
-                continue
-            fault = f"claim {name} does not exist"
-            if claim is not None:
-                lacks = "is not reserved for it" if claim.status.allocation is not None else "holds no device"
-                fault = f"claim {name} {lacks}"
-        message = f"is on node {pod.spec.node_name}, but its {fault}"
-        remedy = "its devices may go to others, or it never starts: delete it"
-        lost = not_made_again(seen, [pod.metadata.name], pod.metadata.namespace)
-        remedy += lost or ", so that its controller makes it anew"
-        command = kubectl("delete", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
-        yield Diagnosis.of("unreserved", f"pod {pod.key}", message, remedy=remedy, command=command)
+            lacks = "is not reserved for it" if claim.status.allocation is not None else "holds no device"
+            yield f"claim {name} {lacks}"
 
 
 def _unnamed_twins(claims: Sequence[ResourceClaim], users: Mapping[str, Sequence[Pod]]) -> Iterator[Diagnosis]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -38,8 +39,9 @@ from dra_operator.kubectl.why.pods import (
     why_claim,
     why_pod,
 )
-from dra_operator.kubectl.why.supposed import Supposed, refused_devices, without
-from dra_operator.scheduling import CycleState, Plan, PreFilterResult, pre_filter
+from dra_operator.kubectl.why.supposed import Supposed, missing_claims, refused_devices, without
+from dra_operator.scheduling import CycleState, NotTried, Plan, PreFilterResult, pre_filter
+from dra_operator.scheduling.claims import CLAIM_MISSING
 from dra_operator.scheduling.state import Gang, is_at_gate
 from dra_operator.wording import counted, listed
 
@@ -48,6 +50,10 @@ NAME: Final = r"[-\w]+(?:\.\w[-\w]*)*"
 """A whole name; the full stop of a sentence may follow."""
 
 
+_MISSING: Final = re.compile(r'resourceclaim "[^"]*"')
+_MOST_GROUPS: Final = 30
+"""Groups of one namespace that are told apart: a tenant decides how many reasons its pods have, and how long they are.
+"""
 _REASON_LETTERS: Final = 1000
 """Length to which the reason of a group is cut."""
 
@@ -67,7 +73,7 @@ class WaitingGroup(Fact, frozen=True):
 
 def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Of those pods that have no node and ask for devices; the largest group first."""
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: Found = {}
     gangs: dict[str, tuple[str, bool]] = {}
     idle: dict[tuple[str, bool, bool], str] = {}
     wanted = [it for it in pods if is_waiting(it) and (it.spec.resource_claims or made.cluster.classes_serving(it))]
@@ -76,16 +82,47 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
         for pod in made.each_at_hand(wanted):
             made.pausing()
             text, clear = _with_all(made, pod, *_verdict(made, pod, gangs), idle)
-            found.setdefault((_in_group(made, pod, text), clear), []).append(pod.key)
+            _note(found, made, pod, text, clear)
             number += 1
     if left := wanted[number:]:
-        found[NOT_LOOKED_AT, False] = [pod.key for pod in left]
+        found[NOT_LOOKED_AT, False] = NOT_LOOKED_AT, [pod.key for pod in left]
     return _groups(found)
 
 
-def _groups(found: Mapping[tuple[str, bool], Sequence[str]]) -> list[WaitingGroup]:
-    groups = [WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys)) for (reason, clear), keys in found.items()]
-    return sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))
+Found = dict[tuple[str, bool], tuple[str, list[str]]]
+"""Pods with what is said of the first one, by what is said of all: that is without the names of missing claims."""
+
+
+def _note(found: Found, made: Pipeline, pod: Pod, text: str, clear: bool) -> None:
+    own = _without_names(made, pod, text)
+    common = _in_group(_MISSING.sub("its claim", own))
+    found.setdefault((common, clear), (_in_group(own), []))[1].append(pod.key)
+
+
+def _groups(found: Found) -> list[WaitingGroup]:
+    groups = [
+        WaitingGroup(reason=own if len(keys) == 1 else common, is_clear=clear, pods=tuple(keys))
+        for (common, clear), (own, keys) in found.items()
+    ]
+    return list(_few(sorted(groups, key=lambda group: (group.is_clear, -len(group.pods), group.reason))))
+
+
+def _few(groups: Iterable[WaitingGroup]) -> Iterator[WaitingGroup]:
+    """Yield the first groups of each namespace; the pods of its other groups together."""
+    numbers: Counter[str] = Counter()
+    others: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for group in groups:
+        spaces = {key.partition("/")[0] for key in group.pods}
+        numbers.update(spaces)
+        if any(numbers[space] <= _MOST_GROUPS for space in spaces):
+            yield group
+            continue
+        for key in group.pods:
+            others[key.partition("/")[0], group.is_clear].append(key)
+    for (space, clear), keys in others.items():
+        command = shell("kubectl", "dra", "why", "pod/NAME", "-n", space)
+        reason = f"of namespace {space}, for other reasons, each of few pods: {command}"
+        yield WaitingGroup(reason=reason, is_clear=clear, pods=tuple(keys))
 
 
 def _with_all(
@@ -105,11 +142,11 @@ def _with_all(
 
 def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Group pods that have a node and devices and do not start there, by the first reason of each."""
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: Found = {}
     for pod in made.each_at_hand(filter(_is_starting, pods)):
         made.pausing()
         if why := not_started(made, pod):
-            found.setdefault((f"does not start: {_in_group(made, pod, why)}", False), []).append(pod.key)
+            _note(found, made, pod, f"does not start: {why}", clear=False)
     return _groups(found)
 
 
@@ -133,9 +170,8 @@ def _idle(made: Pipeline, pod: Pod, known: dict[tuple[str, bool, bool], str]) ->
     return known[alike]
 
 
-def _in_group(made: Pipeline, pod: Pod, text: str) -> str:
+def _in_group(text: str) -> str:
     """Return the reason of a group. One for each of ten thousand pods that name hundreds of claims is no summary."""
-    text = _without_names(made, pod, text)
     if len(text) <= _REASON_LETTERS:
         return text
     return f"{text[:_REASON_LETTERS]}…"
@@ -186,7 +222,9 @@ def _with_the_rest(
     gangs: dict[str, tuple[str, bool]],
     before: Supposed | None,
 ) -> str:
-    with without(made, found, pod, before) as then:
+    with without(made, found, pod, before, is_summary=True) as then:
+        if isinstance(found, NotTried) and found.obstacle.reason is CLAIM_MISSING:
+            text += "; others of its claims are missing as well" if len(missing_claims(made.cluster, pod)) > 1 else ""
         if then is None:
             return text
         more, clear = _verdict(made, then.pod, gangs, then)

@@ -54,11 +54,11 @@ class Supposed:
 
 @contextmanager
 def without(
-    made: Pipeline, found: PreFilterResult | None, pod: Pod, before: Supposed | None
+    made: Pipeline, found: PreFilterResult | None, pod: Pod, before: Supposed | None, *, is_summary: bool = False
 ) -> Iterator[Supposed | None]:
     """What is left of the pod's trouble without what ``found`` says; None if it cannot be thought away.
 
-    ``found`` is None for scheduling gates.
+    ``found`` is None for scheduling gates. ``is_summary``: one missing claim stands for all of them.
     """
     before = before or Supposed(pod)
     with ExitStack() as undoing:
@@ -74,6 +74,8 @@ def without(
             yield _with_class(made, found.obstacle, before, undoing)
         elif found.obstacle.reason.is_about_volumes:
             yield _standing(made.cluster, before, replace(pod, spec=replace(pod.spec, volumes=None)), undoing)
+        elif is_summary and found.obstacle.reason is CLAIM_MISSING:
+            yield _without_claims(made.cluster, missing_claims(made.cluster, pod), before, undoing)
         else:
             yield _with_claims(made, found.obstacle, before, undoing)
 
@@ -81,11 +83,13 @@ def without(
 @contextmanager
 def without_claims(made: Pipeline, keys: Sequence[str], pod: Pod, before: Supposed | None) -> Iterator[Supposed | None]:
     """The pod without these claims; None if it has none of them."""
-    now: Supposed | None = before or Supposed(pod)
     with ExitStack() as undoing:
-        for key in keys:
-            now = _without_claim(made.cluster, key, now, undoing) if now is not None else None
-        yield now if keys else None
+        yield _without_claims(made.cluster, keys, before or Supposed(pod), undoing)
+
+
+def missing_claims(cluster: Cluster, pod: Pod) -> list[str]:
+    """Return the names of the claims that the pod names and nobody has made."""
+    return [use.name for use, claim in cluster.claims_of(pod) if claim is None and not use.must_check_owner]
 
 
 def lost_claims(cycle_state: CycleState) -> list[tuple[ResourceClaim, str]]:
@@ -154,7 +158,7 @@ def _with_class(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: E
         return None
     likely = likely_meant(obstacle.detail, (it.metadata.name for it in cluster.classes))
     if not likely:
-        return _without_claim(cluster, claim.metadata.name, before, undoing)
+        return _without_claims(cluster, [claim.metadata.name], before, undoing)
     changed: Any = claim
     changes = []
     for name, wanted in every_request(claim):
@@ -173,7 +177,7 @@ def _with_claims(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: 
     known = names_in(made.cluster.claims, before.pod.metadata.namespace)
     if obstacle.reason is CLAIM_MISSING and (likely := likely_meant(obstacle.subject, known)):
         return _renamed(made.cluster, obstacle.subject, likely[0], before, undoing)
-    return _without_claim(made.cluster, obstacle.subject, before, undoing)
+    return _without_claims(made.cluster, [obstacle.subject], before, undoing)
 
 
 def _renamed(cluster: Cluster, old: str, new: str, before: Supposed, undoing: ExitStack) -> Supposed:
@@ -198,10 +202,10 @@ def _entry_named(entry: PodResourceClaim, old: str, new: str) -> PodResourceClai
     return entry
 
 
-def _without_claim(cluster: Cluster, subject: str, before: Supposed, undoing: ExitStack) -> Supposed | None:
-    """Without the entries that lead to a claim, by its name or key, or by the name of the entry."""
+def _without_claims(cluster: Cluster, subjects: Iterable[str], before: Supposed, undoing: ExitStack) -> Supposed | None:
+    """Without the entries that lead to claims, by their names or keys, or by the names of the entries."""
     pod = before.pod
-    names = {subject, subject.rpartition("/")[2]}
+    names = {name for subject in subjects for name in (subject, subject.rpartition("/")[2])}
     name_of = claim_names(pod)
 
     def leads(entry: PodResourceClaim) -> bool:
