@@ -22,12 +22,12 @@ from dra_api.resource import (
     DeviceRequestAllocationResult,
     DeviceTaint,
     DeviceTaintRule,
+    DeviceTaintSelector,
     DeviceToleration,
     ResourceClaim,
     ResourceSlice,
 )
 from dra_api.values import parse_time
-from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId, PoolId, tolerates
@@ -85,7 +85,6 @@ def merged(evictions: Iterable[Eviction]) -> Eviction | None:
     return Eviction(min(eviction.due for eviction in known), tuple(causes[key] for key in sorted(causes)))
 
 
-Rules = Iterable[DeviceTaintRule]
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -94,7 +93,66 @@ def evicts(rule: DeviceTaintRule) -> bool:
     return rule.spec.taint.effect == NO_EXECUTE and rule.spec.device_selector is not None
 
 
-def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: Rules) -> bool:
+_Selected = tuple[str | None, str | None, str | None]
+"""Driver, pool and device; None for any."""
+
+
+class EvictingRules:
+    """Rules whose taint evicts, found by a device: there may be a thousand, one for each broken device."""
+
+    def __init__(self, rules: Iterable[DeviceTaintRule] = ()) -> None:
+        self._by_name: dict[str, DeviceTaintRule] = {}
+        # By which of the three a selector names, and then by what it names.
+        self._by_shape: dict[tuple[bool, bool, bool], dict[_Selected, dict[str, DeviceTaintRule]]] = {}
+        for rule in rules:
+            self.put(rule)
+
+    def put(self, rule: DeviceTaintRule) -> None:
+        """Take the rule in, in place of another version of it; or forget it, if it does not evict."""
+        name = rule.metadata.name
+        self.remove(name)
+        if evicts(rule):
+            self._by_name[name] = rule
+            shape, selected = _selection(rule)
+            self._by_shape.setdefault(shape, {}).setdefault(selected, {})[name] = rule
+
+    def remove(self, name: str) -> None:
+        """Forget the rule of this name."""
+        rule = self._by_name.pop(name, None)
+        if rule is None:
+            return
+        shape, selected = _selection(rule)
+        alike = self._by_shape[shape]
+        del alike[selected][name]
+        if not alike[selected]:
+            del alike[selected]
+        if not alike:
+            del self._by_shape[shape]
+
+    def selecting(self, device: DeviceId) -> Iterator[DeviceTaintRule]:
+        """Yield the rules that select the device."""
+        for (by_driver, by_pool, by_device), rules in self._by_shape.items():
+            selected = (
+                device.driver if by_driver else None,
+                device.pool if by_pool else None,
+                device.device if by_device else None,
+            )
+            yield from rules.get(selected, {}).values()
+
+    def __iter__(self) -> Iterator[DeviceTaintRule]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+def _selection(rule: DeviceTaintRule) -> tuple[tuple[bool, bool, bool], _Selected]:
+    selector = rule.spec.device_selector or DeviceTaintSelector()
+    selected = selector.driver, selector.pool, selector.device
+    return (selected[0] is not None, selected[1] is not None, selected[2] is not None), selected
+
+
+def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: EvictingRules) -> bool:
     """Return whether any device of the allocation has a taint that evicts, tolerated or not."""
     return any(True for result in allocation.results for _ in _causes(result, taints, rules))
 
@@ -103,7 +161,7 @@ def pod_eviction(
     pod: Pod,
     claims: Iterable[tuple[ClaimUse, ResourceClaim | None]],
     taints: DeviceTaints,
-    rules: Rules,
+    rules: EvictingRules,
     undated: datetime,
 ) -> Eviction | None:
     """Return when and why the pod is due, or None. ``claims``: all it uses, also for extended resources (PRJ-011).
@@ -113,7 +171,6 @@ def pod_eviction(
     """
     if not pod.spec.node_name:
         return None
-    rules = tuple(rules)
     found = (
         claim_eviction(claim.status.allocation, taints, rules, undated)
         for use, claim in claims
@@ -123,10 +180,9 @@ def pod_eviction(
 
 
 def claim_eviction(
-    allocation: AllocationResult, taints: DeviceTaints, rules: Rules, undated: datetime
+    allocation: AllocationResult, taints: DeviceTaints, rules: EvictingRules, undated: datetime
 ) -> Eviction | None:
     """Return when and why pods of a claim with this allocation are due, or None. Admin access counts (TE-02, TE-03)."""
-    rules = tuple(rules)
     found: list[Eviction] = []
     for result in allocation.results:
         for cause in _causes(result, taints, rules):
@@ -136,13 +192,12 @@ def claim_eviction(
     return merged(found)
 
 
-def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: Rules) -> Iterator[Cause]:
+def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: EvictingRules) -> Iterator[Cause]:
     device = DeviceId.of(result)
     for place, taint in taints.of(device):
         yield Cause.of_device(device, place, taint)
-    for rule in rules:
-        if evicts(rule) and selects(rule, device):
-            yield Cause.of_rule(rule.metadata.name, rule.metadata.uid, rule.spec.taint)
+    for rule in rules.selecting(device):
+        yield Cause.of_rule(rule.metadata.name, rule.metadata.uid, rule.spec.taint)
 
 
 def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) -> int | None:

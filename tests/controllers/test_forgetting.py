@@ -127,7 +127,6 @@ ELSEWHERE = {
         "PodEvictor._planned",
         "RuleReporter._evicted",
         "ClusterState.changed_rules",
-        "ClusterState.evicting_rules",
     ),
     "tests/controllers/test_gangs.py": (
         "GangProgress.asked",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from dra_api.references import claims_of_pod
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_ledger.taints import rule_selects as selects
 from dra_operator.allocator import DeviceId
-from dra_operator.eviction import DeviceTaints, claim_eviction, evicts, pod_eviction
+from dra_operator.eviction import DeviceTaints, EvictingRules, claim_eviction, evicts, may_evict, pod_eviction
 from objects import DRIVER, POOL, claim, owner, pod, result, rule, slice_of, taint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +35,7 @@ def due_in(
     """Seconds after the taints were added; None for never."""
     allocation = claim(*results).status.allocation
     assert allocation is not None
-    eviction = claim_eviction(allocation, taints_of(*slices), rules, LATER)
+    eviction = claim_eviction(allocation, taints_of(*slices), EvictingRules(rules), LATER)
     return (eviction.due - START).total_seconds() if eviction is not None else None
 
 
@@ -134,7 +137,10 @@ def test_causes_are_listed_once_rules_first_by_name_then_devices() -> None:
     allocation = claim(result("dev-1"), result("dev-0"), result("dev-1")).status.allocation
     assert allocation is not None
     eviction = claim_eviction(
-        allocation, taints_of(*slices), [rule("z", {}), rule("a", {}), rule("idle", {}, effect="None")], LATER
+        allocation,
+        taints_of(*slices),
+        EvictingRules([rule("z", {}), rule("a", {}), rule("idle", {}, effect="None")]),
+        LATER,
     )
     assert eviction is not None
     assert str(eviction).split("; ") == [
@@ -146,6 +152,48 @@ def test_causes_are_listed_once_rules_first_by_name_then_devices() -> None:
     ]
 
 
+def test_rules_are_found_by_what_they_select() -> None:
+    """As a look at each of them finds them, whatever came and went before."""
+    random = Random(1)
+    known: dict[str, DeviceTaintRule] = {}
+    found = EvictingRules()
+    devices = [DeviceId(*names) for names in product(("a", "b"), ("p", "q"), ("0", "1"))]
+    for _ in range(300):
+        chosen = random.choice(devices)
+        selector = {name: getattr(chosen, name) for name in ("driver", "pool", "device") if random.random() < 0.5}
+        new = rule(f"rule-{random.randrange(12)}", selector, effect=random.choice(["NoExecute"] * 4 + ["None"]))
+        known[new.metadata.name] = new
+        found.put(new)
+        if random.random() < 0.4:
+            gone = f"rule-{random.randrange(12)}"
+            known.pop(gone, None)
+            found.remove(gone)
+        assert {it.metadata.name for it in found} == {name for name, it in known.items() if evicts(it)}
+        for device in devices:
+            its = {it.metadata.name for it in known.values() if evicts(it) and selects(it, device)}
+            assert {it.metadata.name for it in found.selecting(device)} == its
+
+
+def test_a_thousand_rules_for_other_devices_cost_nothing() -> None:
+    """A pod of 175 claims with 32 devices each took 4.7 s of the operator's event loop beside so many rules."""
+    rules = EvictingRules(rule(f"rule-{number}", {"device": f"other-{number}"}) for number in range(1_000))
+    allocation = claim(*(result(f"dev-{number}") for number in range(32))).status.allocation
+    assert allocation is not None
+    calls = 0
+
+    def counting(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(counting)
+    try:
+        is_tainted = may_evict(allocation, DeviceTaints(), rules)
+    finally:
+        sys.setprofile(None)
+    assert not is_tainted
+    assert calls < 32 * 50
+
+
 def test_a_cause_names_the_value_of_its_taint() -> None:
     eviction = pod_due(pod("claim"), claim(result()), slices=[slice_of({"dev-0": [taint(value="ecc")]})])
     assert eviction == (0, "device gpu.example.com/node-a/dev-0 has taint broken=ecc:NoExecute")
@@ -154,7 +202,7 @@ def test_a_cause_names_the_value_of_its_taint() -> None:
 def pod_due(pod: Pod, *claims: ResourceClaim, slices: Iterable[ResourceSlice] = (BROKEN,)) -> tuple[float, str] | None:
     known = {claim.metadata.name: claim for claim in claims}
     uses = [(use, known.get(use.name)) for use in claims_of_pod(pod)]
-    eviction = pod_eviction(pod, uses, taints_of(*slices), (), LATER)
+    eviction = pod_eviction(pod, uses, taints_of(*slices), EvictingRules(), LATER)
     return ((eviction.due - START).total_seconds(), str(eviction)) if eviction is not None else None
 
 

@@ -23,7 +23,7 @@ from dra_operator.cache.crowds import spread
 from dra_operator.cache.key import NOTHING, Crowd, Key, Keys
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
-from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction
+from dra_operator.eviction import EvictingRules, Eviction, RuleCounts, evicts, may_evict, pod_eviction
 
 T = TypeVar("T")
 OBJECTS_IN_A_ROW: Final = 100
@@ -53,9 +53,9 @@ def on_rule(cluster: ClusterState, change: ObjectChange[DeviceTaintRule]) -> Key
         return NOTHING
     for rule in change:
         if rule is not None:
-            cluster.evicting_rules.pop(rule.metadata.name, None)
-    if new is not None and evicts(new):
-        cluster.evicting_rules[new.metadata.name] = new
+            cluster.evicting_rules.remove(rule.metadata.name)
+    if new is not None:
+        cluster.evicting_rules.put(new)
     name = next(rule.metadata.name for rule in (new, old) if rule is not None)
     # The version before counts as well: pods that had to go because of it are spared now.
     cluster.changed_rules.setdefault(name, []).extend(rule for rule in change if rule is not None and evicts(rule))
@@ -108,8 +108,8 @@ def is_same_rule(change: ObjectChange[DeviceTaintRule]) -> bool:
 def everything(cluster: ClusterState) -> Iterator[Keys]:
     """All rules, whose pods ``users_of_changed`` names, and all pods on devices that drivers taint: when evictions
     become ours. In parts."""
-    for name, rule in cluster.evicting_rules.items():
-        cluster.changed_rules.setdefault(name, []).append(rule)
+    for rule in cluster.evicting_rules:
+        cluster.changed_rules.setdefault(rule.metadata.name, []).append(rule)
     yield tuple(Key("taint-rules", rule.metadata.name) for rule in cluster.rules)
     for devices in parts(list(cluster.device_taints)):
         yield _users(cluster, (claim for device in devices for claim in cluster.claims_by_device.keys(device)))
@@ -137,8 +137,7 @@ def eviction_of(cluster: ClusterState, pod: Pod, undated: datetime, now: datetim
 
 def own_eviction(cluster: ClusterState, pod: Pod, undated: datetime) -> Eviction | None:
     """As ``eviction_of``, for devices of the pod itself."""
-    rules = cluster.evicting_rules.values()
-    return pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, rules, undated)
+    return pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, cluster.evicting_rules, undated)
 
 
 def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Generator[None, None, RuleCounts]:
@@ -173,7 +172,7 @@ def is_tainted(cluster: ClusterState, claim: ResourceClaim) -> bool:
     allocation = claim.status.allocation
     if allocation is None or not cluster.has_evicting_taints:
         return False
-    return may_evict(allocation, cluster.device_taints, cluster.evicting_rules.values())
+    return may_evict(allocation, cluster.device_taints, cluster.evicting_rules)
 
 
 def _pending(cluster: ClusterState, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
@@ -181,7 +180,7 @@ def _pending(cluster: ClusterState, key: str, rule: DeviceTaintRule, now: dateti
     pod = cluster.pods.get(key)
     if pod is None or pod_is_ending(pod):
         return None
-    eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, (rule,), now)
+    eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, EvictingRules((rule,)), now)
     causes = eviction.causes if eviction is not None else ()
     return pod if any(cause.rule_uid == rule.metadata.uid for cause in causes) else None
 

@@ -40,7 +40,7 @@ from dra_operator.cache.index import Index, PodGroupView, groups_named, owner_id
 from dra_operator.cache.key import Hinted, TimesFreed, WakeConditions
 from dra_operator.cache.loads import FreedNodes, NodeLoads, StorageView
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
-from dra_operator.eviction import DeviceTaints
+from dra_operator.eviction import DeviceTaints, EvictingRules
 from dra_operator.scheduling import Nodes, Snapshot
 from dra_operator.scheduling.claims import BINDING_TIMEOUT_SECONDS
 from dra_operator.scheduling.rules import NodeResources
@@ -119,8 +119,7 @@ class ClusterState:
         self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""
         self.device_taints = DeviceTaints()
-        self.evicting_rules: dict[str, DeviceTaintRule] = {}
-        """Rules by name whose taint evicts pods."""
+        self.evicting_rules = EvictingRules()
         self.changed_rules: dict[str, list[DeviceTaintRule]] = {}
         """By name: versions of rules, whose taint ends or ended pods, and whose pods have not been looked at yet."""
         self.contested: dict[str, ResourceClaim] = {}

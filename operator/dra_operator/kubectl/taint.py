@@ -46,7 +46,7 @@ from msgspec import structs
 
 from dra_operator.allocator import DeviceId, territory_taint
 from dra_operator.commands.placing import NotPlaced, Placed
-from dra_operator.eviction import DeviceTaints, claim_eviction
+from dra_operator.eviction import DeviceTaints, EvictingRules, claim_eviction
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of
 from dra_operator.kubectl.free import Members
@@ -162,7 +162,7 @@ def _loss(pod: Pod, claims: Sequence[ResourceClaim], rule: DeviceTaintRule, now:
 def _seconds_left(claims: Iterable[ResourceClaim], rule: DeviceTaintRule, now: datetime) -> int | None:
     """Until a pod with these claims is deleted; None if they tolerate the taint, or have other devices."""
     found = [
-        claim_eviction(claim.status.allocation, DeviceTaints(), (rule,), now)
+        claim_eviction(claim.status.allocation, DeviceTaints(), EvictingRules((rule,)), now)
         for claim in claims
         if claim.status.allocation is not None
     ]
