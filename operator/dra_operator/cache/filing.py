@@ -33,6 +33,7 @@ from dra_operator.cache.index import (
     consumers_of,
     devices_of,
     groups_named,
+    groups_served,
     owners_of,
     templates_named,
     volume_claims_used,
@@ -72,6 +73,7 @@ class FiledState(ClusterState):
             (self.pods_by_volume_claim, volume_claims_used),
             (self.pods_by_gang, self._gangs_named),
             (self.groups.members, groups_named),
+            (self.groups.active_members, groups_served),
         )
         self._claim_indexes: tuple[tuple[Index[Any], Callable[[ResourceClaim], Iterable[Any]]], ...] = (
             (self.claims_by_owner, owners_of),
@@ -267,8 +269,9 @@ def on_others_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     old, new = change
     _file_entering(cluster, change)
+    _file_user(cluster, change)
     theirs = [pod for pod in change if pod is not None and _has_other_scheduler(cluster, pod)]
-    # Each claim of the pod may have thousands of users: they are not looked at if the pod means the same for it.
+    # A pod may have hundreds of claims: they are not looked at if the pod means the same for them.
     is_alike = bool(theirs) and old is not None and new is not None and _meaning(old) == _meaning(new)
     for pod in theirs:
         for _, claim in () if is_alike else cluster.claims_of(pod):
@@ -288,6 +291,21 @@ def on_others_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
         cluster.shared_drivers.file(key, classes=classes, is_queued=is_queued)
         entering = named if any(map(own.may_enter, ahead)) else ()
         own.visitors.file(key, classes=classes if own.may_enter_nodes(pod) else entering, is_queued=is_queued)
+
+
+def _file_user(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
+    """Note which claims a pod of another scheduler uses, and whether it is queued.
+
+    A claim may have tens of thousands of users, and each change of it asks whether one of them is theirs.
+    """
+    old, new = change
+    pod = new or old
+    if pod is None:
+        return
+    is_theirs = pod is new and _has_other_scheduler(cluster, pod) and not pod_is_done(pod)
+    used = list(claims_used(pod)) if is_theirs else []
+    cluster.others_pods.file(pod.key, used)
+    cluster.queued_pods.file(pod.key, used if used and _is_queued(pod) else ())
 
 
 def _file_entering(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
@@ -330,17 +348,10 @@ def on_others_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) 
 def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """File the claim as what it is now; return whether a pod of another scheduler uses it."""
     key, visitors = claim.key, cluster.own_devices.visitors
-    # Up to the first of theirs that is queued: a claim may have thousands of users.
-    allocation, is_theirs, is_queued = claim.status.allocation, False, False
-    for user in cluster.users_of(key):
-        pod = cluster.pods.get(user)
-        if pod is None or not _has_other_scheduler(cluster, pod) or pod_is_done(pod):
-            continue
-        # Another pod of theirs may still be queued when the first one was refused.
-        is_theirs, is_queued = True, allocation is None and _is_queued(pod)
-        if is_queued or allocation is not None:
-            break
-    if not is_theirs:
+    allocation = claim.status.allocation
+    # Another pod of theirs may still be queued when the first one was refused.
+    is_queued = allocation is None and cluster.queued_pods.has(key)
+    if not cluster.others_pods.has(key) and not any(_is_theirs(cluster, it) for it in cluster.further_users(claim)):
         # Most claims are never theirs: nothing is filed for these.
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
@@ -354,6 +365,11 @@ def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     may_enter = own.may_enter(claim) or own.entering_pods.has(key)
     visitors.file(key, drivers=drivers if may_enter else (), classes=classes if may_enter else (), is_queued=is_queued)
     return True
+
+
+def _is_theirs(cluster: ClusterState, key: str) -> bool:
+    pod = cluster.pods.get(key)
+    return pod is not None and _has_other_scheduler(cluster, pod) and not pod_is_done(pod)
 
 
 def _has_other_scheduler(cluster: ClusterState, pod: Pod) -> bool:

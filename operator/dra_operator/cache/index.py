@@ -11,7 +11,7 @@ entry, and the kubelet uses that one: a pod never starts if another claim was al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dra_api.core import Pod
@@ -162,6 +162,11 @@ def volume_claims_used(pod: Pod) -> Iterable[str]:
     return [use.key for use in volume_uses(pod)] if pod.spec.volumes and not pod_is_done(pod) else ()
 
 
+def groups_served(pod: Pod) -> Iterable[str]:
+    """The key of the PodGroup that the pod is in until it is done."""
+    return () if pod_is_done(pod) else groups_named(pod)
+
+
 def groups_named(pod: Pod) -> Iterable[str]:
     """The key of the PodGroup that the pod is in."""
     group = group_name(pod)
@@ -189,19 +194,21 @@ def devices_of(claim: ResourceClaim) -> Iterable[DeviceId]:
 class PodGroupView:
     """``find_pod`` looks a pod up by its key. ``is_placed``: whether it has a node, or is on its way to one.
 
-    ``users_of``: the keys of the pods that use a claim.
+    ``uses``: whether a pod uses a claim that is reserved for its group.
     """
 
     def __init__(
         self,
         find_pod: Callable[[str], Pod | None],
         is_placed: Callable[[Pod], bool],
-        users_of: Callable[[str], Sequence[str]],
+        uses: Callable[[Pod, ResourceClaim], bool],
     ) -> None:
-        self._find_pod, self._is_placed, self._users_of = find_pod, is_placed, users_of
+        self._find_pod, self._is_placed, self._uses = find_pod, is_placed, uses
         self.store: Store[PodGroup] = Store()
         self.members: Index[str] = Index()
         """Pods by the ``namespace/name`` of their group, which need not exist."""
+        self.active_members: Index[str] = Index()
+        """Those of them that have not ended: of a long job nearly all have."""
         self.by_claim: Index[str] = Index()
         """Groups by the claims that their pods share."""
         self.by_template: Index[str] = Index()
@@ -227,14 +234,14 @@ class PodGroupView:
 
     def active(self, group: str) -> Iterator[Pod]:
         """The known pods of a group (``namespace/name``) that have not ended."""
-        for key in self.members.keys(group):
+        for key in self.active_members.keys(group):
             pod = self._find_pod(key)
-            if pod is not None and not pod_is_done(pod):
+            if pod is not None:
                 yield pod
 
     def has_active(self, group: str) -> bool:
         """Whether any pod of the group is known that has not ended."""
-        return any(True for _ in self.active(group))
+        return self.active_members.has(group)
 
     def has_placed(self, pod: Pod) -> bool:
         """Whether another pod of the pod's group has a node, or is on its way to one (K37-WL-25)."""
@@ -252,8 +259,7 @@ class PodGroupView:
         if self.store.get(key, group.uid) is not None:
             return self.has_active(key)
         # The group is gone, and its pods may still run with the devices.
-        users = self._users_of(claim.key)
-        return any(pod.key in users for pod in self.active(key))
+        return any(self._uses(pod, claim) for pod in self.active(key))
 
 
 class Duplicates(NamedTuple):

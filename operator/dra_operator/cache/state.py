@@ -113,6 +113,8 @@ class ClusterState:
         self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
         self.pods_aside: Set[str] = frozenset()
         """Keys of pods that are set aside; not all claims of one of them may be known, see ``any_claim``."""
+        self.others_pods, self.queued_pods = Index[str](), Index[str]()
+        """Pods of other schedulers that are not done, and those of them that are queued, by the claims they use."""
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
         self.claims_by_consumer: Index[str] = Index()
         """Claims by the UIDs of pods, and the keys of PodGroups, for which they are reserved."""
@@ -137,7 +139,7 @@ class ClusterState:
         self.pods_by_volume_claim: Index[str] = Index()
         """Pods that are not done by the PersistentVolumeClaims that they use."""
         self.storage = StorageView(self._volume_users)
-        self.groups = PodGroupView(self.pods.get, self._is_placed, self.users_of)
+        self.groups = PodGroupView(self.pods.get, self._is_placed, self._uses_of_its_group)
 
     @property
     def to_wake(self) -> Mapping[str, WakeConditions]:
@@ -208,14 +210,23 @@ class ClusterState:
         ``version``: the version of the claim with the reservations, or None for the known one.
         """
         users, claim = self.pods_by_claim.keys(key), (version or self.claims.get(key)) if self.pods_aside else None
+        return users if claim is None else (*users, *self.further_users(claim))
+
+    def further_users(self, claim: ResourceClaim) -> list[str]:
+        """Return the keys of pods for which the claim is reserved, and of which it is not known that they use it."""
         # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
-        if claim is None or not claim.status.reserved_for:
-            return users
+        if not self.pods_aside or not claim.status.reserved_for:
+            return []
         namespace = claim.metadata.namespace
         reserved = [pod for it in claim.status.reserved_for for pod in self.pods_behind(it, namespace)]
         further = [pod.key for pod in reserved if asks_for_more(pod)]
         # Not by a look through the users, of whom a claim may have thousands.
-        return (*users, *[pod for pod in further if key not in self.pods_by_claim.values_of(pod)])
+        return [pod for pod in further if claim.key not in self.pods_by_claim.values_of(pod)]
+
+    def _uses_of_its_group(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether a pod uses a claim that is reserved for its group; not by a look through all users of the claim."""
+        is_known = claim.key in self.pods_by_claim.values_of(pod.key)
+        return is_known or (bool(self.pods_aside) and asks_for_more(pod))
 
     def pods_behind(self, consumer: ResourceClaimConsumerReference, namespace: str) -> Iterable[Pod]:
         """Return the pods for which a consumer of a claim of the namespace stands."""
