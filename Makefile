@@ -55,8 +55,8 @@ test: install  ## run every check: lint, types, import contracts, tests
 quick: install  ## run the tests of the pure rooms and of the layout only: for the daily loop
 	$(BIN)/pytest --quiet $(PYTEST_ARGS) $(addprefix tests/,$(PURE))
 
-# Many tests wait for processes and clocks: five workers keep two processors busy.
-pytest: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 5 \* $$(getconf _NPROCESSORS_ONLN) / 2)
+# Many tests wait for processes and clocks: six workers keep two processors busy.
+pytest: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 pytest: $(VENV)/.collected  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
 

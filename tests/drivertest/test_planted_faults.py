@@ -141,7 +141,7 @@ async def test_no_check_accuses_a_driver_that_differs_rightly(bad_bench: OpenBen
         missing = set(but) - {one.check.name for one in bad}
         return [*unexpected, *(f"{variant}: {name} found nothing" for name in missing)]
 
-    said = await asyncio.gather(*(accused(variant, but) for variant, but in VARIANTS.items()))
+    said = await asyncio.gather(*(accused(variant, but) for variant, but in a_half([*VARIANTS.items()])))
     assert [line for lines in said for line in lines] == []
 
 

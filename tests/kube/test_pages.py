@@ -339,9 +339,10 @@ async def test_malformed_objects_are_kept_by_their_names_and_devices_only(size: 
         b'{"devices":{"results":[{"driver":"d","pool":"p","device":"x"}],"config":["%s"]}}}}'
     )
 
+    labels = b",".join(b'"l%d":"x"' % number for number in range(size // 50))
+
     async def answer(request: web.Request) -> web.Response:
         first = int(request.query.get("continue", 0))
-        labels = b",".join(b'"l%d":"x"' % number for number in range(size // 50))
         items = b",".join(item % (first + number, labels, b"c" * size) for number in range(2))
         more = b'"continue":"%d",' % (first + 2) if first < 40 else b""
         return web.Response(body=b'{"metadata":{%s"resourceVersion":"7"},"items":[%s]}' % (more, items))

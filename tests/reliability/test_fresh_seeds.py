@@ -17,12 +17,12 @@ from rounds import FIRST_FRESH_SEED, LONG, fresh
 
 SUPPORT = Path(__file__).parents[1] / "support"
 CAMPAIGNS = {
-    "gang_campaign": 600,
-    "told": 40,
-    "defrag_campaign": 15,
-    "histories": 40,
-    "histories pressed": 4,
-    "plugin_histories": 50,
+    "gang_campaign": 300,
+    "told": 15,
+    "defrag_campaign": 8,
+    "histories": 25,
+    "histories pressed": 2,
+    "plugin_histories": 25,
 }
 """Commands that play seeds and exit with 1 if anything is wrong, and how many they play: a few seconds' worth."""
 

@@ -42,14 +42,14 @@ SUPPORT = Path(__file__).parents[1] / "support"
 @LONG
 def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     """In a process of its own, so that sets have the same order each time."""
-    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "6", "--workers", "1"]
+    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "3", "--workers", "1"]
     run = subprocess.run(
         command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     played = re.match(r"(\d+) histories", run.stdout)
     assert played is not None
-    assert int(played[1]) >= 12
+    assert int(played[1]) >= 4
 
 
 @LONG

@@ -340,7 +340,7 @@ ALONE = [
 @pytest.mark.parametrize("port", PORTS)
 async def test_an_honest_client_is_answered_in_time_beside_rude_ones(port: str, group: str) -> None:
     async with PORTS[port]() as tried:
-        outcome = await tried.against(GROUPS[group], 2.0)
+        outcome = await tried.against(GROUPS[group], 1.2)
     assert outcome.faults(tried.descriptors) == []
 
 
@@ -348,7 +348,7 @@ async def test_an_honest_client_is_answered_in_time_beside_rude_ones(port: str, 
 @pytest.mark.parametrize(("port", "kind"), ALONE)
 async def test_an_honest_client_is_answered_in_time_beside_one_kind_of_rude_ones(port: str, kind: str) -> None:
     async with PORTS[port]() as tried:
-        outcome = await tried.against([kind], 3.0)
+        outcome = await tried.against([kind], 1.5)
     assert outcome.faults(tried.descriptors) == []
 
 

@@ -140,8 +140,8 @@ async def test_an_operator_starts_beside_very_many_objects_that_are_not_large(ki
 
 
 ONLY_FULL = pytest.mark.skipif(not FULL, reason="the largest slices have these attributes as well: KOPF_DRA_ZOO=60")
-BULKY_SLICES = 320 if FULL else 40
-"""Of one driver, on all nodes together: 5,120 devices in the short form."""
+BULKY_SLICES = 320 if FULL else 24
+"""Of one driver, on all nodes together: 3,072 devices in the short form."""
 BULKY_MEMORY = 3 * 2**20
 """Bytes that the operator may keep of each, beside those of an empty cluster: 4,096 values, by which devices may be
 selected; labels are not kept."""
@@ -167,7 +167,7 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
                 for part in range(parts):
                     bodies = (bulky_slice(f"node-{it}", part, parts, labelled=labelled) for it in range(NODES))
                     await tenant.each(den.api.create(RESOURCE_SLICES, body) for body in bodies)
-                await asyncio.sleep(FULL or 5.0)
+                await asyncio.sleep(FULL or 3.0)
         print(f"\n{gauges.line('published')}, {empty >> 20} MiB before")
         assert not gauges.bad_probes
         assert gauges.delay < 2.0 * SLACK
@@ -179,7 +179,7 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
             for number in range(4):
                 await tenant.pod_with(f"user-{number}", spec(request("req", kind="bulky", count=FULL_SLICE // 4)))
             await until("its own pods are bound", partial(_all_bound, den, tenant), 60)
-            await asyncio.sleep(FULL or 5.0)
+            await asyncio.sleep(FULL or 3.0)
         memory = peak_memory(operator.pid)
         print(f"{later.line('after a start')}; at most {memory >> 20} MiB")
         assert later.delay < 2.0 * SLACK
@@ -195,7 +195,7 @@ async def _all_bound(den: Cage, tenant: Tenant) -> bool:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mews(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
     folder = tmp_path_factory.mktemp("mews")
-    async with cage(folder, seconds=FULL or 10.0, scale=1.0 if FULL else 0.1, gates=FLAPPING_GATES) as filled:
+    async with cage(folder, seconds=FULL or 6.0, scale=1.0 if FULL else 0.1, gates=FLAPPING_GATES) as filled:
         yield filled
 
 
