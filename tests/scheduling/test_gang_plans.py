@@ -16,6 +16,7 @@ from dra_operator.scheduling.state import LoadedNode, pod_requests
 from gang_campaign import compared
 from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
+from neighbour_lab import pod as neighbour
 from placement_lab import allocator, case, claim, decided_together, decided_with_pauses, node, pod, wants
 from rounds import fewer
 
@@ -191,6 +192,22 @@ def test_equal_members_are_spread_evenly_over_the_nodes_in_turns() -> None:
     plans = decided(states(gang, hosts("abc"), allocator()))
     assert isinstance(plans, tuple), plans
     assert sorted(Counter(it.node for it in plans).values()) == [2, 2, 3]
+
+
+@pytest.mark.parametrize("rule", [near(term(OTHERS, HOST)), away(term(OTHERS, HOST))])
+def test_a_gang_that_waits_for_pods_of_others_to_come_or_go_is_not_called_too_large(rule: dict[str, Any]) -> None:
+    nodes = hosts("ab")
+    if "podAntiAffinity" in rule:
+        for name in "ab":
+            nodes.pods_by_node.put(neighbour(name, LABELS), name)
+    gang = [member(f"m{n}", wants(), affinity=rule) for n in range(2)]
+    refused = decided(states(gang, nodes, allocator(a="xx", b="xx")))
+    assert isinstance(refused, NoPlace)
+    assert "even if" not in refused.message
+    gang = [member(f"m{n}", wants(), affinity=rule) for n in range(5)]
+    refused = decided(states(gang, nodes, allocator(a="xx", b="xx")))
+    assert isinstance(refused, NoPlace)
+    assert refused.fits_never, "there are four devices"
 
 
 @pytest.mark.parametrize("first", ["worker", "leader"])

@@ -119,13 +119,36 @@ def joint_plan(
         if same.are_given(states):
             return refusal
         with suppress(Aborted):  # whether they would fit then is not known
-            found, ideal = yield from searched(members, domains, is_empty=True, filter_timeout=filter_timeout)
-            if found is None and not (ideal.has_given_up or ideal.has_left_orders):
+            if (yield from _fit_never(members, domains, filter_timeout)):
                 too_large = "the pods would not fit even if all nodes and devices were free"
                 refusal = replace(refusal, message=f"{refusal.message}; {too_large}", fits_never=True)
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return refusal
+
+
+def _fit_never(members: Sequence[Member], domains: Collection[GangDomain], filter_timeout: float) -> Work[bool]:
+    """Return whether the members have no place in a cluster without other pods, and no other pod could help."""
+    found, search = yield from searched(members, domains, is_empty=True, filter_timeout=filter_timeout)
+    if found is None and search.has_rules and _depend_on_others(members):
+        search = JointSearch(members, is_empty=True, worth=None, minds_pods=False, filter_timeout=filter_timeout)
+        found = yield from search.in_domains(domains)
+    return found is None and not (search.has_given_up or search.has_left_orders)
+
+
+def _depend_on_others(members: Sequence[Member]) -> bool:
+    """Return whether a rule between pods keeps a member from a node before any of them has a place.
+
+    Then a pod is there that may end, or one is missing that may come: only a missing label of the node would stay.
+    """
+    nodes = members[0].state.nodes
+    states = [state for name in nodes.names() if (state := nodes.get(name)) is not None]
+    for member in {member.kind: member for member in members}.values():
+        rules = nodes.rules_between(member.pod)
+        found = ((state, rules.obstacle(state)) for state in states if rules)
+        if any(it is not None and it.subject in (state.node.metadata.labels or {}) for state, it in found):
+            return True
+    return False
 
 
 def searched(
