@@ -161,6 +161,8 @@ class History:
         """Revisions that the last looks at the server were made at."""
         self._labels: dict[str, dict[str, str]] = {}
         """What Kueue has put into the job with that UID when it was admitted."""
+        self._takes_for_over = False
+        """Whether the clock of this process took promises for over when it started."""
         self._harmed: set[str] = set()
         """UIDs of jobs that may have lost their places since they were promised, or never had a promise."""
 
@@ -296,6 +298,7 @@ class History:
         It takes promises for over by the clock, which may have been set, and decides anew only if its check is active.
         """
         objects = self.world.api.objects
+        self._takes_for_over = self.world.skew.total_seconds() > self.world.settings.promise
         check = objects.get((ADMISSION_CHECKS, "", CHECK))
         if check is None or "parameters" in check["spec"]:
             self._harm()
@@ -381,7 +384,9 @@ class History:
             api.change(RESOURCE_FLAVORS, FLAVOR, lambda it: it["spec"].update(nodeLabels={POOL: value}))
 
     def _change_check(self) -> None:
-        """No promise is harmed by that either."""
+        """No promise is harmed by that either, unless it is to be decided anew."""
+        if self._takes_for_over:
+            self._harm()
         api, dice = self.world.api, self._random.random()
         if self._kueue.check is None:
             self._kueue.get_check(api)
@@ -453,7 +458,10 @@ class History:
         is_dropped = self._random.random() < 0.5
         # Its place is over with a pod that had a node, or is about to be bound.
         if pod["spec"].get("nodeName") or not is_dropped:
-            self._harmed.add(self.world.workload(_owner(pod))["metadata"]["uid"])
+            # Someone else may get it. The job then comes before those of its priority that were promised a place later.
+            first = self.world.workload(_owner(pod))["spec"]["priority"]
+            jobs = [self.world.workload(name) for name in self.jobs]
+            self._harmed |= {it["metadata"]["uid"] for it in jobs if it["spec"]["priority"] <= first}
         if is_dropped:
             self.world.api.drop(PODS, _key(pod))
         else:
