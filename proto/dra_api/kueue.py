@@ -139,10 +139,11 @@ class PodSetTemplate(Part, frozen=True):
 
 
 class PodSet(Part, frozen=True):
-    """A number of equal pods."""
+    """A number of equal pods. Kueue may admit fewer, but at least ``min_count``, if there is one."""
 
     name: str = MAIN
     count: int = 1
+    min_count: int | None = None
     template: PodSetTemplate = PodSetTemplate()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,23 +9,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from admission_world import AdmissionWorld, LaggingWorld, made, planner, question
+from admission_world import AdmissionWorld, LaggingWorld
 from dra_api.codec import convert
 from dra_api.kueue import Workload
-from dra_api.resource import ResourceSlice
 from dra_kube import (
     ADMISSION_CHECKS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_FLAVORS,
-    RESOURCE_SLICES,
     WORKLOADS,
     Invalid,
-    Resource,
 )
 from dra_operator.admission import controller
-from dra_operator.admission.planner import SeenChange
 from dra_operator.admission.workloads import (
     AdmissionSettings,
     CheckDecision,
@@ -38,7 +33,6 @@ from dra_operator.admission.workloads import (
 from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
-from msgspec.structs import replace
 from objects import Make, Obj
 
 
@@ -274,26 +268,6 @@ async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> N
     assert (active("devices"), active("with"), active("others")) == (["True"], ["False"], [])
 
 
-@pytest.mark.parametrize("began", [0.0, 0.01, 0.5, 0.99])
-async def test_one_that_would_not_fit_an_empty_cluster_is_retried_once_and_then_rejected(
-    world: AdmissionWorld, began: float
-) -> None:
-    """Wherever in a second it is decided first: Kueue waits from the beginning of that second on."""
-    world.settings = AdmissionSettings(never=62.5)
-    world.api.add(WORKLOADS, workload("huge", 5))
-    world.at(began)
-    world.start()
-    async with world.running():
-        await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
-        world.at(62.999)
-        await world.rests(0.3)
-        assert world.kueue.decided == {"Retry": 1}
-        assert not is_true(world.workload("huge"), "QuotaReserved")
-        world.at(63.0)
-        await world.until("rejected", lambda: world.workload("huge")["spec"].get("active") is False)
-    assert world.kueue.decided == {"Retry": 1, "Rejected": 1}
-
-
 async def test_an_end_of_a_back_off_that_could_not_be_written_is_written_again(world: AdmissionWorld) -> None:
     world.api.add(WORKLOADS, workload("first", 3))
     world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
@@ -494,87 +468,10 @@ async def test_a_back_off_goes_on_as_pending_though_the_cache_has_cut_its_reason
     assert world.check("train")["state"] == "Pending"
 
 
-async def test_a_cordoned_node_is_no_reason_to_reject(world: AdmissionWorld) -> None:
-    world.settings = AdmissionSettings(never=0.0)
-    world.api.change(NODES, "node-0", lambda node: node.update(spec={"unschedulable": True}))
-    world.api.add(WORKLOADS, workload("train", 3))
-    world.start()
-    async with world.running():
-        await world.until("retried", lambda: world.kueue.decided["Retry"] == 1)
-        await world.rests(0.6)
-        world.api.change(NODES, "node-0", lambda node: node.update(spec={}))
-        await world.until("admitted", lambda: world.is_admitted("train"), 5)
-    assert world.kueue.decided == {"Retry": 1}
-
-
-_SICK = [{"key": "sick", "effect": "NoSchedule"}]
-
-
-def changes_all(resource: Resource, edit: Callable[[Obj], object]) -> Callable[[AdmissionWorld], None]:
-    def change(world: AdmissionWorld) -> None:
-        for it in list(world.api.of(resource)):
-            world.api.change(resource, it["metadata"]["name"], edit)
-
-    return change
-
-
-def drops_all(resource: Resource) -> Callable[[AdmissionWorld], None]:
-    def drop(world: AdmissionWorld) -> None:
-        for it in list(world.api.of(resource)):
-            world.api.drop(resource, it["metadata"]["name"])
-
-    return drop
-
-
-PASSING: dict[str, tuple[Callable[[AdmissionWorld], None], Obj]] = {
-    "its driver publishes nothing": (drops_all(RESOURCE_SLICES), workload("a")),
-    "pools lack slices": (
-        changes_all(RESOURCE_SLICES, lambda it: it["spec"]["pool"].update(resourceSliceCount=2)),
-        workload("a", 5),
-    ),
-    "devices are tainted": (
-        changes_all(RESOURCE_SLICES, lambda it: [each.update(taints=_SICK) for each in it["spec"]["devices"]]),
-        workload("a"),
-    ),
-    "nodes are tainted": (changes_all(NODES, lambda it: it.update(spec={"taints": _SICK})), workload("a")),
-    "there is no node": (drops_all(NODES), workload("a")),
-    "a node is gone, and its slices are there": (lambda world: world.api.drop(NODES, "node-1"), workload("a", 3)),
-    "no node is of the flavor yet": (lambda world: None, workload("a", nodeSelector={"pool": "gpu"})),
-}
-
-
-@pytest.mark.parametrize("case", PASSING)
-async def test_what_may_pass_is_no_reason_to_reject(case: str, world: AdmissionWorld) -> None:
-    """Kueue deactivates a job that is rejected, and nobody activates it again when the driver is back."""
-    change, obj = PASSING[case]
-    change(world)
-    obj["metadata"]["uid"] = "a"
-    found = planner(world).answer(question(world, candidates=[convert(Workload, obj)])).candidates["a"]
-    assert (found.fits, found.fits_never, found.is_final) == (False, False, False)
-
-
-async def test_devices_that_were_there_today_are_no_reason_to_reject(world: AdmissionWorld) -> None:
-    its, fits, large = planner(world), made("fits", 4), made("large", 5)
-    asked = question(world, candidates=[fits, large])
-    assert [it.fits_never for it in its.answer(asked).candidates.values()] == [False, True]
-    slice_ = next(it for it in world.cluster.store_of(ResourceSlice) if it.spec.node_name == "node-1")
-    node = next(it for it in world.cluster.nodes if it.metadata.name == "node-1")
-    for gone in (slice_, node):
-        change = SeenChange(type(gone), gone.key, gone.metadata.uid, None)
-        found = its.answer(dataclasses.replace(asked, changes=[change])).candidates
-        assert (found["fits"].fits, found["fits"].fits_never, found["large"].fits_never) == (False, False, True)
-    later = dataclasses.replace(asked, changes=[change], now=asked.now + timedelta(days=2))
-    assert its.answer(later).candidates["fits"].fits_never
-    back = replace(node, metadata=replace(node.metadata, uid="new"))
-    fresh = replace(slice_, metadata=replace(slice_.metadata, name="new", uid="new"))
-    changes = [SeenChange(type(it), it.key, it.metadata.uid, it) for it in (back, fresh)]
-    assert its.answer(dataclasses.replace(asked, changes=changes)).candidates["fits"].fits
-
-
 FAULTS = [
     ("too many pods", workload("bad", 100_000), "Rejected"),
     ("a template that is missing", workload("bad", 1, template="missing"), "Retry"),
-    ("a selector that the flavor contradicts", workload("bad", 1, nodeSelector={"pool": "b"}), "Rejected"),
+    ("a selector that the flavor contradicts", workload("bad", 1, nodeSelector={"pool": "b"}), "Retry"),
     ("no pods at all", workload("bad", 0), "Ready"),
     ("a node that is named", workload("bad", 1, nodeName="node-0"), "Rejected"),
     ("a claim without a source", workload("bad", 1, resourceClaims=[{"name": "x"}]), "Retry"),

@@ -40,6 +40,7 @@ DEVICES: Final = 3
 """On each node."""
 SIZE: Final = 2
 """Devices of a pod."""
+SOON: Final = partial(AdmissionSettings, never=2.0, watched=0.0)
 LONE_JOBS: Final = 8
 """Jobs of which Kueue is likely to overlook one."""
 
@@ -168,7 +169,7 @@ async def test_a_job_waits_with_a_true_reason_and_is_admitted_when_devices_come_
 async def test_a_job_that_no_empty_cluster_takes_is_deactivated(
     ground: ProvingGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_operator.app.operator.AdmissionSettings", partial(AdmissionSettings, never=2.0))
+    monkeypatch.setattr("dra_operator.app.operator.AdmissionSettings", SOON)
     async with operator(ground):
         await add_job(ground, "huge", 3)
         huge = await becomes(ground, "huge", "Evicted", "Deactivated")
@@ -180,7 +181,7 @@ async def test_a_lone_job_that_kueue_overlooks_is_tried_when_its_check_has_pause
     ground: ProvingGround, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Kueue 0.19.2 overlooks the end of some back-offs: each job is tried again, and one of them after a pause."""
-    monkeypatch.setattr("dra_operator.app.operator.AdmissionSettings", partial(AdmissionSettings, never=2.0))
+    monkeypatch.setattr("dra_operator.app.operator.AdmissionSettings", SOON)
     caplog.set_level(logging.INFO, "dra_operator")
     async with operator(ground):
         for number in range(LONE_JOBS):

@@ -41,6 +41,7 @@ from dra_operator.sources.kind_table import OF_KUEUE
 from dra_operator.sources.kinds import WATCHED
 
 from .api import AsideReader, WorkloadWriter, Written
+from .ideal import Losses
 from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
 from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
 from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound
@@ -128,7 +129,7 @@ class AdmissionController:
         self._held: dict[str, AllocationResult | None] = {}
         self._all_held: dict[str, AllocationResult] = {}
         self._memory: defaultdict[str, Memory] = defaultdict(Memory)
-        self._next, self._promises = NextRound(self._clock), Promises(control)
+        self._next, self._promises, self._losses = NextRound(self._clock), Promises(control), Losses(self._clock)
         self._reader = AsideReader(control.cluster, client)
         self._writer = WorkloadWriter(control, client, now, self._memory, self._next, self._metrics.errors)
         self._is_unread = False
@@ -155,6 +156,7 @@ class AdmissionController:
             return
         if type(obj) not in _PLANNED:
             return
+        self._losses.note(before, now)
         if self._planner is not None:
             kind = type(obj)
             self._changes[kind, obj.key] = SeenChange(kind, obj.key, obj.metadata.uid, now)
@@ -400,6 +402,7 @@ class AdmissionController:
             now=now,
             templates=self._reader.templates,
             claims=self._reader.claims,
+            lost=self._losses.all(),
         )
 
     def _promised(self, workload: Workload) -> PromisedWorkload:
@@ -531,20 +534,19 @@ class AdmissionController:
         now = self._clock()
         if outcome.is_final:
             return CheckDecision(CheckState.REJECTED, outcome.reason)
+        left = math.inf
         if not outcome.fits_never:
             memory.never_since = None
-            counted = max(
-                (it.retry_count or 0 for _, it in states(outcome.workload, self._writer.names.active)), default=0
-            )
-            wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
-            return CheckDecision(CheckState.RETRY, outcome.reason, wait)
-        if memory.never_since is None:
-            memory.never_since = now
-        left = memory.never_since + self._settings.never - now
-        if left > CLOCK_SECONDS:
-            # A wait that is rounded down would end before its time, and the Workload be evicted once more for nothing.
-            return CheckDecision(CheckState.RETRY, outcome.reason, math.ceil(left))
-        return CheckDecision(CheckState.REJECTED, outcome.reason)
+        else:
+            memory.never_since = now if memory.never_since is None else memory.never_since
+            since, known = self._settings.never + memory.never_since, self._settings.watched + self._losses.known_since
+            left = max(since, known) - now
+        if left <= CLOCK_SECONDS:
+            return CheckDecision(CheckState.REJECTED, outcome.reason)
+        counted = max((it.retry_count or 0 for _, it in states(outcome.workload, self._writer.names.active)), default=0)
+        wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
+        # A wait that is rounded down would end before its time, and the Workload be evicted once more for nothing.
+        return CheckDecision(CheckState.RETRY, outcome.reason, min(wait, math.ceil(min(left, wait))))
 
     def _promise(self, uid: str, seats: tuple[Nomination, ...] = ()) -> None:
         if self._promises.keep(uid, seats):

@@ -44,8 +44,19 @@ from dra_operator.commands.simulated import ClaimQuotas, extended_resource
 from dra_operator.scheduling.state import is_set_aside
 
 from .api import claims_named
-from .ideal import IdealCluster
-from .pod_sets import SetAside, TooMuch, copies_of, opened, planned_sets, set_of, shape_of, unmade
+from .ideal import IdealCluster, Lasting
+from .pod_sets import (
+    SetAside,
+    TooMuch,
+    as_first_asked,
+    copies_of,
+    is_wrong,
+    opened,
+    planned_sets,
+    set_of,
+    shape_of,
+    unmade,
+)
 from .promises import Outcome, PromisedWorkload, seat_of
 from .workloads import replaced_slice
 
@@ -120,6 +131,8 @@ class CheckRound:
     """Templates that are set aside, as the server has them, or why they could not be read."""
     claims: Mapping[str, ResourceClaim | str] = field(default_factory=dict)
     """The same of claims."""
+    lost: Sequence[Lasting] = ()
+    """What nodes and slices had within the last day."""
 
 
 class _Failure(NamedTuple):
@@ -188,6 +201,7 @@ class Planner:
         self._ideal = IdealCluster(self._cluster, self._placing, self._pause)
         self._pods_by_owner: Mapping[tuple[str, str], Sequence[Pod]] = {}
         self._now = datetime.min
+        self._lost: Sequence[Lasting] = ()
         self._unread: Mapping[str, str] = {}
         """Why claims of this round could not be read, by key."""
         self._is_stopped = False
@@ -213,7 +227,7 @@ class Planner:
         self._due, self._now = began + 3600, question.now
         self._forget_failed(question)
         self._catch_up(question)
-        self._templates.read = question.templates
+        self._templates.read, self._lost = question.templates, question.lost
         self._put_whole(question.claims)
         answers = CheckAnswers()
         self._searched.clear()
@@ -298,7 +312,6 @@ class Planner:
             cluster.load(self._objects)
             self._objects = None
         for kind, key, uid, obj in question.changes:
-            self._ideal.note(kind, key, obj, question.now)
             if obj is None:
                 cluster.delete(kind, key, uid or None)
             else:
@@ -501,13 +514,11 @@ class Planner:
             sets = self._sets(workload, flavors)
         except (kueue.FlavorMissing, SetAside) as error:
             return Outcome.without_place(workload, str(error))
-        except TooMuch as error:
-            return Outcome.without_place(workload, str(error), is_final=True)
         except kueue.WorkloadError as error:
-            text = f"{shortened(str(error), QUOTED_CHARACTERS)}: correct the pod template or the queue"
-            return Outcome.without_place(workload, text, is_final=True)
-        running = self._running(workload) if replaced_slice(workload) else ()
-        pods = copies_of(self._cluster, workload, unmade(sets, running))
+            advice = "" if isinstance(error, TooMuch) else ": correct the pod template or the queue"
+            text = f"{shortened(str(error), QUOTED_CHARACTERS)}{advice}"
+            return Outcome.without_place(workload, text, is_final=is_wrong(workload))
+        pods = self._missing(workload, sets)
         if not pods:
             return Outcome(workload)
         self._due = time.monotonic() + SEARCH_SECONDS
@@ -515,7 +526,7 @@ class Planner:
         try:
             found = self._together(pods, says_why=says_why)
             if isinstance(found[0], NotPlaced):
-                never = found[0].fits_never and self._ideal.fits_never(pods, self._now)
+                never = found[0].fits_never and self._fits_never(workload)
                 return Outcome.without_place(workload, found[0].reason, fits_never=never)
         except SearchTookTooLong:
             self._placing.undo(mark)
@@ -528,6 +539,14 @@ class Planner:
             self._placing.undo(mark)
             return Outcome.without_place(workload, f"it cannot be planned: {error}")
         return Outcome(workload, tuple(seat_of(workload, it) for it in found if isinstance(it, Placed)))
+
+    def _missing(self, workload: Workload, sets: Sequence[tuple[Pod, int]]) -> list[Pod]:
+        running = self._running(workload) if replaced_slice(workload) else ()
+        return copies_of(self._cluster, workload, unmade(sets, running))
+
+    def _fits_never(self, workload: Workload) -> bool:
+        pods = self._missing(workload, planned_sets(as_first_asked(workload), {}))
+        return bool(pods) and self._ideal.fits_never(pods, self._lost)
 
     def _is_terminating(self, workload: Workload) -> bool:
         """Return whether the API server refuses further pods of the Workload.

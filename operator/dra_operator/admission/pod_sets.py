@@ -16,7 +16,7 @@ from typing import Final
 from dra_api import kueue
 from dra_api.codec import encode
 from dra_api.core import Pod
-from dra_api.kueue import POD_SET, ResourceFlavor, Workload
+from dra_api.kueue import POD_SET, PodSet, ResourceFlavor, Workload
 from dra_api.references import pod_is_done
 from msgspec.structs import replace
 
@@ -72,6 +72,31 @@ def planned_sets(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> l
     return sets
 
 
+def as_first_asked(workload: Workload) -> Workload:
+    """Return the Workload without what Kueue and other checks have added, and with the fewest pods that it takes.
+
+    The next time Kueue may assign another flavor, other topology domains, or another number of pods.
+    """
+    sets = [it if it.min_count is None else replace(it, count=min(it.count, it.min_count)) for it in _sets_of(workload)]
+    status = replace(workload.status, admission=None, admission_checks=None)
+    return replace(workload, spec=replace(workload.spec, pod_sets=tuple(sets)), status=status)
+
+
+def is_wrong(workload: Workload) -> bool:
+    """Return whether the Workload itself is wrong, whatever Kueue assigns."""
+    try:
+        planned_sets(as_first_asked(workload), {})
+    except SetAside:
+        return False
+    except kueue.WorkloadError:
+        return True
+    return False
+
+
+def _sets_of(workload: Workload) -> Sequence[PodSet]:
+    return workload.spec.pod_sets or ()
+
+
 def unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
     """Yield the pods that are not made yet, with their number."""
     # A pod that ended without a node has used up no place: another one is made for it.
@@ -117,8 +142,8 @@ def copies_of(cluster: Cluster, workload: Workload, sets: Iterable[tuple[Pod, in
 
 def shape_of(workload: Workload) -> bytes:
     """Return a digest of what decides where the pods of a Workload fit."""
-    spec, status = workload.spec, workload.status
-    sets = [(it.name, it.count, it.template.spec, it.template.metadata) for it in spec.pod_sets or ()]
+    status = workload.status
+    sets = [(it.name, it.count, it.min_count, it.template.spec, it.template.metadata) for it in _sets_of(workload)]
     updates = [it.pod_set_updates for it in status.admission_checks or ()]
     kept = status.admission, status.reclaimable_pods
     slice_of = workload.metadata.uid if replaced_slice(workload) else ""  # its pods that run decide as well

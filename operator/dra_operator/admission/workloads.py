@@ -52,12 +52,15 @@ KUEUE_SOONER_SECONDS: Final = 5.0
 class AdmissionSettings:
     """``promise``: the seconds after which a promise is over. ``backoff``: the longest seconds between two tries.
 
-    ``never``: the seconds for which a Workload has to be too large for the cluster before it is rejected.
+    ``never``: the seconds for which a Workload has to be too large for the cluster before it is rejected. ``watched``:
+    the seconds for which this process has to have seen the cluster before that. An operator most likely starts while
+    the nodes of a cluster are replaced one by one: its own is one of them. Each may be away for half an hour.
     """
 
     promise: float = 300.0
     backoff: float = 600.0
     never: float = 60.0
+    watched: float = 3600.0
 
 
 class CheckState(StrEnum):
