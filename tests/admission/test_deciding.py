@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from admission_world import AdmissionWorld, LaggingWorld
 from dra_api.codec import convert
-from dra_api.kueue import Workload
+from dra_api.kueue import REPLACED_SLICE, Workload
 from dra_kube import (
     ADMISSION_CHECKS,
     NODES,
@@ -22,6 +23,7 @@ from dra_kube import (
     Invalid,
 )
 from dra_operator.admission import controller
+from dra_operator.admission.rounds import KnownWait, Resting
 from dra_operator.admission.workloads import (
     AdmissionSettings,
     CheckDecision,
@@ -113,10 +115,46 @@ async def test_a_round_works_out_no_stage_of_workloads_that_wait_unchanged(
 
         monkeypatch.setattr(controller, "stage_of", counted)
         for _ in range(5):
-            world.admission._next.workloads_changed()
+            world.admission._next.look_again()
             await world.rests(0.3)
     assert read["first"] >= 5
     assert read["second"] <= 1
+    assert world.seen("dra_operator_admission_waiting") == 1
+
+
+def test_of_those_that_back_off_only_the_one_that_is_due_is_looked_at() -> None:
+    """Thousands may wait, and there is a round for each change in the cluster."""
+    resting = Resting()
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def wait(seconds: float, stage: CheckStage = CheckStage.BACKING_OFF) -> KnownWait:
+        return KnownWait("1", stage, start + timedelta(seconds=seconds))
+
+    assert resting.woken(start, freed=1) == set()
+    for key, it in {"a": wait(60), "b": wait(50), "c": wait(5, CheckStage.WAITING), "gone": wait(1)}.items():
+        resting.put(key, it)
+    resting.discard("gone")
+    for seconds in range(1000):  # it changes again and again
+        resting.put("a", wait(60 + seconds % 7))
+    resting.put("a", wait(60))
+    assert len(resting._times) < 500
+    assert resting.backing_off == 2
+    assert resting.woken(start + timedelta(seconds=4.9), freed=1) == set()
+    assert resting.seconds_left(start) == 5
+    assert resting.woken(start + timedelta(seconds=5), freed=1) == {"c"}
+    assert resting.woken(start + timedelta(seconds=55), freed=1) == {"b"}
+    assert resting.woken(start + timedelta(seconds=55), freed=2) == {"a"}
+    assert resting.woken(start + timedelta(seconds=99), freed=2) == set()
+    assert (resting.seconds_left(start), resting.backing_off) == (math.inf, 0)
+
+
+async def test_a_workload_that_says_that_it_replaces_itself_is_decided_on(world: AdmissionWorld) -> None:
+    odd = workload("odd", 1)
+    odd["metadata"]["annotations"] = {REPLACED_SLICE: "ns/odd"}
+    world.api.add(WORKLOADS, odd)
+    world.start()
+    async with world.running():
+        await world.until("admitted", lambda: world.is_admitted("odd"), 5)
 
 
 async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devices(world: AdmissionWorld) -> None:
@@ -132,14 +170,14 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 1}
         world.at(60.0)
-        world.admission._next.workloads_changed()
+        world.admission._next.look_again()
         await world.until("it is tried again", lambda: world.kueue.decided == {"Retry": 2})
         await world.until("it backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
         world.at(179.0)
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 2}
         world.at(180.0)
-        world.admission._next.workloads_changed()
+        world.admission._next.look_again()
         await world.until("it is tried once more", lambda: world.kueue.decided == {"Retry": 3})
     assert not world.kueue.forgotten
     assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
@@ -167,7 +205,7 @@ async def test_a_wait_for_pods_that_were_late_is_ended_by_the_operator_as_well(w
         await world.rests(0.3)
         assert not is_true(world.workload("first"), "QuotaReserved")
         world.at(26.0)
-        world.admission._next.workloads_changed()
+        world.admission._next.look_again()
         await world.until("it has quota again", lambda: is_true(world.workload("first"), "QuotaReserved"))
         await world.until("first runs", lambda: len(world.pods("first")) == 3)
     assert not world.kueue.forgotten
@@ -177,7 +215,7 @@ async def test_a_lone_job_that_kueue_overlooks_is_tried_once_its_check_has_pause
     world.kueue.overlooks = True
     async with waiting_for_its_pods(world, workload("first", 3)):
         world.at(26.0)
-        world.admission._next.workloads_changed()
+        world.admission._next.look_again()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
         world.at(30.0)
         await world.rests(0.3)
@@ -199,7 +237,7 @@ async def test_no_check_pauses_while_another_job_of_the_queue_has_quota(world: A
     second = workload("second", 1, created="2026-01-01T00:00:01Z")
     async with waiting_for_its_pods(world, workload("first", 1), second):
         world.at(26.0)
-        world.admission._next.workloads_changed()
+        world.admission._next.look_again()
         await world.until("its wait is over", lambda: "requeueAt" not in str(world.workload("first")["status"]))
         for moment in (32.0, 50.0, 80.0):
             world.at(moment)
@@ -332,7 +370,7 @@ async def test_a_back_off_that_cannot_be_begun_ends_the_race_for_quota(world: Ad
         assert "requeueAfterSeconds" not in world.check("second"), "Kueue would end that wait, and forget its devices"
         for moment, tries in ((1.1, 6), (2.2, 6), (3.2, 9), (6.0, 9), (7.3, 12)):  # kept for 1, 2, 4 s
             world.at(moment)
-            world.admission._next.workloads_changed()
+            world.admission._next.look_again()
             await _retried(world, tries)
         finish(world.api, "ns/first")
         await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)

@@ -163,7 +163,7 @@ async def test_a_promise_keeps_its_place_while_the_cache_has_an_older_version() 
         world.is_stalled = True
         for number in range(3):
             world.api.change(WORKLOADS, "ns/first", partial(relabel, str(number)))
-            world.admission._next.workloads_changed()
+            world.admission._next.look_again()
             await world.rests(0.2)
         assert len(world.admission._promises._seats[world.workload("first")["metadata"]["uid"]]) == 4
 
@@ -192,7 +192,7 @@ async def test_nothing_is_promised_while_a_promise_cannot_be_read(
         await world.rests(1.0)
         assert not world.is_admitted("second")
         for _ in range(5):
-            world.admission._next.workloads_changed()
+            world.admission._next.look_again()
             await world.rests(0.2)
         assert caplog.text.count("one with a promise cannot be read") == 1
 

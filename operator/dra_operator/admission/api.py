@@ -264,7 +264,7 @@ class WorkloadWriter:
     def _tell(self, workload: Workload, error: KubeError) -> None:
         """Log a failed write, and try again a little later. That the object has changed is no failure."""
         if isinstance(error, Conflict):
-            self._next.workloads_changed()
+            self._next.look_again()
             return
         if isinstance(error, Invalid):
             meta = workload.metadata

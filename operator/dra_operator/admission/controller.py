@@ -44,7 +44,7 @@ from .api import AsideReader, WorkloadWriter, Written
 from .ideal import Losses
 from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
 from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
-from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound
+from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound, Resting
 from .workloads import (
     DOUBLED_ATTEMPTS,
     KUEUE_LATER_SECONDS,
@@ -91,6 +91,7 @@ CLOCK_SECONDS: Final = 1.0
 LOGGED_CHARACTERS: Final = 500
 """Length of a reason in the log; the Workload has the whole text."""
 SPARE_OBJECTS: Final = 100
+WORKLOADS_BETWEEN_PAUSES: Final = 500
 MOST_NOTED_CHANGES: Final = 10_000
 """Objects that have changed since the last look, after which the view is not kept for the next one."""
 DECIDED: Final = (CheckState.READY, CheckState.RETRY, CheckState.REJECTED)
@@ -136,6 +137,7 @@ class AdmissionController:
         """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._open: set[str] = set()
         """Keys of Workloads that needed something at the last look, and of those that have changed since."""
+        self._resting = Resting()
         control.observe(self)
 
     # --- what happens ---
@@ -146,11 +148,12 @@ class AdmissionController:
         if obj is None:
             return
         if isinstance(obj, Workload | AdmissionCheck | ResourceFlavor):
-            self._next.workloads_changed()
+            self._next.look_again()
             if not isinstance(obj, Workload):
                 self._next.came_free()
                 return
             self._open.add(obj.key)  # the next round finds out whether a promise is over
+            self._resting.discard(obj.key)
             if isinstance(now, Workload):
                 self._writer.follow_eviction(now)
             return
@@ -162,7 +165,7 @@ class AdmissionController:
             self._changes[kind, obj.key] = SeenChange(kind, obj.key, obj.metadata.uid, now)
         if _frees(before, now):
             self._next.came_free()
-        self._next.cluster_changed()
+        self._next.look_again()
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
@@ -180,7 +183,7 @@ class AdmissionController:
 
         All else waits for ``run``: pods do not wait for a decision about a Workload, nor for a write.
         """
-        stages = self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
+        stages = await self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
         try:
             if stages[CheckStage.PROMISED]:
                 nothing = {stage: list[Workload]() for stage in CheckStage}
@@ -188,7 +191,7 @@ class AdmissionController:
         except Exception:
             logger.exception("promises of earlier processes are not kept")
             self._forget_view()
-        self._next.workloads_changed()
+        self._next.look_again()
 
     async def run(self) -> None:
         """Decide until cancelled."""
@@ -206,7 +209,7 @@ class AdmissionController:
                 logger.exception("a look at all Workloads failed; the next one: in %g s", PROMISE_LOOK_SECONDS)
                 self._forget_view()
                 rest = PROMISE_LOOK_SECONDS
-                self._next.workloads_changed()
+                self._next.look_again()
             await asyncio.sleep(max(rest, min(self._clock() - began, LONGEST_LOOK_REST_SECONDS)))
             await self._next.wait()
 
@@ -214,8 +217,7 @@ class AdmissionController:
         self._next.begin()
         self._writer.pause_left_behind()
         await self._writer.activate_checks()
-        stages = self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
-        self._metrics.waiting.set(len(stages[CheckStage.CANDIDATE]) + len(stages[CheckStage.BACKING_OFF]))
+        stages = await self._stages(self._writer.names.after(self._cluster.store_of(AdmissionCheck)))
         promised = (*stages[CheckStage.PROMISED], *stages[CheckStage.LATE])
         if self._promises.end_others({it.metadata.uid for it in promised}):
             self._next.came_free()
@@ -260,49 +262,58 @@ class AdmissionController:
         self._changes.clear()
         self._held.clear()
 
-    def _stages(self, names: CheckNames) -> Mapping[CheckStage, list[Workload]]:
+    async def _stages(self, names: CheckNames) -> Mapping[CheckStage, list[Workload]]:
         found: dict[CheckStage, list[Workload]] = {stage: [] for stage in CheckStage}
-        now, store = self._now(), self._cluster.store_of(Workload)
+        now, store, backing_off = self._now(), self._cluster.store_of(Workload), 0
         if names != self._writer.names:
             self._answer_checks(names)
-        for key in list(self._open):
+        self._open |= self._resting.woken(now, self._next.freed)
+        for number, key in enumerate(list(self._open)):
+            if number % WORKLOADS_BETWEEN_PAUSES == WORKLOADS_BETWEEN_PAUSES - 1:
+                await asyncio.sleep(0)
             workload = store.get(key)
             stage = self._stage(workload, names, now) if workload is not None else CheckStage.NONE
             if workload is None or stage is CheckStage.NONE:
                 self._open.discard(key)
                 if workload is not None:
                     self._cluster.give_back(workload)
-                continue
-            memory = self._memory[workload.metadata.uid]
-            if stage is CheckStage.CANDIDATE:
-                if self._is_replacing(workload):
-                    continue
-                memory.admission, memory.is_started = workload.status.admission, False
-            if stage is CheckStage.PROMISED and memory.is_started:
-                self._cluster.give_back(workload)
-                continue
-            if stage in (CheckStage.BACKING_OFF, CheckStage.WAITING):
-                self._next.by(self._clock() + self._wait_left(workload, memory, stage, now))
-            if stage is CheckStage.BACKING_OFF and not self._may_requeue(memory):
-                continue
-            found[stage].append(workload)
+            elif self._needs_a_look(workload, stage, now):
+                found[stage].append(workload)
+            backing_off += stage is CheckStage.BACKING_OFF and key in self._open
+        self._next.by(self._clock() + self._resting.seconds_left(now))
+        self._metrics.waiting.set(len(found[CheckStage.CANDIDATE]) + backing_off + self._resting.backing_off)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
             for uid in self._memory.keys() - {workload.metadata.uid for workload in store}:
                 del self._memory[uid]
         return found
 
+    def _needs_a_look(self, workload: Workload, stage: CheckStage, now: datetime) -> bool:
+        """Return whether there is something to do for it in this round."""
+        memory = self._memory[workload.metadata.uid]
+        match stage:
+            case CheckStage.CANDIDATE:
+                if self._is_replacing(workload):
+                    return False
+                memory.admission, memory.is_started = workload.status.admission, False
+            case CheckStage.PROMISED if memory.is_started:
+                self._cluster.give_back(workload)
+                return False
+            case CheckStage.BACKING_OFF | CheckStage.WAITING:
+                memory.wait = memory.wait or self._known_wait(workload, stage, now)
+                return self._may_requeue(workload.key, memory, memory.wait, now)
+        return True
+
     def _answer_checks(self, names: CheckNames) -> None:
         """Answer these checks from now on. That may change what each Workload waits for."""
         self._writer.names = names
         self._open = {workload.key for workload in self._cluster.store_of(Workload)}
+        self._resting = Resting()
         for memory in self._memory.values():
             memory.wait = None
 
-    def _wait_left(self, workload: Workload, memory: Memory, stage: CheckStage, now: datetime) -> float:
-        if memory.wait is None:
-            left = timedelta(seconds=wait_left(workload, self._writer.names.active, now) or 0.0)
-            memory.wait = KnownWait(workload.metadata.resource_version, stage, now + left)
-        return (memory.wait.until - now).total_seconds()
+    def _known_wait(self, workload: Workload, stage: CheckStage, now: datetime) -> KnownWait:
+        left = timedelta(seconds=wait_left(workload, self._writer.names.active, now) or 0.0)
+        return KnownWait(workload.metadata.resource_version, stage, now + left)
 
     def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:
         memory = self._memory.get(workload.metadata.uid)
@@ -328,7 +339,7 @@ class AdmissionController:
         Until Kueue has finished that one, its promise and this Workload's would be for the same pods.
         """
         replaced = self._cluster.store_of(Workload).get(replaced_slice(workload))
-        return replaced is not None and replaced.has_quota and not replaced.has("Finished")
+        return replaced is not None and replaced is not workload and replaced.has_quota and not replaced.has("Finished")
 
     def _moment(self, workload: Workload, names: CheckNames, now: datetime) -> datetime:
         """Return the time by which the promise is to be measured: clocks that are set do not end it, or extend it."""
@@ -349,10 +360,13 @@ class AdmissionController:
         """Return whether the Workload may be Ready although nobody has said so. Until it is known its place is kept."""
         return memory.unsure == workload.metadata.resource_version and self._clock() < memory.unsure_until
 
-    def _may_requeue(self, memory: Memory) -> bool:
+    def _may_requeue(self, key: str, memory: Memory, wait: KnownWait, now: datetime) -> bool:
         """Return whether something has come free since the last look, which is not too short ago."""
-        if memory.looked == self._next.freed:
+        if wait.stage is CheckStage.WAITING or memory.looked == self._next.freed:
+            self._open.discard(key)
+            self._resting.put(key, wait)
             return False
+        self._next.by(self._clock() + (wait.until - now).total_seconds())
         rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.in_vain, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
         due = memory.retried_at + rest
         if due > self._clock():
@@ -361,16 +375,13 @@ class AdmissionController:
         return True
 
     def _has_work(self, stages: Mapping[CheckStage, list[Workload]]) -> bool:
-        """Return whether a round may come to another result than the last one. What has changed is over with that."""
-        if not (
+        """Return whether a round may come to another result than the last one."""
+        return bool(
             stages[CheckStage.CANDIDATE]
             or stages[CheckStage.LATE]
             or stages[CheckStage.BACKING_OFF]
             or (self._next.has_changed and stages[CheckStage.PROMISED])
-        ):
-            return False
-        self._next.take_changes()
-        return True
+        )
 
     def _question(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> CheckRound:
         cluster, now = self._cluster, self._now()
@@ -470,7 +481,7 @@ class AdmissionController:
         memory = self._memory[uid]
         if outcome.fits:
             if self._promises.is_taken(outcome.seats):
-                self._next.workloads_changed()  # by a decision of these milliseconds
+                self._next.look_again()  # by a decision of these milliseconds
                 return
             # The devices are kept before the answer of the server: a pod may be decided on meanwhile.
             memory.nodes, memory.is_broken = outcome.nodes, False

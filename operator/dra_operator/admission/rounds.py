@@ -6,6 +6,7 @@ All of it may be lost. A new process finds out what matters from the Workloads t
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from dra_api.kueue import Admission, ResourceFlavor
 
 from .workloads import CheckDecision, CheckStage
 
+STALE_ENTRIES: Final = 100
 PROMISE_LOOK_SECONDS: Final = 5.0
 """Seconds after which the times of promises are looked at, if nothing happens."""
 
@@ -33,23 +35,19 @@ class NextRound:
         """Whether this round has left Workloads to the next one."""
         self.freed = 1
         """How often something came free."""
-        self._workloads_changed = self._cluster_changed = True
-        self.is_idle = False
-        """Whether it waits for something to happen."""
+        self._is_new = True
+        self.has_changed = True
+        """Whether something had changed when this round began, which matters to promises."""
 
     def begin(self) -> None:
         """Begin a round: what happens from now on is for the next one."""
         self._news.clear()
         self._due, self.is_cut = math.inf, False
+        self.has_changed, self._is_new = self._is_new, False
 
-    def workloads_changed(self) -> None:
+    def look_again(self) -> None:
         """Have the next round look at all promises again."""
-        self._workloads_changed = True
-        self._news.set()
-
-    def cluster_changed(self) -> None:
-        """Take in a change of something else than Workloads: it matters if there are promises."""
-        self._cluster_changed = True
+        self._is_new = True
         self._news.set()
 
     def came_free(self) -> None:
@@ -63,29 +61,17 @@ class NextRound:
 
     def look_again_after(self, seconds: float) -> None:
         """Look at all promises again after these seconds. Other rounds in between do not change that."""
-        asyncio.get_running_loop().call_later(seconds, self.workloads_changed)
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether something has changed since ``take_changes``."""
-        return self._workloads_changed or self._cluster_changed
-
-    def take_changes(self) -> None:
-        """Note that this round decides by all that has changed."""
-        self._workloads_changed = self._cluster_changed = False
+        asyncio.get_running_loop().call_later(seconds, self.look_again)
 
     async def wait(self) -> None:
         """Return when the next round is due."""
         if self.is_cut:
             return
-        self.is_idle = not self._news.is_set() and self._due == math.inf
         try:
             async with asyncio.timeout(max(0.0, min(PROMISE_LOOK_SECONDS, self._due - self.clock()))):
                 await self._news.wait()
         except TimeoutError:
-            self._workloads_changed = True  # times may be over
-        finally:
-            self.is_idle = False
+            self._is_new = True  # times may be over
 
 
 class KnownWait(NamedTuple):
@@ -94,6 +80,60 @@ class KnownWait(NamedTuple):
     version: str
     stage: CheckStage
     until: datetime
+
+
+class Resting:
+    """Workloads for which nothing is to be done before a time, by key: so a round does not go over thousands of them.
+
+    Those that back off may be let in earlier, when something comes free.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, datetime] = {}
+        self._backing_off: set[str] = set()
+        self._times: list[tuple[datetime, str]] = []
+        self._freed = 0
+
+    @property
+    def backing_off(self) -> int:
+        """How many of them back off."""
+        return len(self._backing_off)
+
+    def put(self, key: str, wait: KnownWait) -> None:
+        """Let one rest until its wait is over."""
+        self.discard(key)
+        self._until[key] = wait.until
+        if wait.stage is CheckStage.BACKING_OFF:
+            self._backing_off.add(key)
+        heapq.heappush(self._times, (wait.until, key))
+        if len(self._times) > 2 * len(self._until) + STALE_ENTRIES:  # it changes again and again
+            self._times = [(until, key) for key, until in self._until.items()]
+            heapq.heapify(self._times)
+
+    def discard(self, key: str) -> None:
+        """Forget one; an unknown one is ignored."""
+        self._until.pop(key, None)
+        self._backing_off.discard(key)
+
+    def woken(self, now: datetime, freed: int) -> set[str]:
+        """Remove and return those whose wait is over, and those that back off if something came free meanwhile."""
+        found = set[str]()
+        if freed != self._freed:
+            self._freed, found = freed, set(self._backing_off)
+        while self._times and (self._is_stale(self._times[0]) or self._times[0][0] <= now):
+            due = heapq.heappop(self._times)
+            if not self._is_stale(due):
+                found.add(due[1])
+        for key in found:
+            self.discard(key)
+        return found
+
+    def seconds_left(self, now: datetime) -> float:
+        """Return the seconds until the next wait is over."""
+        return (self._times[0][0] - now).total_seconds() if self._times else math.inf
+
+    def _is_stale(self, time: tuple[datetime, str]) -> bool:
+        return self._until.get(time[1]) != time[0]
 
 
 @dataclass(slots=True)
