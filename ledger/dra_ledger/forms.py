@@ -84,11 +84,16 @@ def documents(source: object, kind: str = "") -> Iterator[Document | Object | Ma
         if "object" in source and source.get("type") in _EVENTS:
             source = {"type": source.get("type"), "object": plain(source.get("raw_object") or source["object"])}
         yield from _json(_encoded(source), kind)
+    elif isinstance(source, tuple) and len(source) == 2 and source[0] in _EVENTS[1:]:
+        yield from documents({"type": source[0], "object": source[1]}, kind)
     elif not isinstance(source, list | tuple) and (found := plain(source)) is not source:
         yield from documents(found, kind)
+    elif callable(text := getattr(source, "read", None)):
+        yield from documents(text(), kind)
     elif isinstance(source, Iterable):
         for one in source:
-            yield from documents(one, kind)
+            if one is not None:  # an empty document of YAML
+                yield from documents(one, kind)
     else:
         raise DecodeError(f"a {type(source).__name__} is no object of Kubernetes: give JSON, a dictionary or an object")
 
@@ -149,7 +154,7 @@ def _json(data: Any, kind: str) -> Iterator[Document | Malformed | Listed]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         parts = _parts(data)
         if parts is None or parts == [data]:
-            raise DecodeError(f"it is no JSON of an object of Kubernetes: {error}") from error
+            raise DecodeError(f"it is no JSON of an object of Kubernetes (YAML has to be loaded): {error}") from error
         try:
             for part in parts:
                 yield from _json(part, kind)

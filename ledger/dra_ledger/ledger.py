@@ -169,14 +169,18 @@ class Ledger:
         """
         if kind not in KINDS:
             raise ValueError(f"a ledger has no {kind}: choose one of {', '.join(KINDS)}")
-        every = [found for found, _ in read(source, kind)]
+        every, deleted = list[Kept | Malformed | Listed](), set[str]()
+        for found, is_gone in read(source, kind):
+            every.append(found)
+            if not isinstance(found, Listed):
+                (deleted.add if is_gone else deleted.discard)(_key(found))
         lists = [found for found in every if isinstance(found, Listed)]
         if lists and lists[-1].goes_on:
             raise DecodeError("the list has further pages (metadata.continue): give a list of all pages")
         for found in every:
             if _kind(found) not in (kind, "items"):
                 raise DecodeError(f"objects of the kind {kind} are expected, and it has a {_kind(found)}")
-        fresh = [found for found in every if not isinstance(found, Listed)]
+        fresh = [found for found in every if not isinstance(found, Listed) and _key(found) not in deleted]
         names = {f"{_kind(found)} {_key(found)}" for found in fresh}
         self._told.add(kind)
         for known in self._every(kind):

@@ -2,7 +2,8 @@
 
 A source is JSON (bytes or text), a dictionary, a list of sources, or an object of ``dra_api``, of the ``kubernetes``
 package or of a client that keeps the dictionary (``raw``, ``obj``, ``to_dict()``). It may also be a list as the API
-server answers it or ``kubectl get -o json`` writes it, several of them one after another, or an event of a watch.
+server answers it or ``kubectl get -o json`` writes it, several of them one after another, an event of a watch, or a
+file.
 Objects of other kinds and groups are passed over. An object without a kind is an error: it would be passed over in
 silence, and its devices would count as free.
 

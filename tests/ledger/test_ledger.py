@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
 from collections import UserDict
 from types import MappingProxyType, SimpleNamespace
@@ -12,6 +13,7 @@ import dra_ledger
 import dra_ledger.ledger
 import kubernetes.client
 import pytest
+import yaml
 from dra_api.codec import DecodeError, convert
 from dra_api.gates import GateError
 from dra_api.resource import ResourceClaim, ResourceSlice
@@ -103,11 +105,15 @@ class Raw:
         [{"kind": "List", "items": [{"kind": "List", "items": [GPUS]}, HELD]}],
         [GPUS, HELD, *({"kind": kind, "apiVersion": "longhorn.io/v1", "metadata": {"name": "n2"}} for kind in KINDS)],
         [{**GPUS, "apiVersion": "resource.k8s.io/v1alpha3"}, {**HELD, "apiVersion": "resource.k8s.io/v1alpha3"}],
+        [GPUS, ("DELETED", HELD), ("ADDED", HELD)],
+        [io.StringIO(json.dumps([GPUS, HELD], indent=2))],
+        [yaml.safe_load_all(f"---\n{yaml.safe_dump_all([GPUS, HELD])}---\n")],
     ],
     ids=[
         "dictionaries", "JSON", "lists", "structs", "kubernetes", "raw", "kubectl get", "lists of a kind", "events",
         "events of kubernetes", "an iterator", "claims first", "items of kubernetes", "mappings", "pykube", "Kopf",
-        "JSON lines", "an array", "as Windows writes", "lists in a list", "namesakes", "v1alpha3",
+        "JSON lines", "an array", "as Windows writes", "lists in a list", "namesakes", "v1alpha3", "pairs", "a file",
+        "YAML",
     ],
 )  # fmt: skip
 def test_an_object_may_have_any_form(sources: list[object]) -> None:
@@ -210,6 +216,11 @@ def test_a_new_list_takes_out_what_it_does_not_have() -> None:
     assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
     ledger.replace("ResourceSlice", [])
     assert states(ledger) == {"gpu-0": "gone"}
+    its = [{"type": type_, "object": HELD} for type_ in ("DELETED", "ADDED", "DELETED")]
+    ledger.replace("ResourceClaim", its[:2])
+    assert states(ledger) == {"gpu-0": "gone"}
+    ledger.replace("ResourceClaim", its)
+    assert states(ledger) == {}
 
 
 def test_a_new_list_may_lack_the_kind_but_no_page_and_has_no_other_kind() -> None:
