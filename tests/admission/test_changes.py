@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from admission_world import AdmissionWorld
+from admission_world import AdmissionWorld, planner, question
+from dra_api.codec import convert
+from dra_api.kueue import Workload, WorkloadStatus
 from dra_kube import ADMISSION_CHECKS, NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
 from dra_operator.kubectl.cli import main
 from kueue_model import admission_check, is_true, pods_of, workload
+from msgspec.structs import replace
 from objects import Make, Obj
 
 
@@ -194,6 +197,47 @@ async def test_a_namespace_that_is_being_deleted_keeps_no_places_for_pods_that_c
         assert "namespace ns is being deleted" in world.check("late")["message"]
     assert len(world.pods("train")) == 1
     assert world.seen("dra_operator_admission_broken_promises_total") == 0
+
+
+def pods_of_train(**phases: str) -> list[Obj]:
+    """The first pods of a job of four. Those with a phase have a node, or had one."""
+    made = pods_of(workload("train", 4))[: len(phases)]
+    for pod, (node, phase) in zip(made, phases.items(), strict=True):
+        pod["status"]["phase"] = phase
+        pod["spec"] |= {"resourceClaims": [], **({"nodeName": node} if phase else {})}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("pods", "ended", "places"),
+    [
+        ({"a": "Succeeded", "b": "Succeeded"}, 2, 2),
+        ({"a": "Succeeded", "b": "Succeeded", "c": "Running"}, 2, 1),
+        ({"a": "Failed", "b": "Running"}, 0, 2),
+        ({"a": "Failed", "b": "Running", "c": "Running", "d": ""}, 0, 1),
+        ({"a": "Failed", "b": "Failed", "c": "Running", "d": "Running"}, 0, 0),
+    ],
+)
+async def test_a_promise_is_for_as_many_pods_as_the_job_still_has_to_start(
+    world: AdmissionWorld, pods: dict[str, str], ended: int, places: int
+) -> None:
+    """The number of a set is without the pods that ended as they should, and one that failed has had its place."""
+    for pod in pods_of_train(**pods):
+        world.api.add(PODS, pod)
+    job = convert(Workload, workload("train", 4))
+    status = convert(WorkloadStatus, {"reclaimablePods": [{"name": "main", "count": ended}]})
+    found = planner(world).answer(question(world, promised=[replace(job, status=status)]))
+    assert len(found.promised[""].seats if "" in found.promised else ()) == places
+
+
+async def test_a_pod_beyond_those_of_the_job_has_no_promise(world: AdmissionWorld) -> None:
+    """It is in the place of one that failed on a node. An earlier promise would take the place of a later one."""
+    for pod in pods_of_train(a="Failed", b="Running", c="Running", d="Running"):
+        world.api.add(PODS, pod)
+    [again] = pods_of(workload("train", 5))[4:]
+    world.api.add(PODS, again)
+    found = planner(world).answer(question(world, promised=[convert(Workload, workload("train", 4))]))
+    assert found.promised[""].seats == ()
 
 
 def gone(world: AdmissionWorld) -> None:

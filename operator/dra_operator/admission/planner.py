@@ -46,6 +46,8 @@ from dra_operator.scheduling.state import is_set_aside
 from .api import claims_named
 from .ideal import IdealCluster, Lasting
 from .pod_sets import (
+    TOO_MANY_CLAIMS,
+    TOO_MANY_TEMPLATES,
     SetAside,
     TooMuch,
     as_first_asked,
@@ -56,6 +58,7 @@ from .pod_sets import (
     set_of,
     shape_of,
     unmade,
+    with_places,
 )
 from .promises import Outcome, PromisedWorkload, seat_of
 from .workloads import replaced_slice
@@ -81,14 +84,6 @@ STRETCH_SECONDS: Final = 0.005
 THREAD_REST_SECONDS: Final = 0.02
 FAILED_SECONDS: Final = 5.0
 """Seconds for which an answer holds for equal Workloads while nothing changes; one that gave up is repeated then."""
-TOO_MANY_TEMPLATES: Final = (
-    "its namespace has more large templates than dra-operator keeps in memory: shorten them, or have fewer of these "
-    "jobs at the same time"
-)
-TOO_MANY_CLAIMS: Final = (
-    "its namespace has more large claims than dra-operator keeps in memory: shorten them, or have fewer of these jobs "
-    "at the same time"
-)
 QUOTED_CHARACTERS: Final = 1000
 """Length of an error before advice: it quotes text of a tenant."""
 
@@ -412,7 +407,8 @@ class Planner:
         aside = {pod.key for pod in placeless if self._is_aside(pod)} if sets and not is_over else set()
         placeless = [pod for pod in placeless if pod.key not in aside]
         there = [pod for pod in there if pod.key not in aside]
-        copies = [] if is_over else copies_of(self._cluster, workload, unmade(sets, there))
+        placeless = with_places(workload, sets, there, placeless) if sets else placeless
+        copies = [] if is_over else copies_of(self._cluster, workload, unmade(workload, sets, there))
         missing = [*placeless, *copies]
         if lacking:
             found = self._seated(workload, placeless, wanted.nodes) if placeless else Outcome(workload)
@@ -542,7 +538,7 @@ class Planner:
 
     def _missing(self, workload: Workload, sets: Sequence[tuple[Pod, int]]) -> list[Pod]:
         running = self._running(workload) if replaced_slice(workload) else ()
-        return copies_of(self._cluster, workload, unmade(sets, running))
+        return copies_of(self._cluster, workload, unmade(workload, sets, running))
 
     def _fits_never(self, workload: Workload) -> bool:
         pods = self._missing(workload, planned_sets(as_first_asked(workload), {}))

@@ -35,6 +35,16 @@ MOST_PODS: Final = 2000
 """Pods of one Workload that are planned."""
 
 
+TOO_MANY_TEMPLATES: Final = (
+    "its namespace has more large templates than dra-operator keeps in memory: shorten them, or have fewer of these "
+    "jobs at the same time"
+)
+TOO_MANY_CLAIMS: Final = (
+    "its namespace has more large claims than dra-operator keeps in memory: shorten them, or have fewer of these jobs "
+    "at the same time"
+)
+
+
 class TooMuch(kueue.WorkloadError):
     """No place is looked for: the pods, or their templates, would take the memory of the process."""
 
@@ -97,10 +107,9 @@ def _sets_of(workload: Workload) -> Sequence[PodSet]:
     return workload.spec.pod_sets or ()
 
 
-def unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
+def unmade(workload: Workload, sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tuple[Pod, int]]:
     """Yield the pods that are not made yet, with their number."""
-    # A pod that ended without a node has used up no place: another one is made for it.
-    made = Counter(set_of(pod) for pod in there if pod.spec.node_name or not pod_is_done(pod))
+    made = _counted(workload, there)
     for pod, number in sets:
         for name in (set_of(pod), ""):  # a pod that names no set may be of any
             known = min(made[name], number)
@@ -108,6 +117,48 @@ def unmade(sets: Sequence[tuple[Pod, int]], there: Sequence[Pod]) -> Iterator[tu
             number -= known
         if number:
             yield pod, number
+
+
+def with_places(
+    workload: Workload, sets: Sequence[tuple[Pod, int]], there: Sequence[Pod], placeless: Sequence[Pod]
+) -> list[Pod]:
+    """Return those of the pods without a node that have a place in the sets, beside the others that are there.
+
+    The others were made since a pod failed on its node. Nothing was promised to them.
+    """
+    named = {pod.key for pod in placeless}
+    used = _counted(workload, (pod for pod in there if pod.key not in named))
+    left = Counter[str]()
+    for pod, number in sets:
+        left[set_of(pod)] += number
+    found, total = list[Pod](), left.total() - used.total()
+    for pod in placeless:
+        name = set_of(pod)
+        if len(found) < total and (name not in left or used[name] < left[name]):
+            used[name] += 1
+            found.append(pod)
+    return found
+
+
+def _counted(workload: Workload, there: Iterable[Pod]) -> Counter[str]:
+    """Return how many pods of each set are made: those that go on, and those that failed on a node.
+
+    A pod that ended without a node has used up no place: another one is made for it. The number of a set is without
+    those that ended as they should.
+    """
+    lasting, ended = Counter[str](), Counter[str]()
+    for pod in there:
+        if not pod_is_done(pod):
+            lasting[set_of(pod)] += 1
+        elif pod.spec.node_name:
+            ended[set_of(pod)] += 1
+    for each in workload.status.reclaimable_pods or ():
+        number = each.count
+        for name in (each.name, ""):
+            known = min(ended[name], number)
+            ended[name] -= known
+            number -= known
+    return lasting + ended
 
 
 def set_of(pod: Pod) -> str:
