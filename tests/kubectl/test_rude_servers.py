@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
+import signal
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -12,10 +16,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
+from dra_operator.kubectl import serving
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.live import KINDS, read_server
 from dra_operator.kubectl.observed import Observed
+from waiting import becomes
 
 Answer = Callable[[web.Request], web.StreamResponse | None]
 """What it answers in place of the right answer; None for the right one."""
@@ -146,13 +152,60 @@ async def test_a_busy_server_is_asked_again_when_it_wishes(reading: Callable[[An
     """Priority and fairness of Kubernetes answers 429 with Retry-After: 1; a command of forty reads failed with one."""
 
     def busy(request: web.Request) -> web.StreamResponse | None:
-        is_first = asked.count(request.path_qs) == 1
+        is_first = request.path in ("/version", "/api/v1/pods") and asked.count(request.path_qs) == 1
         return status(429, "TooManyRequests", "busy", **{"Retry-After": "1"}) if is_first else None
 
     asked = reading(busy)
     seen = await read("--request-timeout", "10s")
     assert [it.metadata for it in seen.every(Pod)] == [ObjectMeta(name="p", namespace="ns", uid="u")]
     assert seen.unseen == {}
+
+
+@pytest.mark.parametrize("words", [["ui"], ["fit", "--serve", "127.0.0.1:0"]], ids=["ui", "fit"])
+async def test_a_server_that_waits_for_its_first_read_ends_at_ctrl_c(words: list[str]) -> None:
+    """It ended when the API server had answered, or the time of the request was over."""
+    came, gone = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        came.set()
+        await gone.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        command = [sys.executable, "-m", "dra_operator.kubectl.cli", *words, "-s", address, "--token", "t"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        try:
+            async with asyncio.timeout(30):
+                await came.wait()
+                process.send_signal(signal.SIGINT)
+                _, error = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            gone.set()
+    assert (process.returncode, error) == (0, b"")
+
+
+async def test_a_view_that_is_being_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over, begun = threading.Event(), threading.Event()
+
+    def read_slowly(_: argparse.Namespace) -> Observed:
+        begun.set()
+        assert is_over.wait(30)
+        raise Problem("too late")
+
+    monkeypatch.setattr(serving, "read", read_slowly)
+    newest = serving.NewestView(argparse.Namespace(source=None), lambda seen: seen)
+    newest.renew()
+    await becomes(begun.is_set)
+    try:
+        async with asyncio.timeout(10):
+            await newest.stop()
+    finally:
+        is_over.set()
 
 
 async def test_a_kind_that_a_server_lacks_is_told_and_the_others_are_read(reading: Callable[[Answer], Asked]) -> None:

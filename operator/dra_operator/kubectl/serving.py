@@ -1,8 +1,9 @@
 """Common parts of the servers of ``ui`` and ``fit --serve``: the newest view of a cluster, and Ctrl-C and SIGTERM.
 
 A question starts the next read if it is time; without questions nothing is read. Reads and questions are worked on in
-threads. Questions that try changes on the view and take them back are answered one at a time, in a ``QuestionLine``. A
-read makes a view of its own meanwhile.
+threads. A thread that reads ends with the process: it waits for an API server, and Ctrl-C waits for nobody. Questions
+that try changes on the view and take them back are answered one at a time, in a ``QuestionLine``. A read makes a view
+of its own meanwhile.
 
 The line is no queue, since one client with many or large questions would hold up all others. Next is a question of the
 client that has used the least time since the line was last empty, and of its questions the smallest. Where too many
@@ -43,12 +44,17 @@ def serve_until_ended(running: AbstractAsyncContextManager[str], hint: str) -> i
 
 
 async def _serve(running: AbstractAsyncContextManager[str], hint: str) -> None:
-    ended = asyncio.Event()
+    serving = asyncio.create_task(_until_cancelled(running, hint))
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _until_cancelled(running: AbstractAsyncContextManager[str], hint: str) -> None:
     async with running as address:
         print(f"{address}\n{hint}", flush=True)
-        await ended.wait()
+        await asyncio.Event().wait()
 
 
 V = TypeVar("V")
@@ -148,8 +154,9 @@ class NewestView(Generic[V]):
             raise self.problem
 
     async def stop(self) -> None:
-        """Wait for a read that is under way: a thread cannot be ended."""
+        """Wait no more for a read that is under way."""
         if self._reading is not None:
+            self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
     @property
@@ -214,9 +221,32 @@ class NewestView(Generic[V]):
     async def _read(self) -> None:
         began = time.monotonic()
         try:
-            seen = await asyncio.to_thread(read, self._options)
-            self._view = await asyncio.to_thread(self._make, seen)
+            self._view = await _in_daemon(lambda: self._make(read(self._options)))
             self._read_at, self.problem = began, None
         except Problem as problem:
             self.problem = problem
         self._next_read = time.monotonic() + max(READ_SECONDS, 3 * (time.monotonic() - began))
+
+
+async def _in_daemon(work: Callable[[], R]) -> R:
+    """Return what ``work`` returns, in a thread for which the end of the process does not wait."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def tell(result: R | None, error: BaseException | None) -> None:
+        if error is not None and not done.done():
+            done.set_exception(error)
+        elif not done.done():
+            done.set_result(result)  # type: ignore[arg-type]  # of ``work``, since there was no error
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name="read", daemon=True).start()
+    return await done

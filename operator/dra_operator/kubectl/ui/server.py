@@ -124,7 +124,7 @@ class Feed:
         await self._newest.start()
 
     async def stop(self) -> None:
-        """Wait for the current read."""
+        """Take no more questions, and wait for no read."""
         await self._newest.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
