@@ -22,7 +22,7 @@ import pytest_asyncio
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dra_operator.kubectl import commands as kubectl_commands
 from dra_operator.kubectl.answer import ExitCode
-from dra_operator.sources.kind_table import TABLE
+from dra_operator.sources.kind_table import OF_KUEUE, TABLE
 from rounds import LONG
 from waiting import until
 from zoo.asking import ASKING, Beast, Tenant, request, spec
@@ -195,7 +195,8 @@ async def _all_bound(den: Cage, tenant: Tenant) -> bool:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mews(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
     folder = tmp_path_factory.mktemp("mews")
-    async with cage(folder, seconds=FULL or 6.0, scale=1.0 if FULL else 0.1, gates=FLAPPING_GATES) as filled:
+    how = {"gates": FLAPPING_GATES, "controllers": "auto,admission"}
+    async with cage(folder, seconds=FULL or 6.0, scale=1.0 if FULL else 0.1, **how) as filled:
         yield filled
 
 
@@ -235,7 +236,7 @@ async def test_kinds_that_flap_cost_others_nothing(mews: Cage, flappers: Sequenc
 
 
 def test_every_kind_that_is_watched_flaps() -> None:
-    assert {it.resource for it in FLAPPERS} | NOT_FLAPPING.keys() == TABLE.keys()
+    assert {it.resource for it in FLAPPERS} | NOT_FLAPPING.keys() == {*TABLE, *OF_KUEUE}
 
 
 COMMANDED = 2_000 if FULL else 100

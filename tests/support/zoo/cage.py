@@ -32,6 +32,7 @@ from dra_kube import (
     Unreachable,
     connection,
 )
+from kueue_model import install_kueue
 from proving_ground import bare_node, node_stub
 from waiting import until
 from zoo.asking import Beast, Tenant, request, spec
@@ -229,6 +230,7 @@ class Cage:
     scale: float
     folder: Path = field(default_factory=Path)
     gates: str = GATES
+    controllers: str = "auto"
     _serial: itertools.count[int] = field(default_factory=itertools.count)
 
     async def loose(self, beast: Beast, namespace: str = "") -> Gauges:
@@ -256,7 +258,8 @@ class Cage:
     async def another_operator(self, stack: AsyncExitStack) -> OperatorProcess:
         """Kill the operator and start the next one, which is ready when it has listed everything."""
         await self.operator.kill()
-        self.operator = await stack.enter_async_context(_operator(self.kubeconfig, self.folder, self.port, self.gates))
+        settings = self.gates, self.controllers
+        self.operator = await stack.enter_async_context(_operator(self.kubeconfig, self.folder, self.port, *settings))
         await self.operator.becomes_ready()
         return self.operator
 
@@ -294,22 +297,36 @@ def _said(pod: Object) -> str:
 
 @asynccontextmanager
 async def cage(
-    folder: Path, *, seconds: float, scale: float, server: Sequence[str] = (), gates: str = GATES
+    folder: Path,
+    *,
+    seconds: float,
+    scale: float,
+    server: Sequence[str] = (),
+    gates: str = GATES,
+    controllers: str = "auto",
 ) -> AsyncIterator[Cage]:
-    """With nodes, devices, placed pods and an operator that is ready; ``server``: the command of an API server."""
+    """With nodes, devices, placed pods and an operator that is ready; ``server``: the command of an API server.
+
+    With the controller ``admission`` the kinds of Kueue are there, without Kueue.
+    """
     async with AsyncExitStack() as stack:
         kubeconfig = await stack.enter_async_context(_running(folder, server) if server else _api_server(folder, gates))
         api = await stack.enter_async_context(Api(connection(kubeconfig), timeout=PATIENCE))
         await stack.enter_async_context(node_stub(api))
+        if "admission" in controllers:
+            await install_kueue(api)
         await _furnish(api, stack, max(100, round(RESIDENTS * scale)))
         (port,) = envtest.free_ports(1)
-        operator = await stack.enter_async_context(_operator(kubeconfig, folder, port, gates))
+        operator = await stack.enter_async_context(_operator(kubeconfig, folder, port, gates, controllers))
         await operator.becomes_ready()
-        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder, gates)
+        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder, gates, controllers)
 
 
-def _operator(kubeconfig: Path, folder: Path, port: int, gates: str) -> AbstractAsyncContextManager[OperatorProcess]:
+def _operator(
+    kubeconfig: Path, folder: Path, port: int, gates: str, controllers: str
+) -> AbstractAsyncContextManager[OperatorProcess]:
     command = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port), "--feature-gates", gates]
+    command += ["--controllers", controllers]
     return operator_process(kubeconfig, folder / "operator.log", "operator", *command, checks=False)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_kube import (
+    ADMISSION_CHECKS,
     CSI_DRIVERS,
     CSI_NODES,
     CSI_STORAGE_CAPACITIES,
@@ -29,10 +30,12 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
+    WORKLOADS,
     AlreadyExists,
     Api,
     Conflict,
@@ -40,6 +43,7 @@ from dra_kube import (
     Object,
     Resource,
 )
+from kueue_model import admission_check, flavor, workload
 from zoo.asking import Beast, Tenant, request, spec
 
 FLAPS: Final = 40
@@ -58,11 +62,15 @@ Body = Callable[[int, int], Object]
 
 @dataclass(frozen=True)
 class Flapper:
-    """``waits``: what a pod of the tenant has that waits for an object of this kind, by its number."""
+    """``waits``: what a pod of the tenant has that waits for an object of this kind, by its number; None if none does.
+
+    ``change``: the patch of an object, by the turn; its status is written as such.
+    """
 
     resource: Resource
     body: Body
-    waits: Callable[[int], Object] = lambda _: {}
+    waits: Callable[[int], Object] | None = lambda _: {}
+    change: Callable[[int], Object] = lambda turn: {"metadata": _labels(turn)}
     is_kept: bool = False
     """The object is there already and is only changed: a node by its agent."""
 
@@ -79,7 +87,7 @@ class Flapper:
                 typed = {"apiVersion": self.resource.api_version(), "kind": self.resource.kind}
                 await api.create(self.resource, {**typed, **body, "metadata": meta})
             elif what == 1:
-                await self._change(api, name, {"metadata": _labels(turn)}, namespace)
+                await self._change(api, name, self.change(turn), namespace)
             else:
                 await api.delete(self.resource, name, namespace, grace_seconds=0)
 
@@ -102,6 +110,7 @@ def flapping(flappers: Sequence[Flapper]) -> Beast:
         await tenant.each(
             tenant.pod(f"{it.resource.plural}-wait-{number}", **{"template": "never", **it.waits(number % FLAPS)})
             for it in flappers
+            if it.waits is not None
             for number in range(tenant.some(WAITING))
         )
 
@@ -196,6 +205,25 @@ def _pool_request(number: int, _turn: int) -> Object:
     return {"spec": {"driver": DRIVER, "poolName": f"pool-{number // 2}"}}
 
 
+def _workload(number: int, turn: int) -> Object:
+    """One of two has a place for its pods, the other one never."""
+    return {"spec": workload("flap", 1 + turn % 3, template=("never", "one")[number % 2])["spec"]}
+
+
+def _with_quota(turn: int) -> Object:
+    """What Kueue writes when it reserves quota, and asks for the check."""
+    assigned = {"name": "main", "flavors": {"gpu": "flap-0"}, "count": 1 + (turn - 1) % 3}
+    now = "2026-01-01T00:00:00Z"
+    reserved = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": f"turn-{turn}"}
+    check = {"name": "flap-0", "state": "Pending", "message": "", "lastTransitionTime": now}
+    status = {
+        "admission": {"clusterQueue": "team", "podSetAssignments": [assigned]},
+        "conditions": [{**reserved, "lastTransitionTime": now}],
+        "admissionChecks": [check],
+    }
+    return {"metadata": _labels(turn), "status": status}
+
+
 def _claimed(number: int) -> Object:
     return {"template": "", "claims": [f"flap-{number}"]}
 
@@ -221,11 +249,12 @@ FLAPPERS: Final = (
     Flapper(CSI_DRIVERS, lambda _number, _turn: {"spec": {}}),
     Flapper(CSI_STORAGE_CAPACITIES, _capacity, _with_volume),
     Flapper(VOLUME_ATTACHMENTS, _attachment, _with_volume),
+    Flapper(NAMESPACES, lambda _number, _turn: {}, None),
+    Flapper(WORKLOADS, _workload, None, change=_with_quota),
+    Flapper(ADMISSION_CHECKS, lambda _number, _turn: {"spec": admission_check()["spec"]}, None),
+    Flapper(RESOURCE_FLAVORS, lambda number, _turn: {"spec": flavor(nodeLabels={"flap": str(number)})["spec"]}, None),
 )
-NOT_FLAPPING: Final = {
-    NAMESPACES: "one that goes takes minutes, with all that is in it",
-    CSI_NODES: "named after its node, which has one",
-}
+NOT_FLAPPING: Final = {CSI_NODES: "named after its node, which has one"}
 """The other kinds that the operator watches, and why nobody makes them flap."""
 
 
