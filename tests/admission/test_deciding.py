@@ -125,12 +125,11 @@ async def test_a_round_works_out_no_stage_of_workloads_that_wait_unchanged(
 def test_of_those_that_back_off_only_the_one_that_is_due_is_looked_at() -> None:
     """Thousands may wait, and there is a round for each change in the cluster."""
     resting = Resting()
-    start = datetime(2030, 1, 1, tzinfo=UTC)
 
     def wait(seconds: float, stage: CheckStage = CheckStage.BACKING_OFF) -> KnownWait:
-        return KnownWait("1", stage, start + timedelta(seconds=seconds))
+        return KnownWait("1", stage, seconds)
 
-    assert resting.woken(start, freed=1) == set()
+    assert resting.woken(0.0, freed=1) == set()
     for key, it in {"a": wait(60), "b": wait(50), "c": wait(5, CheckStage.WAITING), "gone": wait(1)}.items():
         resting.put(key, it)
     resting.discard("gone")
@@ -139,13 +138,13 @@ def test_of_those_that_back_off_only_the_one_that_is_due_is_looked_at() -> None:
     resting.put("a", wait(60))
     assert len(resting._times) < 500
     assert resting.backing_off == 2
-    assert resting.woken(start + timedelta(seconds=4.9), freed=1) == set()
-    assert resting.seconds_left(start) == 5
-    assert resting.woken(start + timedelta(seconds=5), freed=1) == {"c"}
-    assert resting.woken(start + timedelta(seconds=55), freed=1) == {"b"}
-    assert resting.woken(start + timedelta(seconds=55), freed=2) == {"a"}
-    assert resting.woken(start + timedelta(seconds=99), freed=2) == set()
-    assert (resting.seconds_left(start), resting.backing_off) == (math.inf, 0)
+    assert resting.woken(4.9, freed=1) == set()
+    assert resting.due == 5
+    assert resting.woken(5.0, freed=1) == {"c"}
+    assert resting.woken(55.0, freed=1) == {"b"}
+    assert resting.woken(55.0, freed=2) == {"a"}
+    assert resting.woken(99.0, freed=2) == set()
+    assert (resting.due, resting.backing_off) == (math.inf, 0)
 
 
 async def test_a_workload_that_says_that_it_replaces_itself_is_decided_on(world: AdmissionWorld) -> None:
@@ -173,6 +172,7 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
         world.admission._next.look_again()
         await world.until("it is tried again", lambda: world.kueue.decided == {"Retry": 2})
         await world.until("it backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        await world.rests(0.2)
         world.at(179.0)
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 2}
@@ -681,6 +681,33 @@ async def test_a_clock_that_is_set_neither_ends_a_promise_nor_extends_it(world: 
         await world.rests(1.0)
         assert world.bound() == []
         await world.until("another pod gets a device", lambda: world.bound() == ["pod"], 15)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (0, -1), (1, 1), (-1, -1)])
+async def test_a_wait_is_ended_in_time_whatever_clock_says_when_it_began(
+    world: AdmissionWorld, before: int, after: int
+) -> None:
+    """Kueue would end it a minute later, and forget the devices of its claims; freed devices would not end it."""
+    world.skew = timedelta(hours=before)
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0)
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        await world.rests(0.2)
+        world.skew = timedelta(hours=after)
+        world.at(58)
+        world.admission._next.look_again()
+        await world.rests(0.2)
+        assert world.kueue.decided["Retry"] == 1
+        world.at(61)
+        await world.until("it is tried again", lambda: world.kueue.decided["Retry"] == 2, 5)
+        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        await world.rests(0.2)
+        finish(world.api, "ns/first")
+        world.at(63)
+        await world.until("second runs", lambda: len(world.pods("second")) == 2, 5)
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

@@ -59,7 +59,7 @@ async def test_one_that_would_not_fit_an_empty_cluster_is_retried_once_and_then_
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 1}
         assert not is_true(world.workload("huge"), "QuotaReserved")
-        world.at(43.0)
+        world.at(44.0)
         await world.until("rejected", lambda: world.workload("huge")["spec"].get("active") is False)
     assert world.kueue.decided == {"Retry": 1, "Rejected": 1}
 
@@ -359,6 +359,7 @@ async def test_a_process_rejects_nothing_before_it_has_watched_the_cluster_for_l
         world.at(60)
         await world.until("both are tried again", lambda: world.kueue.decided["Retry"] == 4)
         await world.until("both back off", lambda: back_off("train", "huge"))
+        await world.rests(0.2)
         world.at(149)
         for resource, obj in ((NODES, node), (RESOURCE_SLICES, slice_)):
             world.api.add(resource, {**obj, "metadata": {**obj["metadata"], "uid": f"new {resource.kind}"}})

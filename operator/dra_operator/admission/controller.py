@@ -20,7 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Final
 
 from dra_api.core import Pod
@@ -28,6 +28,7 @@ from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
 from dra_api.references import pod_is_done
 from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.values import parse_time
 from dra_kube import KubeError
 from dra_ledger.errors import shortened
 from msgspec.structs import replace
@@ -54,6 +55,7 @@ from .workloads import (
     CheckStage,
     CheckState,
     backoff_seconds,
+    evicted_at,
     promised_at,
     rank,
     rank_of_promise,
@@ -86,6 +88,8 @@ A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 LONGEST_HOLDING_SECONDS: Final = 10.0
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
+LATE_NEWS_SECONDS: Final = 60.0
+"""Seconds after which a time that Kueue wrote is another clock's, and not one of which the watch was late."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 LOGGED_CHARACTERS: Final = 500
@@ -267,7 +271,7 @@ class AdmissionController:
         now, store, backing_off = self._now(), self._cluster.store_of(Workload), 0
         if names != self._writer.names:
             self._answer_checks(names)
-        self._open |= self._resting.woken(now, self._next.freed)
+        self._open |= self._resting.woken(self._clock(), self._next.freed)
         for number, key in enumerate(list(self._open)):
             if number % WORKLOADS_BETWEEN_PAUSES == WORKLOADS_BETWEEN_PAUSES - 1:
                 await asyncio.sleep(0)
@@ -280,7 +284,7 @@ class AdmissionController:
             elif self._needs_a_look(workload, stage, now):
                 found[stage].append(workload)
             backing_off += stage is CheckStage.BACKING_OFF and key in self._open
-        self._next.by(self._clock() + self._resting.seconds_left(now))
+        self._next.by(self._resting.due)
         self._metrics.waiting.set(len(found[CheckStage.CANDIDATE]) + backing_off + self._resting.backing_off)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
             for uid in self._memory.keys() - {workload.metadata.uid for workload in store}:
@@ -300,7 +304,7 @@ class AdmissionController:
                 return False
             case CheckStage.BACKING_OFF | CheckStage.WAITING:
                 memory.wait = memory.wait or self._known_wait(workload, stage, now)
-                return self._may_requeue(workload.key, memory, memory.wait, now)
+                return self._may_requeue(workload.key, memory, memory.wait)
         return True
 
     def _answer_checks(self, names: CheckNames) -> None:
@@ -312,14 +316,15 @@ class AdmissionController:
             memory.wait = None
 
     def _known_wait(self, workload: Workload, stage: CheckStage, now: datetime) -> KnownWait:
-        left = timedelta(seconds=wait_left(workload, self._writer.names.active, now) or 0.0)
-        return KnownWait(workload.metadata.resource_version, stage, now + left)
+        names = self._writer.names
+        left = wait_left(workload, names.active, self._moment(workload, names, now)) or 0.0
+        return KnownWait(workload.metadata.resource_version, stage, self._clock() + left)
 
     def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:
         memory = self._memory.get(workload.metadata.uid)
         # Thousands may wait, and each round goes over all of them.
         if memory is not None and memory.wait is not None:
-            if memory.wait.version == workload.metadata.resource_version and now < memory.wait.until:
+            if memory.wait.version == workload.metadata.resource_version and self._clock() < memory.wait.until:
                 return memory.wait.stage
             memory.wait = None
         stage = stage_of(workload, names, self._moment(workload, names, now), self._settings.promise)
@@ -342,31 +347,35 @@ class AdmissionController:
         return replaced is not None and replaced is not workload and replaced.has_quota and not replaced.has("Finished")
 
     def _moment(self, workload: Workload, names: CheckNames, now: datetime) -> datetime:
-        """Return the time by which the promise is to be measured: clocks that are set do not end it, or extend it."""
-        if not workload.has_quota or not any(states(workload, names.known)):
+        """Return the time by which a promise or a wait is to be measured: no clock that is set ends or extends it."""
+        if not any(states(workload, names.known)):
             return now
         memory = self._memory[workload.metadata.uid]
         began = promised_at(workload, names.known, _UNKNOWN_TIME)
-        if memory.promised_at != began:
+        if not workload.has_quota:
+            began = parse_time(evicted_at(workload)) or _UNKNOWN_TIME
+        if memory.measured_from != (measured := (workload.has_quota, began)):
+            age = (now - began).total_seconds()
             # Only of what was written before this process saw the Workload the clocks say how old it is.
-            age = (now - began).total_seconds() if memory.promised_at is None else 0.0
-            memory.promise_began = self._clock() - min(max(age, 0.0), self._settings.promise)
-            memory.promised_at = began
-        if began == _UNKNOWN_TIME:
+            if memory.measured_from is not None and age > LATE_NEWS_SECONDS:
+                age = 0.0
+            memory.began = self._clock() - min(max(age, 0.0), self._settings.promise)
+            memory.measured_from = measured
+        if began.year == MAXYEAR:
             return now
-        return began + timedelta(seconds=self._clock() - memory.promise_began)
+        return began + timedelta(seconds=self._clock() - memory.began)
 
     def _is_unsure(self, workload: Workload, memory: Memory) -> bool:
         """Return whether the Workload may be Ready although nobody has said so. Until it is known its place is kept."""
         return memory.unsure == workload.metadata.resource_version and self._clock() < memory.unsure_until
 
-    def _may_requeue(self, key: str, memory: Memory, wait: KnownWait, now: datetime) -> bool:
+    def _may_requeue(self, key: str, memory: Memory, wait: KnownWait) -> bool:
         """Return whether something has come free since the last look, which is not too short ago."""
         if wait.stage is CheckStage.WAITING or memory.looked == self._next.freed:
             self._open.discard(key)
             self._resting.put(key, wait)
             return False
-        self._next.by(self._clock() + (wait.until - now).total_seconds())
+        self._next.by(wait.until)
         rest = min(REQUEUE_REST_SECONDS * 2 ** min(memory.in_vain, DOUBLED_ATTEMPTS), LONGEST_REQUEUE_REST_SECONDS)
         due = memory.retried_at + rest
         if due > self._clock():

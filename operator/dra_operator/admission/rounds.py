@@ -75,11 +75,11 @@ class NextRound:
 
 
 class KnownWait(NamedTuple):
-    """What the Workload of this version waits for, and until when."""
+    """What the Workload of this version waits for, and until when, by the clock that pauses are measured by."""
 
     version: str
     stage: CheckStage
-    until: datetime
+    until: float
 
 
 class Resting:
@@ -89,9 +89,9 @@ class Resting:
     """
 
     def __init__(self) -> None:
-        self._until: dict[str, datetime] = {}
+        self._until: dict[str, float] = {}
         self._backing_off: set[str] = set()
-        self._times: list[tuple[datetime, str]] = []
+        self._times: list[tuple[float, str]] = []
         self._freed = 0
 
     @property
@@ -115,7 +115,7 @@ class Resting:
         self._until.pop(key, None)
         self._backing_off.discard(key)
 
-    def woken(self, now: datetime, freed: int) -> set[str]:
+    def woken(self, now: float, freed: int) -> set[str]:
         """Remove and return those whose wait is over, and those that back off if something came free meanwhile."""
         found = set[str]()
         if freed != self._freed:
@@ -128,11 +128,12 @@ class Resting:
             self.discard(key)
         return found
 
-    def seconds_left(self, now: datetime) -> float:
-        """Return the seconds until the next wait is over."""
-        return (self._times[0][0] - now).total_seconds() if self._times else math.inf
+    @property
+    def due(self) -> float:
+        """When the next wait is over."""
+        return self._times[0][0] if self._times else math.inf
 
-    def _is_stale(self, time: tuple[datetime, str]) -> bool:
+    def _is_stale(self, time: tuple[float, str]) -> bool:
         return self._until.get(time[1]) != time[0]
 
 
@@ -167,9 +168,9 @@ class Memory:
     """The nodes of its promise, by pod set."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     """Its flavors as they were when it was promised a place: Kueue has put their labels into its pods."""
-    promised_at: datetime | None = None
-    """When the promise began, by the clocks of those who wrote it."""
-    promise_began: float = -math.inf
+    measured_from: tuple[bool, datetime] | None = None
+    """When the promise (True) or the wait began, by the clocks of those who wrote it."""
+    began: float = -math.inf
     """The same by the clock that pauses are measured by."""
     is_started: bool = False
     """All its pods were bound, so the promise is over."""
