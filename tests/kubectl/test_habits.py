@@ -323,7 +323,10 @@ def test_a_file_without_any_object_is_no_cluster(
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     assert main([*command, "--from", str(file)]) == 2
-    assert capsys.readouterr().err == f"kubectl dra: {file} holds no object: was it written to its end?\n"
+    assert capsys.readouterr().err == (
+        f"kubectl dra: {file} holds no object of a kind that kubectl dra reads: was it written to its end, "
+        "by kubectl dra snapshot?\n"
+    )
 
 
 @pytest.mark.parametrize("form", ["jsonpath={.items", "custom-columns=A", "custom-columns=A:[", "jsonpath="])

@@ -84,7 +84,11 @@ def load(path: str, room: ObjectRoom | None = None) -> Observed:
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
     if not objects and header == Header():
-        raise Problem(f"{path} holds no object: was it written to its end?", ExitCode.USAGE)
+        raise Problem(
+            f"{path} holds no object of a kind that kubectl dra reads: was it written to its end, by "
+            "kubectl dra snapshot?",
+            ExitCode.USAGE,
+        )
     if not header.taken:
         header.unseen = {name: f"{path} holds no {kind}" for name, kind in dump.absent()} | header.unseen
     return Observed(

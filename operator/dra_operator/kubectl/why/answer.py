@@ -380,7 +380,8 @@ def _of_owner(seen: Observed, settings: Settings, kind: str, name: str, seconds:
     if not pods and not refused:
         described = shell("kubectl", "describe", kind, "-n", seen.namespace, "--", name)
         raise Problem(
-            f"there is no pod of {kind} {name} in namespace {seen.namespace}; whether it exists says {described}"
+            f"there is no pod of {kind} {name} in namespace {seen.namespace}: there is none of that name, or it is "
+            f"suspended, or wants no pods now; {described} tells"
         )
     waiting = [pod for pod in pods if is_waiting(pod)]
     report = Report([f"{kind} {seen.namespace}/{name} has {counted(len(pods), 'pod')}, {len(waiting)} without a node"])
