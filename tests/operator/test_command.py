@@ -175,7 +175,7 @@ async def test_credentials_that_are_refused_at_the_start_are_to_be_renewed(proxy
     with proxy.suffering(Refuse(Target(), code=401, message="Unauthorized")):
         code, output = await run("--kubeconfig", str(config))
     assert code == 1
-    assert "refuses the credentials: Unauthorized; renew them" in output
+    assert re.search("refuses the credentials: GET .*/version: Unauthorized; renew them", output)
     assert "Traceback" not in output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ async def test_credentials_that_are_refused_are_to_be_renewed(
 ) -> None:
     code, output = await ask(capsys, expired(kubeconfig, tmp_path / "expired"), "pod/pod")
     assert code == 1
-    assert "refuses the credentials: Unauthorized; renew them in the kubeconfig" in output
+    assert re.search("refuses the credentials: GET .*: Unauthorized; renew them in the kubeconfig", output)
 
 
 def expired(kubeconfig: Path, file: Path) -> Path:

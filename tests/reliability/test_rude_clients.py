@@ -295,12 +295,14 @@ async def pod_network() -> AsyncIterator[Port]:
 
 async def _ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the first request within 5 s."""
-    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        async with asyncio.timeout(5):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
-            await writer.drain()
-    writer.close()
+    try:
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(5):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 async def _answers(ask: Callable[[], Awaitable[None]]) -> bool:
