@@ -20,7 +20,8 @@ from dra_operator.kubectl import serving
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.live import KINDS, read_server
-from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.observed import Observed, notes_on
+from dra_operator.kubectl.why.answer import answer
 from waiting import becomes
 
 Answer = Callable[[web.Request], web.StreamResponse | None]
@@ -217,3 +218,27 @@ async def test_a_kind_that_a_server_lacks_is_told_and_the_others_are_read(readin
         "csidrivers.storage.k8s.io": "404 page not found",
     }
     assert len(seen.every(Pod)) == 1
+
+
+async def test_what_is_forbidden_or_malformed_is_told_in_few_lines(reading: Callable[[Answer], Asked]) -> None:
+    """Whether a pod fits depends on rules and volumes as well; and a tenant may have ten thousand malformed pods."""
+    hidden = ("devicetaintrules", "persistentvolumes", "persistentvolumeclaims", "csinodes", "events")
+
+    def poor(request: web.Request) -> web.StreamResponse | None:
+        kind = request.path.rpartition("/")[2]
+        if kind in hidden:
+            return status(403, "Forbidden", f'{kind} is forbidden: User "u" cannot list it')
+        items = [{"metadata": {"name": f"p{it:03d}", "namespace": "ns"}, "spec": 1} for it in range(100)]
+        page = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}
+        return pods(request, lambda: web.json_response(page))
+
+    reading(poor)
+    seen = await read()
+    [others, *malformed] = notes_on(seen)
+    assert others == (
+        "incomplete: you may not list csinodes.storage.k8s.io, devicetaintrules.resource.k8s.io, events and 2 more"
+    )
+    assert malformed[0].startswith("left out, malformed: Pod ns/p000: ")
+    assert malformed[20:] == ["left out, malformed: 80 more objects"]
+    told = answer(seen, parser().parse_args(["why", "-A"])).notes
+    assert [it for it in told if it.startswith(("incomplete", "left"))] == [*malformed, others]

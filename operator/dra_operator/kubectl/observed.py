@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from dra_api.core import Event, Pod
@@ -157,12 +158,34 @@ SHOWN: Final = ("nodes", "pods", "resourceclaims.resource.k8s.io", "resourceslic
 
 
 def notes_on(seen: Observed, kinds: Iterable[str] = SHOWN) -> list[str]:
-    """A note for each kind of which something is missing, and for each malformed object."""
-    notes = [f"incomplete: {kind}: {seen.unseen[kind]}" for kind in kinds if kind in seen.unseen]
+    """A note for each of these kinds of which something is missing, one for other forbidden kinds, and one for each of
+    the first malformed objects."""
+    shown = list(kinds)
+    notes = [f"incomplete: {kind}: {seen.unseen[kind]}" for kind in shown if kind in seen.unseen]
+    notes += forbidden_note(seen, shown)
     if seen.pods_cut:
         who = counted(seen.pods_cut, "waiting pod names", "waiting pods name")
         notes.append(f"incomplete: {who} more claims than are held: some of these claims are shown without them")
-    return notes + [f"left out, malformed: {what}: {why}" for what, why in seen.malformed.items()]
+    return notes + malformed_notes(seen)
+
+
+MOST_MALFORMED_OBJECTS: Final = 20
+"""Objects that are named: a tenant may have ten thousand of them."""
+
+
+def malformed_notes(seen: Observed) -> list[str]:
+    """A note for each of the first malformed objects, and one for the others."""
+    notes = [
+        f"left out, malformed: {what}: {why}" for what, why in islice(seen.malformed.items(), MOST_MALFORMED_OBJECTS)
+    ]
+    left = len(seen.malformed) - len(notes)
+    return [*notes, f"left out, malformed: {counted(left, 'more object')}"] if left else notes
+
+
+def forbidden_note(seen: Observed, told: Iterable[str] = ()) -> list[str]:
+    """What the answer does not count because the viewer may not list it: rules of taints, volumes, budgets, ..."""
+    names = sorted(kind for kind, why in seen.unseen.items() if "forbidden" in why and kind not in set(told))
+    return [f"incomplete: you may not list {listed(names)}"] if names else []
 
 
 def require(seen: Observed, *kinds: str) -> None:

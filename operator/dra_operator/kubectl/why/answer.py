@@ -22,7 +22,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.commands.simulated import gated_by_others
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem, target_of
 from dra_operator.kubectl.facts import makes_pods, pods_of_workload
-from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.observed import Observed, forbidden_note, malformed_notes
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.causes import holding
@@ -403,7 +403,9 @@ def _report_on(seen: Observed, settings: Settings, found: Pod | ResourceClaim, s
 
 
 def _notes(seen: Observed) -> list[str]:
-    notes = [f"left out, malformed: {what}: {why}" for what, why in seen.malformed.items()]
+    notes = malformed_notes(seen)
+    if not hidden(seen):
+        notes += forbidden_note(seen, ["pods"])
     if "pods" in seen.unseen and not hidden(seen):
         notes.append(f"pods were {seen.unseen['pods']}: nodes may have less room than the answer says")
     return notes
