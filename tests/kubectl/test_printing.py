@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
+import yaml
 from dra_operator.kubectl.answer import Answer, Column, Table
 from dra_operator.kubectl.devices import bar
 from dra_operator.kubectl.printer import Style, painted, rendered
@@ -19,6 +21,23 @@ WORDS = Table(
 def test_a_colour_is_outside_of_the_padding_that_aligns_columns() -> None:
     lines = list(rendered(Answer(WORDS), Style("wide", coloured=True)))
     assert lines == ["WORD     SIZE", "\x1b[38;5;160mbad   \x1b[0m   3", "better   6"]
+
+
+def test_yaml_of_a_large_fleet_is_not_written_letter_by_letter_in_python() -> None:
+    answer = Answer(replace(WORDS, items=[f"word-{number}" for number in range(500)]))
+    calls = 0
+
+    def counting(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(counting)
+    try:
+        [text] = rendered(answer, Style("yaml"))
+    finally:
+        sys.setprofile(None)
+    assert yaml.safe_load(text)["items"] == [f"word-{number}" for number in range(500)]
+    assert calls < 500 * 100
 
 
 def luminance(code: str) -> float:

@@ -123,6 +123,10 @@ def show(answer: Answer, style: Style) -> None:
         print(printable(note), file=sys.stderr)
 
 
+_YAML: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Four to fifteen times as fast: the devices of a large fleet took half a minute."""
+
+
 def rendered(answer: Answer, style: Style) -> Iterator[str]:
     """Yield the lines of the answer."""
     if answer.table is not None and style.sort_by:
@@ -131,7 +135,7 @@ def rendered(answer: Answer, style: Style) -> Iterator[str]:
     if output == "json":
         yield json.dumps(_value(answer), indent=2)  # in ASCII: what a terminal would obey is escaped
     elif output == "yaml":
-        yield yaml.safe_dump(_value(answer), sort_keys=False, allow_unicode=True).rstrip("\n")
+        yield yaml.dump(_value(answer), Dumper=_YAML, sort_keys=False, allow_unicode=True).rstrip("\n")
     elif output == "jsonpath":
         from dra_operator.kubectl.jsonpath import Template
 
