@@ -12,7 +12,8 @@ from dra_api.codec import convert
 from dra_api.kueue import Workload, WorkloadStatus
 from dra_kube import ADMISSION_CHECKS, NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
 from dra_operator.kubectl.cli import main
-from kueue_model import admission_check, is_true, pods_of, workload
+from fake_api import FakeApi
+from kueue_model import CHECK, admission_check, is_true, pods_of, workload
 from msgspec.structs import replace
 from objects import Make, Obj
 
@@ -418,3 +419,18 @@ async def test_why_asks_no_node_of_this_cluster_about_pods_of_another(
     said = capsys.readouterr().out
     assert words in said
     assert ("do not fit now" in said) is (cluster is None)
+
+
+async def test_a_check_that_somebody_else_writes_as_well_is_not_written_all_the_time(world: AdmissionWorld) -> None:
+    """A second operator of another version: each of them wrote ninety times a second."""
+
+    def fights(api: FakeApi) -> None:
+        if is_true(api[ADMISSION_CHECKS, CHECK], "Active"):
+            other = {"type": "Active", "status": "False", "reason": "Other", "lastTransitionTime": api.now}
+            api.change(ADMISSION_CHECKS, CHECK, lambda it: it["status"].update(conditions=[other]))
+
+    world.others.append(fights)
+    world.start()
+    async with world.running():
+        await world.rests(1.5)
+    assert 1 <= sum(call.plural == ADMISSION_CHECKS.plural for call in world.api.writes) <= 3

@@ -197,7 +197,8 @@ class WorkloadWriter:
         self.names = CheckNames()
         self._limit, self._follow_up_limit = asyncio.Semaphore(WRITES), asyncio.Semaphore(WRITES)
         self._follow_ups = set[asyncio.Task[None]]()
-        self._failed_checks: dict[str, float] = {}
+        self._quiet_checks: dict[str, float] = {}
+        """The time before which a check is not written again, by its name."""
         self._paused: dict[str, float] = {}
         """The time at which the pause of a check is over, by its name."""
         self._ended: dict[str, tuple[str, float, float]] = {}
@@ -286,7 +287,7 @@ class WorkloadWriter:
         """Say in each check of ours that it is answered."""
         now = self._next.clock
         for check in list(self._cluster.store_of(AdmissionCheck)):
-            if check.spec.controller_name != CONTROLLER_NAME or self._failed_checks.get(check.key, 0.0) > now():
+            if check.spec.controller_name != CONTROLLER_NAME:
                 continue
             until = self._paused.get(check.key, -math.inf)
             if until > now():
@@ -294,12 +295,17 @@ class WorkloadWriter:
             patch = active_patch(check, format_time(self._now()), is_paused=until > now())
             if patch is None:
                 continue
+            if (quiet := self._quiet_checks.get(check.key, -math.inf)) > now():
+                self._next.by(quiet)
+                continue
+            # Somebody else may say the opposite each time: a second operator of another version.
+            self._quiet_checks[check.key] = now() + CHECK_PAUSE_SECONDS
             try:
                 raw = await self._client.patch(ADMISSION_CHECKS, check.metadata.name, patch, subresource="status")
             except Conflict:
                 continue  # the watch brings the newer version
             except KubeError as error:
-                self._failed_checks[check.key] = now() + PROMISE_LOOK_SECONDS
+                self._quiet_checks[check.key] = now() + PROMISE_LOOK_SECONDS
                 if not isinstance(error, NotFound):
                     logger.warning("admission check %s: cannot be written: %s", check.key, error)
                 continue
