@@ -13,6 +13,7 @@ from admission_world import AdmissionWorld, planner, question
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.kueue import POD_SET, ResourceFlavor, Workload
+from dra_api.meta import PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES
 from dra_api.resource import ResourceSlice
 from dra_kube import (
     NODES,
@@ -133,6 +134,19 @@ def shares_a_claim(world: AdmissionWorld) -> None:
     world.api.change(NODES, "node-0", lambda it: it["status"]["allocatable"].update(cpu="1"))
 
 
+def lacks_a_volume(world: AdmissionWorld) -> None:
+    """Volumes of this class come from a person, or come free when another claim ends."""
+    later = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    world.api.add(STORAGE_CLASSES, {"metadata": {"name": "local"}, **later})
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {"metadata": {"name": "lacking", "namespace": "ns"}, "spec": spec, "status": {"phase": "Pending"}}
+    world.api.add(PERSISTENT_VOLUME_CLAIMS, claim)
+
+
 def labels_node_0(world: AdmissionWorld) -> None:
     world.api.change(NODES, "node-0", lambda it: it["metadata"]["labels"].update(pool="a"))
     world.api.change(RESOURCE_FLAVORS, FLAVOR, lambda it: it["spec"].update(nodeLabels={"pool": "a"}))
@@ -191,6 +205,10 @@ PASSING: dict[str, tuple[Callable[[AdmissionWorld], None], Obj]] = {
     "another check has chosen a small node": (
         lambda world: None,
         updated(workload("a", 3), nodeSelector={HOST: "node-0"}),
+    ),
+    "no volume is free for it": (
+        lacks_a_volume,
+        workload("a", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "lacking"}}]),
     ),
     "its flavor contradicts its template": (labels_node_0, assigned(workload("a", nodeSelector={"pool": "other"}))),
 }

@@ -5,7 +5,8 @@ the reason: a taint or a cordon, devices that are tainted, a node or a slice tha
 deletes the slices of a driver that is down for 30 s), labels and room that a node had yesterday (a kubelet that starts
 has no devices of plugins), devices that a pool had (some drivers publish sick ones no more), a pool whose slices are
 not all there, a class of which no driver publishes anything, and a flavor without a node, as where nodes are made when
-they are needed. Nor does it matter where a claim has its devices now: they may be given back.
+they are needed. Nor does it matter where a claim has its devices now: they may be given back. Volumes do not count:
+others may be made, or given back.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ class IdealCluster:
 
         ``lost`` has what nodes and slices had.
         """
-        one_of_each_set = {id(pod.spec): pod for pod in pods}.values()  # the pods of a set share theirs
+        specs = {id(pod.spec): replace(pod.spec, volumes=None) for pod in pods}  # the pods of a set share theirs
+        pods = [replace(pod, spec=specs[id(pod.spec)]) for pod in pods]
+        one_of_each_set = {id(pod.spec): pod for pod in pods}.values()
         claims = [claim for pod in one_of_each_set for _, claim in self._cluster.claims_of(pod) if claim is not None]
         if any(map(is_set_aside, claims)):
             return False
