@@ -10,7 +10,7 @@ import pytest
 from bad_driver_node import KINDS, NETWORK, PARTITIONS, SHARED_ONLY, TWO_POOLS
 from dra_driver_test.kit import Check, Result, Verdict, all_checks, chosen, run, run_check
 from planted_faults import FAULTS, LIMITS, PATIENT, VARIANTS, OpenBench, Planted
-from rounds import LONG, a_half, a_third
+from rounds import LONG, a_half, a_third, one_of
 
 CHECKS = {check.name: check for check in all_checks()}
 NOUNS = sorted({check.partition(".")[0] for check in CHECKS})
@@ -101,7 +101,7 @@ async def test_a_driver_without_faults_passes_the_checks_that_need_another_one(
 
 
 @LONG
-@pytest.mark.parametrize("kind", a_half(KINDS))
+@pytest.mark.parametrize("kind", one_of(KINDS))
 async def test_no_check_accuses_a_sound_driver(kind: str, bad_bench: OpenBench) -> None:
     """The plain kind has a test above; as processes, test_our_drivers.py asks all kinds."""
     room = asyncio.Semaphore(AT_ONCE)

@@ -12,7 +12,7 @@ import pytest
 T = TypeVar("T")
 
 WHOLE: Final = "CI" in os.environ
-_WHICH: Final = Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(3)
+_WHICH: Final = Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(12)
 FIRST_FRESH_SEED: Final = int(os.environ.setdefault("KOPF_DRA_SEED", str(Random().randrange(10**6, 10**9))))
 """The workers of a run find it in their environment; the summary of a run in CI says it."""
 LONG: Final = pytest.mark.skipif(not WHOLE, reason="it takes long: CI runs it, and CI=true make test")
@@ -65,7 +65,7 @@ def each_of(
 
 def a_third(full: Sequence[T]) -> Sequence[T]:
     """All rows of a table in CI, elsewhere a third of them: in each run another, in all workers of a run the same."""
-    return full if WHOLE else full[_WHICH::3]
+    return full if WHOLE else full[_WHICH % 3 :: 3]
 
 
 def a_half(full: Sequence[T]) -> Sequence[T]:
@@ -74,3 +74,8 @@ def a_half(full: Sequence[T]) -> Sequence[T]:
     For rows at which other tests look as well.
     """
     return full if "KOPF_DRA_WHOLE_KIT" in os.environ else full[_WHICH % 2 :: 2]
+
+
+def one_of(full: Sequence[T]) -> Sequence[T]:
+    """Return one of up to twelve rows, in each run another; all of them with ``KOPF_DRA_WHOLE_KIT``."""
+    return full if "KOPF_DRA_WHOLE_KIT" in os.environ else [full[_WHICH % len(full)]]
