@@ -64,7 +64,7 @@ def test_a_pod_of_a_gang_that_waits_for_the_fate_of_a_binding_is_tried_again() -
 
 @LONG
 def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -> None:
-    command = [sys.executable, "-m", "histories", "--seeds", "0:1000000"]
+    command = [sys.executable, "-m", "histories", "--seeds", "0:1000000", "--workers", "1"]
     environment = {"PYTHONPATH": str(SUPPORT)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
