@@ -32,6 +32,7 @@ from dra_operator.admission.workloads import (
     follow_up_patch,
     stage_of,
 )
+from dra_operator.controllers.workers import LogLine
 from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
 from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
@@ -340,7 +341,10 @@ async def test_a_decision_that_the_server_finds_invalid_is_counted_and_told(
         await world.until(
             "an error is counted", lambda: world.registry.get_sample_value("dra_operator_admission_errors_total"), 5
         )
-    assert "workload ns/train: cannot be written" in caplog.text
+    assert "workload cannot be written workload=ns/train" in caplog.text
+    about = [it for it in caplog.records if "ns/train" in it.getMessage()]
+    assert about
+    assert all(isinstance(it.msg, LogLine) and it.msg.namespace == "ns" for it in about)
     assert "a webhook says no" in caplog.text
 
 

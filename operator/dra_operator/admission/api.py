@@ -31,6 +31,7 @@ from prometheus_client import Counter
 
 from dra_operator.cache import ClaimTemplate, Cluster, without_bulk
 from dra_operator.controllers import Control
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import Client
 from dra_operator.scheduling.state import is_set_aside, is_workload_set_aside
 
@@ -223,7 +224,7 @@ class WorkloadWriter:
             patch = requeue_patch(workload, self.names.active, why, format_time(self._now()))
             if await self._patch(workload, patch) is not Written.YES:
                 return False
-        logger.info("workload %s: Kueue may try it again: %s", workload.key, why)
+        tell(logger, logging.INFO, "Kueue may try it again", workload=workload.key, why=why)
         due = self._next.clock() + LEFT_BEHIND_SECONDS
         self._ended[workload.key] = workload.metadata.uid, due, 2 * LEFT_BEHIND_SECONDS
         self._next.by(due)
@@ -275,10 +276,10 @@ class WorkloadWriter:
             # version that is still the newest one at the next look was refused for something else.
             if not is_again:
                 self._next.look_again_after(CHANGED_SECONDS)
-                logger.debug("workload %s: cannot be written: %s", workload.key, error)
+                tell(logger, logging.DEBUG, "workload cannot be written", workload=workload.key, why=error)
                 return
         self._errors.inc()
-        logger.warning("workload %s: cannot be written: %s", workload.key, error)
+        tell(logger, logging.WARNING, "workload cannot be written", workload=workload.key, why=error)
         self._next.look_again_after(1.0 if not isinstance(error, ApiError) else 5.0)
 
     # --- AdmissionChecks ---

@@ -36,6 +36,7 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.controllers import Control
 from dra_operator.controllers.metrics import AdmissionMetrics
+from dra_operator.controllers.workers import tell
 from dra_operator.kube import Client
 from dra_operator.scheduling.state import Nomination
 from dra_operator.sources.kind_table import OF_KUEUE
@@ -471,7 +472,9 @@ class AdmissionController:
         written = await self._writer.write(workload, decision)
         if written is Written.YES:
             self._metrics.decided(decision.state)
-            logger.info("workload %s: %s: %s", workload.key, decision.state, decision.message)
+            tell(
+                logger, logging.INFO, "check decided", workload=workload.key, state=decision.state, why=decision.message
+            )
 
     def _kept(self, uid: str, outcome: Outcome) -> None:
         memory = self._memory[uid]
@@ -480,7 +483,7 @@ class AdmissionController:
         elif not memory.is_broken:
             self._metrics.broken.inc()
             said = shortened(outcome.reason, LOGGED_CHARACTERS)
-            logger.warning("workload %s was promised a place and has none: %s", outcome.workload.key, said)
+            tell(logger, logging.WARNING, "promised place lost", workload=outcome.workload.key, why=said)
         memory.is_broken = not outcome.fits
         self._promise(uid, outcome.seats)
 
@@ -515,7 +518,7 @@ class AdmissionController:
             return
         self._metrics.decided(decision.state)
         said = shortened(decision.message, LOGGED_CHARACTERS)
-        logger.info("workload %s: %s: %s", workload.key, decision.state, said)
+        tell(logger, logging.INFO, "check decided", workload=workload.key, state=decision.state, why=said)
         if decision.state is CheckState.READY:
             memory.retries, memory.in_vain, memory.never_since = 0, 0, None
         else:

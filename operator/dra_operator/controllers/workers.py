@@ -85,7 +85,7 @@ def enter_attempt(attempt: str) -> None:
     _attempt.set(attempt)
 
 
-_OBJECTS: Final = ("pod", "claim", "object", "group")
+_OBJECTS: Final = ("pod", "claim", "object", "group", "workload")
 """Fields that name an object of a namespace."""
 
 
