@@ -25,7 +25,7 @@ from .errors import NotFound, NotServed, Unreachable
 from .http.pages import Column, Page, Pages
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, Transport, unobserved
-from .http.watch import Change, Head, WatchEvent, head_of, no_event
+from .http.watch import Change, Head, WatchEvent, WatchLine, head_of, no_event
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -320,14 +320,11 @@ class Api:
         batches = self._transport.watch(resource.path(version, namespace, None), query, silence)
         async with aclosing(batches):  # type: ignore[type-var]  # declared as an iterator, is a generator
             async for lines in batches:
-                batch: Changes = []
-                for line in lines:
-                    head = head_of(line.object)
-                    if not _is_event(line.type, head, resource.kind):
-                        yield batch
-                        raise Unreachable(f"the watch of {resource} brings {line.type} of what is no {resource.kind}")
-                    batch.append(Change(line.type, head.version, line.object, resource, version))
+                batch, strange = _batch(lines, resource, version)
                 yield batch
+                if strange:
+                    raise Unreachable(f"the watch of {resource} brings {strange} of what is no {resource.kind}")
+                del lines, batch  # not held while the next ones are awaited
 
     async def listed(
         self, resource: Resource, namespace: str | None = None, **selectors: str
@@ -448,6 +445,17 @@ def _is_object(answer: Object, kind: str, asked: Object | None) -> bool:
     if asked is not None and not asked.get("name") and not asked.get("generateName"):
         return "kind" in answer and (meta is None or isinstance(meta, dict))
     return isinstance(name, str) and name != "" and name == ((asked or {}).get("name") or name)
+
+
+def _batch(lines: Sequence[WatchLine], resource: Resource, version: str) -> tuple[Changes, str]:
+    """Return the changes up to the first line that is no event of the kind, and the type of that line."""
+    batch: Changes = []
+    for line in lines:
+        head = head_of(line.object)
+        if not _is_event(line.type, head, resource.kind):
+            return batch, line.type or "nothing"
+        batch.append(Change(line.type, head.version, line.object, resource, version))
+    return batch, ""
 
 
 def _is_event(event: str, head: Head, kind: str) -> bool:

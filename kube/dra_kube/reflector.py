@@ -204,6 +204,7 @@ class Reflector:
                             await asyncio.sleep(lag)
                         await self._hand_on(batch)
                         self.version, self._attempts = batch[-1].version.resource_version or self.version, 1
+                    del batch  # not held while the next one is awaited
         finally:
             self.stream.ended(_now())
 

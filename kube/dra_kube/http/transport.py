@@ -172,6 +172,7 @@ class Transport:
                     yield lines[:wrong]
                     if wrong is not None:
                         raise _reported(lines[wrong], what)
+                    del lines  # not held while the next ones are awaited
             except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: closed before it was read
                 raise Unreachable(f"the watch of {what} was interrupted: {error!r}") from error
             finally:

@@ -141,6 +141,7 @@ async def watch_lines(stream: aiohttp.StreamReader, what: str) -> AsyncIterator[
             raise
         if events:
             yield events
+        del chunk, lines, events  # or each watch would hold its last burst until it brings something again
     if rest.strip() and not _is_cut_off(bytes(rest)):
         yield [_event(bytes(rest), what)]
 
