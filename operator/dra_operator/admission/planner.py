@@ -38,10 +38,11 @@ from dra_ledger.errors import shortened
 from msgspec.structs import replace
 
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.cache import ClaimTemplate, Cluster
+from dra_operator.cache import ClaimTemplate, Cluster, UidMemory
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.commands.simulated import ClaimQuotas, extended_resource
 from dra_operator.scheduling.state import is_set_aside
+from dra_operator.sources.kinds import WATCHED
 
 from .api import claims_named
 from .ideal import IdealCluster, Lasting
@@ -183,6 +184,8 @@ class Planner:
             scoring_strategy=settings.scoring_strategy,
             leaves=live.inventory.territory.leaves,
         )
+        for kind in WATCHED.values():  # the live cache hands changes on in their order: none comes late
+            self._cluster.store_of(kind).deleted = UidMemory(0)
         self._allocator = Allocator(
             inventory,
             new_share_id=lambda: str(uuid.uuid4()),
