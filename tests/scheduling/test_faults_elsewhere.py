@@ -348,7 +348,8 @@ def spoils(seed: int, semantics: Semantics | None = None) -> str | None:
         if source.random() < 0.2 and before.node != "far":
             where = {"nodeSelector": source.choice(list(SELECTORS.values()))}
         for slice_ in spoilt_slices(source, problem, where):
-            made.allocator.inventory.put_slice(slice_)
+            if slice_.spec.node_name != before.node:  # another name may stand there as well
+                made.allocator.inventory.put_slice(slice_)
         if (node := spoilt_node(source)) is not None and node.name not in {it.name for it in states}:
             states.insert(source.randint(0, len(states)), node)
         after = decided(plan(case(pod(), made.claims, states, made.allocator, usage=made.usage)))
