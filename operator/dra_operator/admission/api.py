@@ -287,6 +287,7 @@ class WorkloadWriter:
     async def activate_checks(self) -> None:
         """Say in each check of ours that it is answered."""
         now = self._next.clock
+        self._quiet_checks = {name: until for name, until in self._quiet_checks.items() if until > now()}
         for check in list(self._cluster.store_of(AdmissionCheck)):
             if check.spec.controller_name != CONTROLLER_NAME:
                 continue

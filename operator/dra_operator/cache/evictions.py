@@ -150,6 +150,7 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
     if not evicts(acting):
         return RuleCounts()
     allocated = published = 0
+    rules = EvictingRules((acting,))
     users: dict[str, Pod | None] = {}
     for claims in parts(list(cluster.claims)):
         for claim in claims:
@@ -158,7 +159,7 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
                 for key in cluster.users_of(claim.key):
                     # A pod with several selected claims counts once.
                     if key not in users:
-                        users[key] = _pending(cluster, key, acting, now)
+                        users[key] = _pending(cluster, key, rules, now)
         yield
     for devices in _published(cluster) if is_dry_run else ():
         published += sum(1 for device in devices if selects(rule, device))
@@ -175,14 +176,14 @@ def is_tainted(cluster: ClusterState, claim: ResourceClaim) -> bool:
     return may_evict(allocation, cluster.device_taints, cluster.evicting_rules)
 
 
-def _pending(cluster: ClusterState, key: str, rule: DeviceTaintRule, now: datetime) -> Pod | None:
-    """The pod, if it has to go because of the rule and nothing has ended it yet."""
+def _pending(cluster: ClusterState, key: str, rules: EvictingRules, now: datetime) -> Pod | None:
+    """Return the pod if it has to go because of the rules, and if nothing ends it already; else None."""
     pod = cluster.pods.get(key)
     if pod is None or pod_is_ending(pod):
         return None
-    eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, EvictingRules((rule,)), now)
+    eviction = pod_eviction(pod, cluster.claims_of(pod), cluster.device_taints, rules, now)
     causes = eviction.causes if eviction is not None else ()
-    return pod if any(cause.rule_uid == rule.metadata.uid for cause in causes) else None
+    return pod if any(cause.rule_uid == rule.metadata.uid for rule in rules for cause in causes) else None
 
 
 def _is_selected(claim: ResourceClaim, rules: Collection[DeviceTaintRule]) -> bool:
