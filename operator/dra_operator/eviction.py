@@ -102,7 +102,7 @@ class EvictingRules:
 
     def __init__(self, rules: Iterable[DeviceTaintRule] = ()) -> None:
         self._by_name: dict[str, DeviceTaintRule] = {}
-        # By which of the three a selector names, and then by what it names.
+        # By the fields that a selector has, and then by their values.
         self._by_shape: dict[tuple[bool, bool, bool], dict[_Selected, dict[str, DeviceTaintRule]]] = {}
         for rule in rules:
             self.put(rule)

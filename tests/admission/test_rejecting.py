@@ -228,7 +228,7 @@ async def test_what_may_pass_is_no_reason_to_reject(case: str, world: AdmissionW
 
 
 async def test_pods_that_keep_each_other_away_are_too_many_for_any_cluster(world: AdmissionWorld) -> None:
-    """Pods of others do not matter to that, whatever they are."""
+    """Pods of others do not matter to that."""
     runs_on_both({"app": "other"})(world)
     job = workload("a", 3, affinity=_near("podAntiAffinity", job="a"), resourceClaims=[])
     job["spec"]["podSets"][0]["template"]["metadata"] = {"labels": {"job": "a"}}

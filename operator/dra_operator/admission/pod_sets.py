@@ -93,7 +93,7 @@ def as_first_asked(workload: Workload) -> Workload:
 
 
 def is_wrong(workload: Workload) -> bool:
-    """Return whether the Workload itself is wrong, whatever Kueue assigns."""
+    """Return whether the Workload itself is wrong, so that no assignment of Kueue could help."""
     try:
         planned_sets(as_first_asked(workload), {})
     except SetAside:
@@ -122,7 +122,7 @@ def unmade(workload: Workload, sets: Sequence[tuple[Pod, int]], there: Sequence[
 def with_places(
     workload: Workload, sets: Sequence[tuple[Pod, int]], there: Sequence[Pod], placeless: Sequence[Pod]
 ) -> list[Pod]:
-    """Return those of the pods without a node that have a place in the sets, beside the others that are there.
+    """Return the pods without a node that have a place in the sets, beside the others that are there.
 
     The others were made since a pod failed on its node. Nothing was promised to them.
     """
@@ -141,10 +141,10 @@ def with_places(
 
 
 def _counted(workload: Workload, there: Iterable[Pod]) -> Counter[str]:
-    """Return how many pods of each set are made: those that go on, and those that failed on a node.
+    """Return how many pods of each set are made: pods that go on, and pods that failed on a node.
 
-    A pod that ended without a node has used up no place: another one is made for it. The number of a set is without
-    those that ended as they should.
+    A pod that finished without a node has used up no place: another one is made for it. The number of a set does not
+    count pods that succeeded.
     """
     lasting, ended = Counter[str](), Counter[str]()
     for pod in there:

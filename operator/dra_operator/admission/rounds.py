@@ -37,7 +37,7 @@ class NextRound:
         """How often something came free."""
         self._is_new = True
         self.has_changed = True
-        """Whether something had changed when this round began, which matters to promises."""
+        """Whether something that matters to promises had changed when this round began."""
 
     def begin(self) -> None:
         """Begin a round: what happens from now on is for the next one."""
@@ -116,7 +116,7 @@ class Resting:
         self._backing_off.discard(key)
 
     def woken(self, now: float, freed: int) -> set[str]:
-        """Remove and return those whose wait is over, and those that back off if something came free meanwhile."""
+        """Remove and return the keys whose wait is over, and all that back off if something came free meanwhile."""
         found = set[str]()
         if freed != self._freed:
             self._freed, found = freed, set(self._backing_off)

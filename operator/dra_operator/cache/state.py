@@ -114,7 +114,7 @@ class ClusterState:
         self.pods_aside: Set[str] = frozenset()
         """Keys of pods that are set aside; not all claims of one of them may be known, see ``any_claim``."""
         self.others_pods, self.queued_pods = Index[str](), Index[str]()
-        """Pods of other schedulers that are not done, and those of them that are queued, by the claims they use."""
+        """Pods of other schedulers that are not done, and the queued ones among them, by the claims they use."""
         self.claims_by_owner, self.claims_by_class = Index[str](), Index[str]()
         self.claims_by_consumer: Index[str] = Index()
         """Claims by the UIDs of pods, and the keys of PodGroups, for which they are reserved."""

@@ -90,7 +90,7 @@ def waiting_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
 
 
 Found = dict[tuple[str, bool], tuple[str, list[str]]]
-"""Pods with what is said of the first one, by what is said of all: that is without the names of missing claims."""
+"""Pods with the reason of the first one, by their common reason: it leaves out the names of missing claims."""
 
 
 def _note(found: Found, made: Pipeline, pod: Pod, text: str, clear: bool) -> None:

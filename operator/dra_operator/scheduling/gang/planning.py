@@ -139,7 +139,7 @@ def _fit_never(members: Sequence[Member], domains: Collection[GangDomain], filte
 def _depend_on_others(members: Sequence[Member]) -> bool:
     """Return whether a rule between pods keeps a member from a node before any of them has a place.
 
-    Then a pod is there that may end, or one is missing that may come: only a missing label of the node would stay.
+    Another pod may finish, or a missing one may be created. Only a label that the node lacks is there to stay.
     """
     nodes = members[0].state.nodes
     states = [state for name in nodes.names() if (state := nodes.get(name)) is not None]
