@@ -18,14 +18,6 @@ from msgspec.structs import replace
 from objects import Make, Obj
 
 
-@pytest.fixture
-def world() -> AdmissionWorld:
-    made = AdmissionWorld()
-    made.furnish(nodes=2, devices=2)
-    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
-    return made
-
-
 async def promise(world: AdmissionWorld, *jobs: Obj) -> None:
     """Wait until the Workloads are admitted; their pods do not come by themselves."""
     world.kueue.makes_pods = False

@@ -39,14 +39,6 @@ from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_
 from objects import Make, Obj
 
 
-@pytest.fixture
-def world() -> AdmissionWorld:
-    made = AdmissionWorld()
-    made.furnish(nodes=2, devices=2)
-    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
-    return made
-
-
 @asynccontextmanager
 async def promised(world: AdmissionWorld, obj: Obj) -> AsyncIterator[None]:
     """The Workload is admitted when the block begins, and its pods do not come by themselves."""

@@ -18,7 +18,6 @@ from dra_api.resource import ResourceSlice
 from dra_kube import (
     NODES,
     PODS,
-    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_FLAVORS,
     RESOURCE_SLICES,
@@ -35,14 +34,6 @@ from kueue_model import FLAVOR, is_true, workload
 from objects import Make, Obj
 
 AT_ONCE = AdmissionSettings(never=0.0, watched=0.0)
-
-
-@pytest.fixture
-def world() -> AdmissionWorld:
-    made = AdmissionWorld()
-    made.furnish(nodes=2, devices=2)
-    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
-    return made
 
 
 @pytest.mark.parametrize("began", [0.0, 0.01, 0.5, 0.99])

@@ -18,7 +18,7 @@ from dra_api.codec import convert, encode
 from dra_api.core import Node, Pod
 from dra_api.kueue import ResourceFlavor, Workload, WorkloadStatus
 from dra_api.resource import ResourceSlice
-from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, WORKLOADS
 from dra_operator.admission import controller
 from dra_operator.admission import planner as planner_module
 from dra_operator.admission.planner import CheckAnswers, CheckRound, Planner, SeenChange
@@ -31,14 +31,6 @@ from dra_operator.scheduling.state import workload_without_bulk
 from kueue_model import finish, is_true, workload
 from msgspec.structs import replace as replaced
 from objects import Make, Obj
-
-
-@pytest.fixture
-def world() -> AdmissionWorld:
-    made = AdmissionWorld()
-    made.furnish(nodes=2, devices=2)
-    made.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
-    return made
 
 
 def held(name: str) -> Obj:
