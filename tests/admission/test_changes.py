@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from admission_world import AdmissionWorld, planner, question
 from dra_api.codec import convert
-from dra_api.kueue import Workload, WorkloadStatus
+from dra_api.kueue import REPLACED_SLICE, Workload, WorkloadStatus
 from dra_kube import ADMISSION_CHECKS, NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
 from dra_operator.kubectl.cli import main
 from fake_api import FakeApi
@@ -302,6 +302,51 @@ async def test_an_elastic_job_that_grows_needs_room_for_its_further_pods_alone(w
         await world.rests(0.3)
         assert "thief" not in world.bound()
     assert world.kueue.decided["Retry"] == 0
+
+
+async def test_a_job_that_waits_for_the_slice_that_it_replaces_says_so(world: AdmissionWorld) -> None:
+    world.kueue.makes_pods = False
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        world.api.add(WORKLOADS, workload("train", 1))
+        await world.until("it has its quota", lambda: world.is_admitted("train"))
+        larger = workload("train-2", 2, created="2026-01-01T00:00:01Z")
+        larger["metadata"]["annotations"] = {REPLACED_SLICE: "ns/train"}
+        world.api.add(WORKLOADS, larger)
+        await world.rests(0.3)
+        assert "Kueue has not finished" not in str(world.workload("train-2"))
+        world.at(6.0)
+        world.admission._next.look_again()
+        said = "Kueue has not finished workload ns/train yet"
+        await world.until("it says so", lambda: said in str(world.workload("train-2")))
+        writes = len(world.api.writes)
+        await world.rests(0.3)
+        assert len(world.api.writes) == writes
+
+
+@pytest.mark.parametrize("field", ["namespace", "queue"])
+async def test_a_job_that_names_one_that_kueue_never_finishes_for_it_is_decided_on(
+    world: AdmissionWorld, field: str
+) -> None:
+    """Kueue finishes a slice of the same namespace and queue only, whatever the annotation says."""
+    elsewhere = workload("train", 1)
+    if field == "namespace":
+        elsewhere["metadata"]["namespace"] = "other"
+        template = Make.template()
+        template["metadata"]["namespace"] = "other"
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.start()
+    async with world.running():
+        world.api.add(WORKLOADS, elsewhere)
+        key = f"{elsewhere['metadata']['namespace']}/train"
+        await world.until("it has its quota", lambda: is_true(world.api[WORKLOADS, key], "Admitted"))
+        if field == "queue":
+            world.api.change(WORKLOADS, key, lambda it: it["status"]["admission"].update(clusterQueue="other"))
+        liar = workload("liar", 1, created="2026-01-01T00:00:01Z")
+        liar["metadata"]["annotations"] = {REPLACED_SLICE: key}
+        world.api.add(WORKLOADS, liar)
+        await world.until("it is admitted", lambda: world.is_admitted("liar"), 5)
 
 
 async def test_a_pod_that_failed_without_a_node_is_made_again_and_has_its_place(world: AdmissionWorld) -> None:

@@ -57,6 +57,7 @@ from .workloads import (
     CheckState,
     backoff_seconds,
     evicted_at,
+    is_replacing,
     promised_at,
     rank,
     rank_of_promise,
@@ -91,6 +92,8 @@ LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 LATE_NEWS_SECONDS: Final = 60.0
 """Seconds after which a time that Kueue wrote is another clock's, and not one of which the watch was late."""
+LONGEST_REPLACING_SECONDS: Final = 5.0
+"""Seconds for which a Workload waits for the one that it replaces without a message: Kueue needs one, at the most."""
 CLOCK_SECONDS: Final = 1.0
 """Seconds that a time in the API may be off: it has no fractions."""
 LOGGED_CHARACTERS: Final = 500
@@ -296,10 +299,11 @@ class AdmissionController:
         """Return whether there is something to do for it in this round."""
         memory = self._memory[workload.metadata.uid]
         match stage:
+            case CheckStage.REPLACING:
+                return self._is_unsaid(workload, memory)
             case CheckStage.CANDIDATE:
-                if self._is_replacing(workload):
-                    return False
                 memory.admission, memory.is_started = workload.status.admission, False
+                memory.replacing_since = None
             case CheckStage.PROMISED if memory.is_started:
                 self._cluster.give_back(workload)
                 return False
@@ -337,15 +341,22 @@ class AdmissionController:
             and self._is_unsure(workload, memory)
         ):
             return CheckStage.PROMISED
+        replaced = self._cluster.store_of(Workload).get(replaced_slice(workload))
+        # Until Kueue has finished that one, its promise and this Workload's would be for the same pods.
+        if stage is CheckStage.CANDIDATE and is_replacing(workload, replaced):
+            return CheckStage.REPLACING
         return stage
 
-    def _is_replacing(self, workload: Workload) -> bool:
-        """Return whether the Workload replaces a slice of its job that has not finished yet.
-
-        Until Kueue has finished that one, its promise and this Workload's would be for the same pods.
-        """
-        replaced = self._cluster.store_of(Workload).get(replaced_slice(workload))
-        return replaced is not None and replaced is not workload and replaced.has_quota and not replaced.has("Finished")
+    def _is_unsaid(self, workload: Workload, memory: Memory) -> bool:
+        """Return whether a Workload waits long for the one that it replaces, and its check does not say so yet."""
+        if memory.replacing_since is None:
+            memory.replacing_since = self._clock()
+        said = _replacing(workload).message
+        if all(state.message == said for _, state in states(workload, self._writer.names.active)):
+            return False
+        due = memory.replacing_since + LONGEST_REPLACING_SECONDS
+        self._next.by(due)
+        return due <= self._clock()
 
     def _moment(self, workload: Workload, names: CheckNames, now: datetime) -> datetime:
         """Return the time by which a promise or a wait is to be measured: no clock that is set ends or extends it."""
@@ -463,6 +474,8 @@ class AdmissionController:
         async with asyncio.TaskGroup() as group:
             for workload in stages[CheckStage.ELSEWHERE]:
                 group.create_task(self._say(workload, _ELSEWHERE))
+            for workload in stages[CheckStage.REPLACING]:
+                group.create_task(self._say(workload, _replacing(workload)))
             for workload in stages[CheckStage.STALE]:
                 group.create_task(self._say(workload, _STALE))
             for workload in stages[CheckStage.DUE]:
@@ -586,6 +599,13 @@ class AdmissionController:
         else:
             # What came free is still there: the next look finds it without anything else that comes free.
             memory.looked, memory.requeued = 0, False
+
+
+def _replacing(workload: Workload) -> CheckDecision:
+    return CheckDecision(
+        CheckState.PENDING,
+        f"Kueue has not finished workload {replaced_slice(workload)} yet, which this one says that it replaces",
+    )
 
 
 def _frees(before: Object | None, now: Object | None) -> bool:

@@ -172,6 +172,8 @@ class Memory:
     """When the promise (True) or the wait began, by the clocks of those who wrote it."""
     began: float = -math.inf
     """The same by the clock that pauses are measured by."""
+    replacing_since: float | None = None
+    """Since when it waits for the Workload that it replaces."""
     is_started: bool = False
     """All its pods were bound, so the promise is over."""
     is_broken: bool = False

@@ -77,6 +77,8 @@ class CheckStage(StrEnum):
 
     CANDIDATE = "candidate"
     """It has quota, and a check is pending."""
+    REPLACING = "replacing"
+    """The same, and Kueue has not finished the slice of its job that it replaces."""
     PROMISED = "promised"
     """All its checks are ready, and it has quota."""
     LATE = "late"
@@ -193,6 +195,17 @@ def replaced_slice(workload: Workload) -> str:
     Kueue finishes that one as soon as this one has quota, and the pods of both are the same.
     """
     return (workload.metadata.annotations or {}).get(REPLACED_SLICE, "")
+
+
+def is_replacing(workload: Workload, replaced: Workload | None) -> bool:
+    """Return whether Kueue is about to finish the other Workload for this one, which has quota.
+
+    It finishes only one of the same namespace and queue, whatever the annotation says.
+    """
+    if replaced is None or replaced is workload or not replaced.has_quota or replaced.has("Finished"):
+        return False
+    queues = {it.status.admission.cluster_queue for it in (workload, replaced) if it.status.admission is not None}
+    return replaced.metadata.namespace == workload.metadata.namespace and len(queues) == 1
 
 
 def promised_at(workload: Workload, names: Collection[str], now: datetime) -> datetime:
