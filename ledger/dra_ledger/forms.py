@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from dra_api.codec import DecodeError, decode, raw_list, shallow
+from dra_api.codec import DecodeError, RawList, decode, raw_list, shallow
 from dra_api.conversion import GROUP
 from dra_api.meta import Object, Part
 from dra_api.resource import NULL
@@ -52,11 +52,22 @@ class _Status(Part, frozen=True):
 class _Head(msgspec.Struct, rename="camel"):
     """What tells a list, an event and an object apart. ``type`` of other objects may be anything."""
 
-    kind: str = ""
-    api_version: str = ""
+    kind: str | None = ""
+    api_version: str | None = ""
     items: Raw = NULL
     type: Any = None
     object: Raw = NULL
+    pythonic: Any = msgspec.field(default=NULL, name="api_version")
+    """Only ``to_dict()`` of the ``kubernetes`` package writes this name."""
+
+    def refusal(self) -> str:
+        """Return why this is no object of Kubernetes, although it may stand for one; else an empty text."""
+        if self.pythonic is not NULL:
+            # Most of its fields would be passed over, and admin access would count as a holder.
+            return "its fields have the names of to_dict() of the kubernetes package: give the object itself"
+        if (self.api_version or "").startswith("meta.k8s.io/"):
+            return f"a {self.kind} has no spec and no status: ask the API server for application/json alone"
+        return ""
 
 
 _heads: Final = msgspec.json.Decoder(_Head)
@@ -161,6 +172,8 @@ def _json(data: Any, kind: str) -> Iterator[Document | Malformed | Listed]:
         except RecursionError as deep:
             raise DecodeError("lists of lists are nested too deep") from deep
         return
+    if refusal := head.refusal():
+        raise DecodeError(refusal)
     if head.items is not NULL:
         yield from _items(_bytes(data), kind)
     elif head.kind == "Status" and (answer := decode(_Status, data)).status == "Failure":
@@ -168,8 +181,8 @@ def _json(data: Any, kind: str) -> Iterator[Document | Malformed | Listed]:
     elif not (kind := head.kind or kind):
         fields = ", ".join(list(decode(dict, data))[:5]) or "nothing"
         raise DecodeError(f"an object without a kind is no object of Kubernetes: it has {shortened(fields)}")
-    elif _is_kept(kind, head.api_version):
-        yield Document(kind, head.api_version, data, is_gone)
+    elif _is_kept(kind, head.api_version or ""):
+        yield Document(kind, head.api_version or "", data, is_gone)
 
 
 def _opened(data: Any) -> tuple[_Head, bool, Any]:
@@ -212,25 +225,39 @@ def _is_kept(kind: str, version: str) -> bool:
 
 
 def _items(data: bytes, default: str) -> Iterator[Document | Malformed | Listed]:
-    """Yield the items of a list. Items of one kind may lack their kind. kubectl writes lists of many kinds."""
-    lists = [raw_list(data)]
-    while lists:
-        envelope = lists.pop()
-        kind, version = envelope.kind.removesuffix("List"), envelope.api_version
-        if kind and _is_kept(kind, version):
-            yield Listed(kind, bool(envelope.metadata.get("continue")))
-            for raw in envelope.items or ():
-                yield Document(kind, version, raw)
-        for number, raw in enumerate(envelope.items or () if not kind else ()):
+    """Yield the items of a list in its order, and those of lists in it. Items of one kind may lack their kind; kubectl
+    writes lists of many kinds.
+    """
+    begun = [_entries(raw_list(data))]
+    while begun:
+        for number, entry in begun[-1]:
+            if not isinstance(entry, Raw):
+                yield entry
+                continue
             try:
-                head = _heads.decode(raw)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                head = _heads.decode(entry)
+                inner = raw_list(bytes(entry)) if head.items is not NULL else None
+            except (msgspec.DecodeError, DecodeError, RecursionError, UnicodeDecodeError) as error:
                 yield Malformed(f"items[{number}]", str(error))
                 continue
             its = head.kind or default
-            if head.items is not NULL:
-                lists.append(raw_list(bytes(raw)))
-            elif not its:
-                yield Malformed(f"items[{number}]", "it has no kind")
-            elif _is_kept(its, head.api_version):
-                yield Document(its, head.api_version, raw)
+            if refusal := head.refusal() or ("" if its or inner is not None else "it has no kind"):
+                yield Malformed(f"items[{number}]", refusal)
+            elif inner is not None:
+                begun.append(_entries(inner))
+                break
+            elif _is_kept(its, head.api_version or ""):
+                yield Document(its, head.api_version or "", entry)
+        else:
+            begun.pop()
+
+
+def _entries(envelope: RawList) -> Iterator[tuple[int, Document | Listed | Raw]]:
+    """Yield the entries of a list with their numbers: those of a list of one kind are known to be objects of it."""
+    kind, version = envelope.kind.removesuffix("List"), envelope.api_version
+    is_of_one = bool(kind) and _is_kept(kind, version)
+    if is_of_one:
+        yield 0, Listed(kind, bool(envelope.metadata.get("continue")))
+    if is_of_one or not kind:
+        for number, raw in enumerate(envelope.items or ()):
+            yield number, Document(kind, version, raw) if is_of_one else raw

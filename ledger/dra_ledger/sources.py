@@ -109,11 +109,22 @@ class Read(NamedTuple):
 class _Meta(Part, frozen=True):
     name: str = ""
     namespace: str = ""
-    creation_timestamp: str = ""
+    creation_timestamp: str | None = None
 
 
 class _Named(Part, frozen=True):
     metadata: _Meta = _Meta()
+
+
+class _Identity(Part, frozen=True):
+    """The names of an object of which nothing else need be readable."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class _Identified(Part, frozen=True):
+    metadata: _Identity = _Identity()
 
 
 class _Results(Part, frozen=True):
@@ -147,6 +158,19 @@ class _RuleSpec(Part, frozen=True):
 
 class _Rule(Part, frozen=True):
     spec: _RuleSpec = _RuleSpec()
+
+
+class _FlatDevice(Part, frozen=True):
+    basic: Any = None
+    """What v1 has beside the name, up to v1beta1."""
+
+
+class _FlatSpec(Part, frozen=True):
+    devices: tuple[_FlatDevice, ...] | None = None
+
+
+class _FlatSlice(Part, frozen=True):
+    spec: _FlatSpec = _FlatSpec()
 
 
 class _Resource(Part, frozen=True):
@@ -212,9 +236,9 @@ def _one(kind: str, version: str, data: Any) -> Kept | Malformed:
             raise DecodeError(f"it has no metadata.{'namespace' if named.name else 'name'}")
     except DecodeError as error:
         try:
-            meta = decode(_Named, data).metadata
+            meta = decode(_Identified, data).metadata
         except DecodeError:
-            meta = _Meta()
+            meta = _Identity()
         return Malformed(
             f"{kind} {meta.namespace}/{meta.name}" if meta.namespace else f"{kind} {meta.name}", str(error)
         )
@@ -237,7 +261,7 @@ def _decoded(kind: str, shape: str, data: Any) -> Kept:
 
 
 def _slice(shape: str, data: Any) -> ResourceSlice:
-    if shape == _FLAT:
+    if shape == _FLAT or (not shape and _is_flat(data)):
         found = convert(
             ResourceSlice, converted({**decode(dict, data), "apiVersion": _FLAT, "kind": "ResourceSlice"}, _V1)
         )
@@ -248,13 +272,19 @@ def _slice(shape: str, data: Any) -> ResourceSlice:
     return structs.replace(found, metadata=kept)
 
 
+def _is_flat(data: Any) -> bool:
+    """Return whether a slice without a version, such as an item of a list, has the shape of v1beta1: read as v1, its
+    devices would lack their taints and counters."""
+    return any(device.basic is not None for device in decode(_FlatSlice, data).spec.devices or ())
+
+
 def _claim(found: _Claim) -> HeldClaim:
     status, meta = found.status or _ClaimStatus(), found.metadata
     given = status.allocation
     return HeldClaim(
         namespace=intern(meta.namespace),
         name=meta.name,
-        created=meta.creation_timestamp,
+        created=meta.creation_timestamp or "",
         allocation=_slim(given.devices.results or (), given.allocation_timestamp) if given is not None else None,
         pods=_consumers(status.reserved_for, "pods"),
         groups=_consumers(status.reserved_for, "podgroups"),

@@ -73,6 +73,11 @@ def kindless(kind: str, obj: Json) -> object:
     return client_object(kind, {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")})
 
 
+def listed(device: str) -> Json:
+    """A list of the claim with this device."""
+    return {"kind": "List", "items": [claim("train", {"device": device}, pods=("train-0",))]}
+
+
 class Raw:
     """As kr8s has it."""
 
@@ -108,12 +113,14 @@ class Raw:
         [GPUS, ("DELETED", HELD), ("ADDED", HELD)],
         [io.StringIO(json.dumps([GPUS, HELD], indent=2))],
         [yaml.safe_load_all(f"---\n{yaml.safe_dump_all([GPUS, HELD])}---\n")],
+        [*({**it, "metadata": {**it["metadata"], "creationTimestamp": None}} for it in (GPUS, HELD))],
+        [{"kind": "List", "items": [listed("gpu-1"), listed("gpu-0"), GPUS]}],
     ],
     ids=[
         "dictionaries", "JSON", "lists", "structs", "kubernetes", "raw", "kubectl get", "lists of a kind", "events",
         "events of kubernetes", "an iterator", "claims first", "items of kubernetes", "mappings", "pykube", "Kopf",
         "JSON lines", "an array", "as Windows writes", "lists in a list", "namesakes", "v1alpha3", "pairs", "a file",
-        "YAML",
+        "YAML", "nulls as Go writes them", "the last of a claim's versions counts",
     ],
 )  # fmt: skip
 def test_an_object_may_have_any_form(sources: list[object]) -> None:
@@ -136,9 +143,25 @@ def test_every_version_is_read(version: str) -> None:
     assert found.capacity == {"memory": Left(total="80Gi", left="80Gi")}
 
 
+def test_the_shape_of_v1beta1_is_seen_without_a_version() -> None:
+    tainted = {"name": "gpu-0", "basic": {"taints": [{"key": "broken", "effect": "NoSchedule"}]}}
+    item = {name: part for name, part in slice_(tainted).items() if name in ("metadata", "spec")}
+    ledger = Ledger()
+    ledger.replace("ResourceSlice", [item])
+    assert states(ledger) == {"gpu-0": "tainted"}
+
+
+NAMES = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "s"}}
+
+
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
+        (client_object("V1ResourceSlice", GPUS).to_dict(), r"names of to_dict\(\)"),  # type: ignore[attr-defined]
+        ({"api_version": "v1", "kind": None, "items": [HELD]}, r"names of to_dict\(\)"),
+        ({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "rows": [{"object": NAMES}]}, "a Table has no spec"),
+        (("ADDED", NAMES), "a PartialObjectMetadata has no spec"),
+        ({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [NAMES]}, "List has no spec"),
         (42, "a int is no object"),
         ("no JSON", "it is no JSON"),
         (b"[", "it is no JSON"),
@@ -183,6 +206,9 @@ def test_what_is_no_source_is_refused(source: object, fault: str) -> None:
             "deviceClassName or selectors, which went with Kubernetes 1.35",
         ),
         (None, "items[1]", "got `null`"),
+        (NAMES, "items[1]", "a PartialObjectMetadata has no spec"),
+        ({"items": 7}, "items[1]", "got `int`"),
+        ({**HELD, "metadata": {**HELD["metadata"], "creationTimestamp": 7}}, "ResourceClaim ml/train", "creationTime"),
     ],
 )
 def test_an_item_that_cannot_be_read_is_named(obj: Any, name: str, fault: str) -> None:
