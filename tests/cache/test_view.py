@@ -24,8 +24,8 @@ from dra_operator.cache import (
     ObjectChange,
     UidMemory,
     check,
-    hints,
     needs,
+    wakeups,
 )
 from dra_operator.cache.index import Duplicates, duplicates
 from dra_operator.scheduling.state import Nomination
@@ -551,8 +551,8 @@ def test_another_kind_is_kept_once_it_says_whom_it_wakes(monkeypatch: pytest.Mon
     def on_quota(cluster: Cluster, _: ObjectChange[Quota]) -> Keys:
         return tuple(Key("placement", key) for key in cluster.waiting)
 
-    kept: dict[type[Object], Any] = {**hints.ONLY_KEPT, Quota: on_quota}
-    monkeypatch.setattr(hints, "ONLY_KEPT", kept)
+    kept: dict[type[Object], Any] = {**wakeups.ONLY_KEPT, Quota: on_quota}
+    monkeypatch.setattr(wakeups, "ONLY_KEPT", kept)
     cluster = make_cluster()
     cluster.apply(pod("waiting", schedulerName="dra-scheduler"))
     quota = convert(Quota, {"metadata": meta("quota", 1)})

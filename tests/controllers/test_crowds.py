@@ -36,7 +36,7 @@ from dra_kube import (
     Resource,
 )
 from dra_operator.allocator import Features
-from dra_operator.cache import Crowd, Hint, Key, Source, crowds, hints
+from dra_operator.cache import Crowd, Hint, Key, Source, crowds, wakeups
 from dra_operator.controllers import fairness
 from dra_operator.controllers.fairness import Fairness
 from dra_operator.controllers.queue import Crowds, WorkQueue, WorkQueues
@@ -358,7 +358,7 @@ async def queued_by_a_change(name: str, monkeypatch: pytest.MonkeyPatch) -> tupl
 @pytest.mark.parametrize("name", POPULATIONS)
 async def test_a_change_queues_few_keys_at_once_and_in_the_end_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, _ = await queued_by_a_change(name, monkeypatch)
-    for module in (hints, crowds, fairness):
+    for module in (wakeups, crowds, fairness):
         monkeypatch.setattr(module, "HINTS_AT_ONCE", PART)
     in_parts, steps = await queued_by_a_change(name, monkeypatch)
     assert in_parts == at_once

@@ -1,7 +1,7 @@
 """What the operator knows about the cluster, and how changes come in.
 
 One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
-consistent whole. ``apply`` and ``delete`` answer with the keys that the change concerns; ``hints`` says which.
+consistent whole. ``apply`` and ``delete`` answer with the keys that the change concerns; ``wakeups`` says which.
 Objects are frozen and shared, so callers cannot change what the cache hands out (CC-04).
 """
 
@@ -58,7 +58,7 @@ from dra_operator.scheduling.state import (
 
 from . import (
     evictions,
-    hints,
+    wakeups,
 )
 from .bulk import Bulk, BulkLimits
 from .crowds import spread
@@ -94,21 +94,21 @@ class Cluster(FiledState):
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[ObjectChange[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
-            ClaimTemplate: (self.templates, partial(hints.on_template, self)),
+            ClaimTemplate: (self.templates, partial(wakeups.on_template, self)),
             ResourceSlice: (self.slices, self._absorb_slice),
             Node: (self.nodes, self._absorb_node),
             Namespace: (self.namespaces, self._absorb_namespace),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
             PodGroup: (self.groups.store, self._absorb_group),
-            PersistentVolumeClaim: (self.storage.claims, partial(hints.on_volume_claim, self)),
+            PersistentVolumeClaim: (self.storage.claims, partial(wakeups.on_volume_claim, self)),
             PersistentVolume: (self.storage.volumes, self._absorb_volume),
-            StorageClass: (self.storage.classes, partial(hints.on_storage, self)),
-            CSINode: (self.storage.csi_nodes, partial(hints.on_storage, self)),
-            CSIDriver: (self.storage.csi_drivers, partial(hints.on_storage, self)),
-            CSIStorageCapacity: (self.storage.csi_capacities, partial(hints.on_storage, self)),
+            StorageClass: (self.storage.classes, partial(wakeups.on_storage, self)),
+            CSINode: (self.storage.csi_nodes, partial(wakeups.on_storage, self)),
+            CSIDriver: (self.storage.csi_drivers, partial(wakeups.on_storage, self)),
+            CSIStorageCapacity: (self.storage.csi_capacities, partial(wakeups.on_storage, self)),
             VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
-            **{kind: (Store(), partial(wakes, self)) for kind, wakes in hints.ONLY_KEPT.items()},
+            **{kind: (Store(), partial(wakes, self)) for kind, wakes in wakeups.ONLY_KEPT.items()},
         }
 
     # --- changes ---
@@ -281,7 +281,7 @@ class Cluster(FiledState):
         before = self.pods_by_node.at(pod.metadata.uid)
         # Taken before anything is written: the next decision must not plan with the same room.
         self.loads.place(pod, node, node_requests(pod, served, of_devices))
-        return hints.on_pod_of_node(self, before, (pod, node))
+        return wakeups.on_pod_of_node(self, before, (pod, node))
 
     @contextmanager
     def without_load_of(self, pod: Pod) -> Iterator[None]:
@@ -316,8 +316,8 @@ class Cluster(FiledState):
         if not self.loads.forget(pod.metadata.uid):
             return NOTHING
         # Room is not all that came free: other pods may have been kept away by the pod itself, or by its volumes.
-        left = (*hints.on_pod_of_node(self, before, None), *hints.volumes_left(self, pod))
-        return (*hints.room_freed(self), *left)
+        left = (*wakeups.on_pod_of_node(self, before, None), *wakeups.volumes_left(self, pod))
+        return (*wakeups.room_freed(self), *left)
 
     def nominate(self, nomination: Nomination) -> Keys:
         """The pod is to get this once others have ended: no pod of its priority or a lower one may take it meanwhile.
@@ -337,8 +337,8 @@ class Cluster(FiledState):
         # Pods that were tried before count what came free; devices that were only kept for another pod count as well.
         for it in nomination.allocations:
             self.allocated_devices.freed_devices.freed(it)
-        freed = [key for it in nomination.allocations for key in hints.devices_freed(self, it)]
-        return (*freed, *hints.room_freed(self))
+        freed = [key for it in nomination.allocations for key in wakeups.devices_freed(self, it)]
+        return (*freed, *wakeups.room_freed(self))
 
     def confirm(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
@@ -359,7 +359,7 @@ class Cluster(FiledState):
         if self.allocated_devices.holds(uid):
             return keys
         self.contested.pop(uid, None)
-        return (*keys, *hints.devices_freed(self, entry.allocation))
+        return (*keys, *wakeups.devices_freed(self, entry.allocation))
 
     def follow(self, uid: str, claim: ResourceClaim) -> None:
         """The claim of an in-flight allocation, which did not exist yet, was created as ``claim``."""
@@ -384,31 +384,31 @@ class Cluster(FiledState):
         vacated = NOTHING
         # A pod that runs no longer, or is another one by now, uses its volumes no more.
         if old is not None and (gone is not None or (new is not None and pod_is_done(new))):
-            vacated = hints.volumes_left(self, old)
+            vacated = wakeups.volumes_left(self, old)
         # The former nodes of the pods are asked as well: rules between pods compare before and after.
         left = self.pods_by_node.at(gone.metadata.uid) if gone is not None else None
         before = self.pods_by_node.at(new.metadata.uid) if new is not None else None
         room_freed = self._forget_pod(gone) if gone is not None else False
         room_freed |= self._note_pod(change)
-        keys = (*hints.on_pod(self, change), *vacated)
+        keys = (*wakeups.on_pod(self, change), *vacated)
         if self.has_evicting_taints:
             keys += evictions.on_pod(self, change)
         # A nomination keeps devices and room from pods of the same or a lower priority, so it must end with its reason.
         if old is not None and (gone is not None or new is None or new.spec.node_name or pod_is_done(new)):
             keys += self.end_nomination(old.metadata.uid)
         if left is not None:
-            keys += hints.on_pod_of_node(self, left, None)
+            keys += wakeups.on_pod_of_node(self, left, None)
         if new is not None:
-            keys += hints.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
-        return (*keys, *hints.room_freed(self)) if room_freed else keys
+            keys += wakeups.on_pod_of_node(self, before, self.pods_by_node.at(new.metadata.uid))
+        return (*keys, *wakeups.room_freed(self)) if room_freed else keys
 
     def _absorb_node(self, change: ObjectChange[Node]) -> Keys:
         # Taints and labels of a node may give its devices to us, or take them, without any slice being published.
-        published = hints.devices_published(self) if self._note_node(change) else ()
+        published = wakeups.devices_published(self) if self._note_node(change) else ()
         if change.new is None and change.old is not None:
             name = change.old.metadata.name
-            return (*hints.on_node(self, change), *hints.on_node_gone(self, name))
-        return (*published, *hints.on_node(self, change))
+            return (*wakeups.on_node(self, change), *wakeups.on_node_gone(self, name))
+        return (*published, *wakeups.on_node(self, change))
 
     def _absorb_namespace(self, change: ObjectChange[Namespace]) -> Keys:
         """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
@@ -418,24 +418,24 @@ class Cluster(FiledState):
             self.pods_by_node.namespaces[new.metadata.name] = new.metadata.labels or {}
         elif old is not None:
             self.pods_by_node.namespaces.pop(old.metadata.name, None)
-        return hints.on_namespace(self, change)
+        return wakeups.on_namespace(self, change)
 
     def _absorb_volume(self, change: ObjectChange[PersistentVolume]) -> Keys:
         self.storage.file_volume(change)
-        return hints.on_storage(self, change)
+        return wakeups.on_storage(self, change)
 
     def _absorb_attachment(self, change: ObjectChange[VolumeAttachment]) -> Keys:
         self.storage.file_attachment(change)
-        return hints.on_storage(self, change) if change.new is None else NOTHING
+        return wakeups.on_storage(self, change) if change.new is None else NOTHING
 
     def _absorb_claim(self, change: ObjectChange[ResourceClaim]) -> Keys:
         self._note_claim(change)
-        keys = hints.on_claim(self, change)
+        keys = wakeups.on_claim(self, change)
         return (*keys, *evictions.on_claim(self, change)) if self.has_evicting_taints else keys
 
     def _absorb_slice(self, change: ObjectChange[ResourceSlice]) -> Keys:
         evicted = self._note_slice(change)
-        return (*hints.on_slice(self, change), *evicted)
+        return (*wakeups.on_slice(self, change), *evicted)
 
     def _note_slice(self, change: ObjectChange[ResourceSlice]) -> Keys:
         """What follows from a slice in the inventory and in the taints of devices; whom these taints concern."""
@@ -458,11 +458,11 @@ class Cluster(FiledState):
             self.inventory.remove_class(change.old.metadata.name)
             self.shared_drivers.remove_class(change.old.metadata.name)
             self.own_devices.visitors.remove_class(change.old.metadata.name)
-        return hints.on_class(self, change)
+        return wakeups.on_class(self, change)
 
     def _absorb_group(self, change: ObjectChange[PodGroup]) -> Keys:
         self.groups.file(change)
-        return hints.on_group(self, change)
+        return wakeups.on_group(self, change)
 
     def _absorb_rule(self, change: ObjectChange[DeviceTaintRule]) -> Keys:
         if change.new is not None:
@@ -472,7 +472,7 @@ class Cluster(FiledState):
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
         # A taint that goes frees devices for waiting pods that do not tolerate it.
-        published = () if evictions.is_same_rule(change) else hints.devices_published(self)
+        published = () if evictions.is_same_rule(change) else wakeups.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
 
 

@@ -1,6 +1,6 @@
 """Which pods a change of taints, claims or pods may evict or spare, and what a DeviceTaintRule concerns (TE-05).
 
-Like ``hints``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
+Like ``wakeups``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
 may have changed; ``dra_operator.eviction`` decides which pods have to go, and when, once the key is handled. Changes of
 claims and pods are looked at only while some taint evicts, so a cluster without ``NoExecute`` taints pays nothing.
 """
