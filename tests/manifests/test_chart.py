@@ -20,7 +20,7 @@ import yaml
 from command import ROOT
 from dra_api import VERSION, yaml_text
 from dra_kubeletplugin.drivers.simulated import SimulatedConfig
-from dra_operator.app.lease import lease_name
+from dra_operator.app.leader import lease_name
 from dra_operator.app.settings import OperatorSettings
 from dra_operator.app.settings_page import schema
 from dra_operator.controllers.scheduling.mix import read_mix

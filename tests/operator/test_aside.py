@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from dra_kube import LEASES, Api, Timing, connection
-from dra_operator.app.lease import Leader
+from dra_operator.app.leader import Leader
 from dra_operator.app.probes import Answers, Check, MainLoop, serve
 from dra_operator.app.run import Aside
 from prometheus_client import CollectorRegistry, Counter

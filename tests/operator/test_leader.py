@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from command import Command, running
 from dra_kube import LEASES, Api, connection
-from dra_operator.app.lease import Seat
+from dra_operator.app.leader import Seat
 from faults import CutAfter, CutBefore, Delay, Entry, Fault, FaultProxy, Refuse, Target
 from supervised import LiveCluster
 from waiting import until

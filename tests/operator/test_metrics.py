@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dra_kube import Connection
-from dra_operator.app.lease import Leader
+from dra_operator.app.leader import Leader
 from dra_operator.app.settings import OperatorSettings
 from dra_operator.app.telemetry import LeaderGauge
 from dra_operator.controllers.metrics import NAMED_DRIVERS, OTHERS, largest

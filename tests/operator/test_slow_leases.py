@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from dra_kube import AlreadyExists, Conflict, Connection, Election, NotFound, NotSent, Unreachable
-from dra_operator.app import lease as leader
+from dra_operator.app import leader
 from history_kit.clock import VirtualLoop
 from hypothesis import given, settings
 from hypothesis import strategies as st

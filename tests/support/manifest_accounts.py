@@ -31,7 +31,7 @@ from dra_kube import (
 )
 from dra_kubeletplugin import ClaimRef, DeviceStatus, report_devices
 from dra_kubeletplugin.slices.writer import RateLimit, SliceView, SliceWriter, stored
-from dra_operator.app.lease import lease_name
+from dra_operator.app.leader import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.claims import ClaimWriter
 from dra_operator.kube.writers import PoolRequestWriter

@@ -35,7 +35,7 @@ from dra_kube.door import open_door, request_log
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from dra_operator.app.lease import Leader
+from dra_operator.app.leader import Leader
 from dra_operator.app.operator import Operator
 from dra_operator.sources.handlers import running
 from dra_operator.sources.kind_table import OF_KUEUE

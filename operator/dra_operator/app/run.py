@@ -49,7 +49,7 @@ from dra_kube import (
 from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from dra_operator.app.lease import CannotElect, Leader, lease_name
+from dra_operator.app.leader import CannotElect, Leader, lease_name
 from dra_operator.app.operator import Operator
 from dra_operator.app.probes import Answers, CannotServe, Health, MainLoop, serve
 from dra_operator.app.settings import OperatorSettings

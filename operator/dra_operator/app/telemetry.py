@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.app.lease import Leader
+from dra_operator.app.leader import Leader
 from dra_operator.controllers import LogLine, tell
 from dra_operator.sources.watches import Watches
 

@@ -32,7 +32,7 @@ from dra_kube import (
     Resource,
     Unreachable,
 )
-from dra_operator.app import lease as leader
+from dra_operator.app import leader
 from fake_api import Call, Effect, FakeApi, copied, key_of
 from history_kit import game
 from history_kit.clock import OWNER
