@@ -268,6 +268,11 @@ def format_time(moment: datetime) -> str:
     return _text(moment, "seconds")
 
 
+def now() -> str:
+    """Return the present time as the API writes it: RFC 3339, whole seconds, UTC."""
+    return format_time(datetime.now(UTC))
+
+
 def format_micro_time(moment: datetime) -> str:
     """The same with microseconds."""
     return _text(moment, "microseconds")

@@ -27,7 +27,7 @@ from typing import Any, Self
 import grpc
 from dra_api.references import ClaimReferenceError
 from dra_api.releases import Release
-from dra_api.values import format_micro_time
+from dra_api.values import format_micro_time, now
 from dra_cdi import CdiDirectory
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 from dra_proto.podresources.v1 import api_pb2, api_pb2_grpc
@@ -46,7 +46,6 @@ from dra_devcluster.agent.server import ADDRESS, NodeServer
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect, declared_features
 from dra_devcluster.agent.spec import RunContainer, RunPod
 from dra_devcluster.background import cancelled
-from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
 
 logger = logging.getLogger(__name__)

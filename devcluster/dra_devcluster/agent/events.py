@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 
 from dra_api.core import Pod
+from dra_api.values import now
 from dra_kube import EVENTS, Api, KubeError, NotFound
-
-from dra_devcluster.clock import now
 
 logger = logging.getLogger(__name__)
 _PENDING_EVENTS = 1000

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_api.values import now
 from dra_kube import PODS, Api, Conflict, NotFound
 
 from dra_devcluster.agent.containers.runtime import ContainerRecord, ContainerState, Waiting
 from dra_devcluster.agent.spec import RunContainer, RunPod
-from dra_devcluster.clock import now
 
 Json = dict[str, Any]
 

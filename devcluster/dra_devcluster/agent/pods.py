@@ -22,6 +22,7 @@ from typing import Any
 
 from dra_api.codec import DecodeError, convert
 from dra_api.meta import ObjectVersion
+from dra_api.values import now
 from dra_kube import PODS, Change, Conflict, Gone, KubeError, NotFound, Pauses, Reflector
 
 from dra_devcluster.agent.containers.container import ContainerWorker, Node
@@ -31,7 +32,6 @@ from dra_devcluster.agent.pod_status import Ending, PodReporter, PodView
 from dra_devcluster.agent.spec import RunPod, server_address
 from dra_devcluster.agent.storage import PodVolumes
 from dra_devcluster.background import cancelled
-from dra_devcluster.clock import now
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]

@@ -13,14 +13,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Self
 
 import msgspec
 from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.meta import Condition
 from dra_api.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
-from dra_api.values import format_time
+from dra_api.values import now
 from dra_kube import RESOURCE_CLAIMS, Api, NotFound
 
 from dra_kubeletplugin.driver import ClaimRef, results_for
@@ -181,7 +180,7 @@ def _timed(condition: Condition, before: Condition | None) -> Condition:
     if condition.last_transition_time:
         return condition
     kept = before.last_transition_time if before and before.status == condition.status else None
-    return msgspec.structs.replace(condition, last_transition_time=kept or format_time(datetime.now(UTC)))
+    return msgspec.structs.replace(condition, last_transition_time=kept or now())
 
 
 def _key(entry: AllocatedDeviceStatus) -> _Key:

@@ -17,12 +17,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 from dra_api.releases import NEWEST, Release, release_of
-from dra_api.values import format_time
+from dra_api.values import now
 from dra_kube import EVENTS, Api, ApiError, Forbidden, KubeError, NotFound, Resource
 
 from dra_kubeletplugin.errors import (
@@ -413,7 +412,7 @@ class SlicePublisher:
                 pod = _own_pod(await self._api.create(_SELF_REVIEWS, {"metadata": {}}))
                 if pod is None:
                     return
-                moment = format_time(datetime.now(UTC))
+                moment = now()
                 body = {
                     "metadata": {"generateName": f"{pod['name']}.", "namespace": pod["namespace"]},
                     "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod},

@@ -16,7 +16,6 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -29,7 +28,7 @@ from dra_api.core import Event
 from dra_api.leases import Lease
 from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta
 from dra_api.quota import ResourceQuota
-from dra_api.values import format_time
+from dra_api.values import now
 
 from dra_operator.commands.file_items import (
     LONGEST_YAML_BYTES,
@@ -254,7 +253,7 @@ def decoded(where: str, item: JSON) -> Object | None:
 
 
 def _converted(item: JSON, version: str, type_: type[Object]) -> Object:
-    set_defaults(item, now=format_time(datetime.now(UTC)))
+    set_defaults(item, now=now())
     if item["kind"] in conversion.VERSIONS and type_ not in OF_KUEUE.values():
         item = conversion.convert(item, version)
     return convert(type_, item)

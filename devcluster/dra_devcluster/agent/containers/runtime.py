@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from dra_api.values import now
 
 from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.files import write_whole
@@ -38,7 +39,6 @@ from dra_devcluster.agent.processes.process import (
     signal_group,
     start_ticks,
 )
-from dra_devcluster.clock import now
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):

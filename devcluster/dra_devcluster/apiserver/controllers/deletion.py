@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dra_api.values import now
+
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
@@ -23,7 +25,6 @@ from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import FOREGROUND, ORPHAN, DeleteOptions, create, delete, delete_some, update
-from dra_devcluster.clock import now
 
 Place = tuple[str, str, Key]  # group, resource, key
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Final
 
-from dra_api.values import format_time, parse_time
+from dra_api.values import format_time, now, parse_time
 
 from dra_devcluster.apiserver.controllers.workloads import (
     BATCH_PODS,
@@ -38,7 +38,6 @@ from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import is_ready
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import DeleteOptions, create, delete, update
-from dra_devcluster.clock import now
 
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"

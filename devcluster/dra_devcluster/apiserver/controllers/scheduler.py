@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dra_api.values import now
+
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.endpoints.subresources import assign
 from dra_devcluster.apiserver.errors import Json
@@ -22,7 +24,6 @@ from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import has_ended, selects
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import update
-from dra_devcluster.clock import now
 
 
 def fits(spec: Json, node: Json) -> bool:

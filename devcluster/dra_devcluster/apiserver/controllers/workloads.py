@@ -22,6 +22,7 @@ from copy import deepcopy
 from typing import NamedTuple
 
 import orjson
+from dra_api.values import now
 
 from dra_devcluster.apiserver.controllers.scheduler import fits
 from dra_devcluster.apiserver.controllers.worker import Worker
@@ -33,7 +34,6 @@ from dra_devcluster.apiserver.selectors import has_ended, is_ready
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.verbs.write import DeleteOptions, create, delete, update
-from dra_devcluster.clock import now
 
 MANAGER = "dra-devcluster"
 BATCH_PODS = 500

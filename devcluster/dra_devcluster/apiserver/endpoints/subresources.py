@@ -30,7 +30,7 @@ from dra_api.releases import Release
 from dra_api.selectors import Selector
 from dra_api.validation.formats import FieldError, not_supported, required
 from dra_api.validation.formats import invalid as invalid_field
-from dra_api.values import format_time
+from dra_api.values import format_time, now
 
 from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.errors import (
@@ -57,7 +57,6 @@ from dra_devcluster.apiserver.verbs.read import get
 from dra_devcluster.apiserver.verbs.write import DeleteOptions, check_preconditions, delete, store_changed, update
 from dra_devcluster.apiserver.wire import PATCHES, media_type, parse_document, read_body, respond
 from dra_devcluster.background import cancelled
-from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, LONGEST_MESSAGE_BYTES, PORT_FORWARD_PROTOCOLS
 
 _CONNECT_SECONDS = 5.0

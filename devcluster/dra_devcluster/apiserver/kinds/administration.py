@@ -15,6 +15,7 @@ from typing import Any
 
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import FieldError
+from dra_api.values import now
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import Policy
@@ -22,7 +23,6 @@ from dra_devcluster.apiserver.errors import Json, forbidden, not_found
 from dra_devcluster.apiserver.kinds.core import Generational
 from dra_devcluster.apiserver.rbac import Attributes, Rule
 from dra_devcluster.apiserver.structure import Resource, Structure, set_defaults, validate
-from dra_devcluster.clock import now
 
 from .base import Kind, Write
 

@@ -32,13 +32,13 @@ from dra_api.scheduling import GangWorkload, PodGroup
 from dra_api.selectors import refuse_admin_access, refuse_admin_access_in_status
 from dra_api.validation import FieldError
 from dra_api.validation import formats as faults
+from dra_api.values import now
 
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.base import Kind, Write, decoded
 from dra_devcluster.apiserver.kinds.core import check_declared_features
 from dra_devcluster.apiserver.kinds.pod import admit_priority
 from dra_devcluster.apiserver.rbac import Attributes, User, account_of
-from dra_devcluster.clock import now
 
 Validate = Callable[..., list[FieldError]]
 

@@ -21,6 +21,7 @@ from dra_api import core
 from dra_api.releases import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 from dra_api.validation import formats as faults
+from dra_api.values import now
 
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, decoded, selectable_by
@@ -32,7 +33,6 @@ from dra_devcluster.apiserver.kinds.resources import (
     quality_of_service,
 )
 from dra_devcluster.apiserver.selectors import has_ended
-from dra_devcluster.clock import now
 
 _SPEC = {
     "restartPolicy": "Always",

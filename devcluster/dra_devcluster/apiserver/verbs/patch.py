@@ -19,6 +19,7 @@ import jsonpatch
 import jsonpointer
 import orjson
 from dra_api.validation import formats as faults
+from dra_api.values import now
 
 from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch
 from dra_devcluster.apiserver.errors import (
@@ -37,7 +38,6 @@ from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.structure import decode
 from dra_devcluster.apiserver.structure.schema import ANY, Schema
 from dra_devcluster.apiserver.verbs.write import check_fields, check_uid_stays, check_version, create, update
-from dra_devcluster.clock import now
 
 
 class PatchRefused(ValueError):

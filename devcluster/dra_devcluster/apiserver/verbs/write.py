@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import FieldError
-from dra_api.values import format_time
+from dra_api.values import format_time, now
 
 from dra_devcluster.apiserver.apply import Writer, track_update
 from dra_devcluster.apiserver.errors import (
@@ -46,7 +46,6 @@ from dra_devcluster.apiserver.store import Collection, Stored
 from dra_devcluster.apiserver.structure import Resource, Schema, decode, refusal
 from dra_devcluster.apiserver.verbs.read import number
 from dra_devcluster.apiserver.wire import flag
-from dra_devcluster.clock import now
 
 
 def track_created(write: Write, obj: Json) -> None:
