@@ -31,8 +31,8 @@ from dra_kubeletplugin.errors import ClaimError, Fatal, Recoverable, SettingsErr
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.folders import NewFolders, check_writable
+from dra_kubeletplugin.health import HealthReports
 from dra_kubeletplugin.kubelet import (
-    HealthReports,
     Interceptor,
     LoggingInterceptor,
     RegistrationService,

@@ -20,7 +20,7 @@ from dra_kubeletplugin import (
     Prepared,
     PreparedDevice,
 )
-from dra_kubeletplugin.kubelet import HEALTH_SERVICES
+from dra_kubeletplugin.health import HEALTH_SERVICES
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_proto.health.v1 import api_pb2 as health_pb2
@@ -108,7 +108,7 @@ async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
 async def test_a_report_is_repeated_before_devices_become_unknown(
     kubelet: FakeKubelet, driver: Reporting, monkeypatch: pytest.MonkeyPatch, timeout: int, of_kubelet: float
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.kubelet._KUBELET_TIMEOUT_SECONDS", of_kubelet)
+    monkeypatch.setattr("dra_kubeletplugin.health._KUBELET_TIMEOUT_SECONDS", of_kubelet)
     stream = kubelet.health()
     driver.reports.put_nowait([DeviceHealth(pool="p", device="gpu-0", healthy=True, timeout_seconds=timeout)])
     assert await heard(stream) == await heard(stream)
@@ -170,7 +170,7 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     report: BaseException | DeviceHealth | list[Any],
     message: str,
 ) -> None:
-    monkeypatch.setattr("dra_kubeletplugin.kubelet._HEALTH_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
     driver.reports.put_nowait(report)
     await becomes(lambda: driver.begun == 2)
     [error] = driver.errors
@@ -191,7 +191,7 @@ async def test_a_driver_whose_handler_of_errors_fails_is_asked_again(
     failure: BaseException,
 ) -> None:
     """Its devices were unknown from then on, and no line of the log said so."""
-    monkeypatch.setattr("dra_kubeletplugin.kubelet._HEALTH_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
     driver.failure = failure
     driver.reports.put_nowait(ZeroDivisionError("the bus hangs"))
     driver.reports.put_nowait([GOOD])
@@ -217,7 +217,7 @@ async def test_a_report_of_wrong_types_is_an_error_of_the_driver_and_not_of_each
     fault: str,
 ) -> None:
     """Each stream failed, and all devices were unknown, without a word of which device it was."""
-    monkeypatch.setattr("dra_kubeletplugin.kubelet._HEALTH_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
     driver.reports.put_nowait([report])
     driver.reports.put_nowait([GOOD])
     assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]

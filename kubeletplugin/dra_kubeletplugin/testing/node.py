@@ -30,7 +30,8 @@ from dra_kubeletplugin.claims.calls import V1, WireVersion
 from dra_kubeletplugin.driver import ClaimRef, Driver
 from dra_kubeletplugin.errors import PluginError
 from dra_kubeletplugin.files import checkpoint
-from dra_kubeletplugin.kubelet import HEALTH_SERVICES, Interceptor, Stream, Unary
+from dra_kubeletplugin.health import HEALTH_SERVICES
+from dra_kubeletplugin.kubelet import Interceptor, Stream, Unary
 from dra_kubeletplugin.plugin import KubeletPlugin
 from dra_kubeletplugin.settings import PluginSettings
 
