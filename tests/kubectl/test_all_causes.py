@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 from dra_api.releases import Release
+from dra_ledger.pools import newest_slices
+from dra_operator.kubectl import facts
+from dra_operator.kubectl.why import published
 from scheduling_causes import DRIVER, asks, claim, device_class, node, pod, slice_
 from told import Json, told
 
@@ -269,6 +274,29 @@ def test_a_driver_without_a_pod_on_the_node_of_its_slices_is_named() -> None:
     found = told([*bound(1), node("gpu-2"), driver])
     assert f"driver {DRIVER} has slices for node gpu-1, but no pod there: it runs in ns/gpu-driver-2" in found.text
     assert found.code == 3
+
+
+def test_drivers_are_looked_up_once_for_all_pods_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand such pods took a minute and a half: each looked at all pods, and at all devices."""
+    looks: Counter[str] = Counter()
+
+    def counted(name: str, look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(*given: Any) -> Any:
+            looks[name] += 1
+            return look(*given)
+
+        return looked
+
+    monkeypatch.setattr(facts, "driver_pods", counted("pods of a driver", facts.driver_pods))
+    monkeypatch.setattr(f"{published.__name__}.newest_slices", counted("devices", newest_slices))
+    *others, held, pending = bound()
+    names = [f"waits-{it:02}" for it in range(20)]
+    held["status"]["reservedFor"] = [{"resource": "pods", "name": it, "uid": f"uid-{it}"} for it in names]
+    many = [{**pending, "metadata": {**pending["metadata"], "name": it, "uid": f"uid-{it}"}} for it in names]
+    found = told([*others, held, *many], "")
+    said = "20 pods (ns/waits-00, ns/waits-01, ns/waits-02 and 17 more): does not start: has its node for 20 min"
+    assert said in found.text
+    assert looks == {"pods of a driver": 1, "devices": 1}
 
 
 def test_a_pod_that_was_deleted_before_it_got_a_node_is_kept_by_its_finalizers() -> None:

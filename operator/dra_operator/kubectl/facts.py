@@ -122,6 +122,29 @@ def driver_pods(driver: str, pods: Iterable[Pod]) -> list[Pod]:
     return sorted(found, key=lambda pod: pod.key)
 
 
+class DriverPods:
+    """The pods that seem to run drivers, by node: an answer about ten thousand pods looks each driver up once."""
+
+    def __init__(self, pods: Sequence[Pod]) -> None:
+        self._pods = pods
+        self._by_node: dict[str, dict[str, list[Pod]]] = {}
+        self._naming: dict[str, list[Pod]] = {}
+
+    def on(self, driver: str, node: str) -> Sequence[Pod]:
+        """Return those of a driver on a node (``driver_pods``)."""
+        if driver not in self._by_node:
+            found = self._by_node[driver] = {}
+            for pod in driver_pods(driver, self._pods):
+                found.setdefault(pod.spec.node_name, []).append(pod)
+        return self._by_node[driver].get(node, ())
+
+    def naming(self, driver: str) -> Sequence[Pod]:
+        """Return all pods with a label whose value is the driver."""
+        if driver not in self._naming:
+            self._naming[driver] = [it for it in self._pods if driver in (it.metadata.labels or {}).values()]
+        return self._naming[driver]
+
+
 def is_ready(pod: Pod) -> bool:
     """Whether the pod runs, and does not say that it is not ready."""
     unready = any(one.type == "Ready" and one.status != "True" for one in pod.status.conditions or ())

@@ -36,7 +36,7 @@ from dra_operator.kubectl.doctor.claims import (
 )
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, Trouble, advised_once
-from dra_operator.kubectl.facts import age, driver_pods, is_ready, pods_of, shelves
+from dra_operator.kubectl.facts import DriverPods, age, driver_pods, is_ready, pods_of, shelves
 from dra_operator.kubectl.live import client
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
@@ -211,11 +211,11 @@ def _plugins_that_are_down(seen: Observed) -> Iterator[Diagnosis]:
     for slice_ in seen.every(ResourceSlice):
         if slice_.spec.node_name and slice_.spec.devices and seen.one(Node, slice_.spec.node_name) is not None:
             places[slice_.spec.driver].add(slice_.spec.node_name)
+    pods = DriverPods(seen.every(Pod))
     for driver, nodes in sorted(places.items()):
-        pods = driver_pods(driver, seen.every(Pod))
-        named = [pod for pod in pods if driver in (pod.metadata.labels or {}).values()]
+        named = [pod for pod in driver_pods(driver, seen.every(Pod)) if driver in (pod.metadata.labels or {}).values()]
         for node in sorted(nodes):
-            there = [pod for pod in pods if pod.spec.node_name == node and pod.metadata.deletion_timestamp is None]
+            there = [pod for pod in pods.on(driver, node) if pod.metadata.deletion_timestamp is None]
             if any(map(is_ready, there)) or not (there or named):
                 continue
             names = listed(f"{pod.key} ({pod.status.phase or 'Pending'})" for pod in there)

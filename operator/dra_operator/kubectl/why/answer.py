@@ -29,6 +29,7 @@ from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Fix, Report
 from dra_operator.kubectl.why.decision import together
 from dra_operator.kubectl.why.pods import (
+    Drivers,
     idle_scheduler,
     namespace_ends,
     not_ours,
@@ -143,9 +144,10 @@ def _with_all(
 def unstarted_groups(made: Pipeline, pods: Iterable[Pod]) -> list[WaitingGroup]:
     """Group pods that have a node and devices and do not start there, by the first reason of each."""
     found: Found = {}
+    drivers = Drivers(made)
     for pod in made.each_at_hand(filter(_is_starting, pods)):
         made.pausing()
-        if why := not_started(made, pod):
+        if why := not_started(made, pod, drivers):
             _note(found, made, pod, f"does not start: {why}", clear=False)
     return _groups(found)
 

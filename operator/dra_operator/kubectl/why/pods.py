@@ -6,7 +6,7 @@ each reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -20,12 +20,12 @@ from dra_api.values import format_time, parse_time
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
 from dra_operator.commands.simulated import gated_by_others
-from dra_operator.kubectl.facts import age, belonging, driver_pods, is_ready, marks_of
+from dra_operator.kubectl.facts import DriverPods, age, belonging, is_ready, marks_of
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Report
 from dra_operator.kubectl.why.holders import bring_back, is_unreachable, unreachable_since
-from dra_operator.kubectl.why.published import likely_meant, vanished_devices
+from dra_operator.kubectl.why.published import Pools, likely_meant
 from dra_operator.kubectl.why.supposed import unmade
 from dra_operator.kubectl.why.waiting import why_besides, why_waiting
 from dra_operator.scheduling import NotTried, pre_filter
@@ -56,9 +56,21 @@ NOT_STARTED_SECONDS: Final = 300.0
 """After so long a pod that has its node and says nothing is looked into."""
 
 
+class Drivers:
+    """What drivers publish, and which pods run them: looked up once for all pods of an answer."""
+
+    def __init__(self, made: Pipeline) -> None:
+        self.pools, self.pods = Pools(made.seen), DriverPods(made.seen.every(Pod))
+
+    def silent(self, claims: Iterable[ResourceClaim]) -> list[str]:
+        """Drivers of the devices of claims without any slice of the pool that the device is in."""
+        devices = (DeviceId.of(result) for claim in claims for result in claim.results)
+        return sorted({device.driver for device in devices if device.pool_id not in self.pools.newest})
+
+
 def why_bound(made: Pipeline, pod: Pod) -> Report:
     """Its claims, then what is wrong."""
-    report, cluster = Report(), made.cluster
+    report, cluster, drivers = Report(), made.cluster, Drivers(made)
     report.say(f"pod {pod.key} is assigned to node {pod.spec.node_name}")
     for use, claim in cluster.claims_of(pod):
         report.say(f"claim {use.name}: {holding(claim)}", indent=2)
@@ -66,11 +78,11 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
         for line in belonging(marks_of(made.seen), devices):
             report.say(line, indent=4)
     if pod.metadata.deletion_timestamp is not None:
-        report.object_to(*_ending(made, pod))
+        report.object_to(*_ending(made, pod, drivers))
         return report
     for line in _wrong(made, pod):
         report.object_to(line)
-    for line in _failures(made, pod) if pod.status.phase != "Running" else _waiting_containers(pod):
+    for line in _failures(made, pod, drivers) if pod.status.phase != "Running" else _waiting_containers(pod):
         report.object_to(line)
     eviction = evictions.eviction_of(cluster, pod, made.now, made.now)
     if eviction is not None:
@@ -79,9 +91,9 @@ def why_bound(made: Pipeline, pod: Pod) -> Report:
     return report
 
 
-def not_started(made: Pipeline, pod: Pod) -> str:
+def not_started(made: Pipeline, pod: Pod, drivers: Drivers) -> str:
     """Return the first reason why a pod with a node does not start, or an empty text if none is known."""
-    return next(chain(_wrong(made, pod), _failures(made, pod)), "")
+    return next(chain(_wrong(made, pod), _failures(made, pod, drivers)), "")
 
 
 def _wrong(made: Pipeline, pod: Pod) -> Iterator[str]:
@@ -124,23 +136,22 @@ def ready_state(node: Node) -> str:
     return found[0] if found else "True"
 
 
-def _failures(made: Pipeline, pod: Pod) -> Iterator[str]:
+def _failures(made: Pipeline, pod: Pod, drivers: Drivers) -> Iterator[str]:
     """What warns of the pod last, by reason, and drivers that do not work on the node."""
     events = warnings_of(made, pod.metadata.uid)
     warnings = [*events, *(text for text in _waiting_containers(pod) if not any(_says(it, text) for it in events))]
     yield from warnings
     claims = [claim for _, claim in made.cluster.claims_of(pod) if claim is not None]
-    node, silent = pod.spec.node_name, _silent_drivers(made, pod)
-    yield from vanished_devices(made.seen, (it for it in claims if not any(one.driver in silent for one in it.results)))
+    node, silent = pod.spec.node_name, drivers.silent(claims)
+    yield from drivers.pools.vanished(it for it in claims if not any(one.driver in silent for one in it.results))
     for driver in silent:
         yield f"driver {driver} publishes no ResourceSlice for node {node}: is it running there?"
     for driver in sorted({result.driver for claim in claims for result in claim.results}):
-        there = [it for it in driver_pods(driver, made.cluster.pods) if it.spec.node_name == node]
+        there = drivers.pods.on(driver, node)
         if there and not any(map(is_ready, there)):
             names = listed(it.key for it in there)
             yield f"driver {driver} has slices for node {node}, but its pod there is not ready: {names}"
-        named = [it for it in made.cluster.pods if driver in (it.metadata.labels or {}).values()]
-        if named and not there:
+        if not there and (named := drivers.pods.naming(driver)):
             names = listed(it.key for it in named)
             yield f"driver {driver} has slices for node {node}, but no pod there: it runs in {names}"
     since = _waits_for(made, pod)
@@ -183,26 +194,14 @@ def warnings_of(made: Pipeline, uid: str) -> list[str]:
     return [f"{it.reason}, {age(it.when, made.now) or 'a while'} ago: {it.message}" for it in newest[:SHOWN_EVENTS]]
 
 
-def _silent_drivers(made: Pipeline, pod: Pod) -> list[str]:
-    """Drivers of the pod's devices without any slice of the pool that the device is in."""
-    held = {
-        (result.driver, result.pool)
-        for _, claim in made.cluster.claims_of(pod)
-        if claim is not None
-        for result in claim.results
-    }
-    there = {(slice_.spec.driver, slice_.spec.pool.name) for slice_ in made.cluster.slices}
-    return sorted({driver for driver, pool in held - there})
-
-
-def _ending(made: Pipeline, pod: Pod) -> Iterator[str]:
+def _ending(made: Pipeline, pod: Pod, drivers: Drivers) -> Iterator[str]:
     """A pod that is being deleted: the kubelet ends it, and then the driver takes its devices back."""
     since = age(pod.metadata.deletion_timestamp or "", made.now)
     kept = pod.metadata.finalizers
     then = f", and then its finalizers keep it: {listed(kept)}" if kept else ""
     yield f"is being deleted since {since or pod.metadata.deletion_timestamp}: its kubelet ends it{then}"
     yield from _node(made, pod)
-    for driver in _silent_drivers(made, pod):
+    for driver in drivers.silent(claim for _, claim in made.cluster.claims_of(pod) if claim is not None):
         gone = "the kubelet cannot end the pod before the driver has unprepared its claims: start the driver"
         yield f"driver {driver} publishes nothing on node {pod.spec.node_name}; {gone}"
 

@@ -108,6 +108,7 @@ class Pools:
     """The published devices, to look up devices of claims."""
 
     def __init__(self, seen: Observed) -> None:
+        self._are_unseen = "resourceslices.resource.k8s.io" in seen.unseen
         self.newest = newest_slices(seen.every(ResourceSlice))
         self._devices = {
             DeviceId(*pool, device.name)
@@ -130,16 +131,15 @@ class Pools:
         is_there = device in self._devices or not is_complete
         return "" if is_there else f"pool {device.driver}/{device.pool} has no device {device.device}"
 
-
-def vanished_devices(seen: Observed, claims: Iterable[ResourceClaim]) -> Iterator[str]:
-    """Yield devices of claims that no slice has any more, such as devices out of service."""
-    held = [(claim.metadata.name, device) for claim in claims for device in map(DeviceId.of, claim.results)]
-    if not held or "resourceslices.resource.k8s.io" in seen.unseen:
-        return
-    pools = Pools(seen)
-    for name, device in held:
-        if why := pools.absent(device):
-            yield f"claim {name} has {device}, and {why}: the pod starts only if the driver still knows it"
+    def vanished(self, claims: Iterable[ResourceClaim]) -> Iterator[str]:
+        """Yield devices of claims that no slice has any more, such as devices out of service."""
+        for claim in claims if not self._are_unseen else ():
+            for device in map(DeviceId.of, claim.results):
+                if why := self.absent(device):
+                    yield (
+                        f"claim {claim.metadata.name} has {device}, and {why}: the pod starts only if the driver still "
+                        "knows it"
+                    )
 
 
 def _keys(name: Reference, driver: str) -> tuple[bool, tuple[str, ...]]:

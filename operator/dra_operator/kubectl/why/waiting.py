@@ -37,7 +37,7 @@ from .causes import volume_causes
 from .changes import Fix, Report, Trial
 from .decision import PodDecision, Together, ahead_in_line, decide, missing_members, together, victims
 from .nodes import node_report, nowhere_together, promising, requests_served, unpublished, with_devices
-from .published import Published, vanished_devices
+from .published import Pools, Published
 from .search import FixSearch, outdated
 from .supposed import Supposed, lost_claims, names_in, refused_devices, similar_name, unmade, without, without_claims
 
@@ -227,7 +227,7 @@ def _tell_of_nodes(
     report.add(_outdated(made, cycle_state))
     report.add(ahead_in_line(made, cycle_state.pod))
     if report.is_clear:
-        report.add(vanished_devices(made.seen, cycle_state.resource_claims))
+        report.add(Pools(made.seen).vanished(cycle_state.resource_claims))
         under_way = list(_under_way(cycle_state))
         if due := ConflictCheckDue.of(cycle_state, made.cluster.has_shared_driver):
             under_way.append(due.text)
