@@ -65,8 +65,7 @@ class Shelf:
             return web.json_response(status, status=410)
         if first and self.busy:
             self.busy -= 1
-            status = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "busy"}
-            return web.json_response(status, status=429, headers={"Retry-After": "0"})
+            return _busy()
         if first and self.behind:
             self.behind -= 1
             details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
@@ -95,6 +94,11 @@ class Shelf:
         return response
 
 
+def _busy() -> web.Response:
+    status = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "busy"}
+    return web.json_response(status, status=429, headers={"Retry-After": "0"})
+
+
 def _object(number: int, size: int) -> bytes:
     head = b'{"metadata":{"name":"o%d","uid":"u%d","resourceVersion":"%d"},"spec":{"x":"' % (number, number, number)
     return head + b"x" * max(0, size - len(head)) + b'"}}'
@@ -107,15 +111,24 @@ def _row(number: int, size: int) -> bytes:
     return b'{"cells":["1s","o%d","%s"]}' % (number, b"x" * size)
 
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
 @asynccontextmanager
 async def serving(shelf: Shelf, seconds: float = 30.0) -> AsyncIterator[Api]:
+    async with answering(shelf.answer, seconds) as api:
+        yield api
+
+
+@asynccontextmanager
+async def answering(answer: Answer, seconds: float = 30.0, *, is_patient: bool = False) -> AsyncIterator[Api]:
     app = web.Application()
-    app.router.add_get("/api/v1/{kind}", shelf.answer)
-    app.router.add_get("/api/v1/namespaces/ns/{kind}", shelf.answer)
+    app.router.add_get("/{path:.*}", answer)
     server = TestServer(app)
     await server.start_server()
+    where = Connection(str(server.make_url("")).rstrip("/"), None, lambda: None)
     try:
-        async with Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: None), timeout=seconds) as api:
+        async with Api(where, timeout=seconds, is_patient=is_patient) as api:
             yield api
     finally:
         await server.close()
@@ -246,12 +259,67 @@ async def test_a_list_that_is_ahead_of_the_watch_cache_waits_for_it_and_does_not
 
 @pytest.mark.parametrize("read", READS)
 async def test_a_list_of_a_busy_server_does_not_begin_anew(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_SHORTEST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(transport, "SHORTEST_PAUSE_SECONDS", 0.001)
     shelf = Shelf([300] * 150, busy=3)
     async with serving(shelf) as api:
         assert await READS[read](api) == _names(150)
     assert sum(shelf.pages) == 150
     assert shelf.busy == 0
+
+
+async def test_a_page_that_a_busy_server_puts_off_leaves_its_place_to_other_lists() -> None:
+    """It held it for ten seconds, and with three of them all other lists of the client waited."""
+    shelf = Shelf([300] * 150, busy=1_000)
+    async with serving(shelf) as api:
+        lists = [asyncio.ensure_future(api.list_as(PODS, Pod)) for _ in range(MOST_PAGES)]
+        await until("the next pages are put off", _asked(shelf, 2 * MOST_PAGES), 5.0)
+        shelf.sizes = [300]
+        async with asyncio.timeout(transport.SHORTEST_PAUSE_SECONDS / 2):
+            assert (await api.list_as(NODES, Pod)).items
+        for task in lists:
+            task.cancel()
+        await asyncio.wait(lists)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1e8], ids=["a limit", "no limit"])
+async def test_a_server_that_is_busy_for_ever_is_given_up(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "SHORTEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(transport, "LONGEST_PATIENCE_SECONDS", 0.2)
+
+    async def busy(_: web.Request) -> web.Response:
+        return _busy()
+
+    async with answering(busy, seconds, is_patient=True) as api, asyncio.timeout(5):
+        for read in (api.get(PODS, "pod", "ns"), api.raw_get("/version"), api.list(PODS), _rows(api)):
+            with pytest.raises(dra_kube.TooManyRequests):
+                await read
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [("MOST_LISTED_OBJECTS", 200, "more than 200 objects"), ("LONGEST_LIST_SECONDS", 0.05, "ever new pages for 0 s")],
+)
+@pytest.mark.parametrize("read", [*READS.values(), lambda api: _rows(api)])
+async def test_ever_new_pages_are_no_list(
+    read: Callable[[Api], Awaitable[list[str]]], limit: str, most: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, limit, most)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        place, is_table = int(request.query.get("continue", "0")), "Table" in request.headers["Accept"]
+        items = b",".join((_row if is_table else _object)(place + it, 9) for it in range(9))
+        kind, head = (b"Table", _ROWS) if is_table else (b"List", b'"items":[')
+        body = b'{"kind":"%s","metadata":{"continue":"%d","resourceVersion":"7"},%s%s]}' % (
+            kind,
+            place + 9,
+            head,
+            items,
+        )
+        return web.Response(body=body, content_type="application/json")
+
+    async with answering(answer) as api, asyncio.timeout(5):
+        with pytest.raises(dra_kube.Unreachable, match=f"the list never ends: the API server answers with {said}"):
+            await read(api)
 
 
 async def test_rows_come_in_pages_only_if_all_are_too_many_for_one_answer() -> None:

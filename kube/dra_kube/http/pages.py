@@ -24,7 +24,11 @@ The resourceVersion remains that of the first page, so that a watch from there b
 While the watch cache of an API server lags, it reads the first page from etcd and refuses the next pages until the
 cache has caught up (504, ``ResourceVersionTooLarge``). A new list would be ahead of the cache again, as long as others
 write much. So the client asks for the same page again. The same holds if a busy server asks it to come back later
-(429): a list of a hundred pages would begin anew, and load the server the more.
+(429): a list of a hundred pages would begin anew, and load the server the more. No page of the client's other lists
+waits meanwhile.
+
+A server, or what stands before it, may answer with ever new pages. A list that has more objects, or takes longer, than
+that of any cluster is given up (``MOST_LISTED_OBJECTS``, ``LONGEST_LIST_SECONDS``).
 """
 
 from __future__ import annotations
@@ -34,16 +38,16 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from dra_api.codec import DecodeError, RawList, decode, raw_list
 
-from dra_kube.errors import AnswerTooLarge, Gone, KubeError, NoAnswerInTime, ServerError, Unreachable
+from dra_kube.errors import AnswerTooLarge, ApiError, Gone, KubeError, NoAnswerInTime, ServerError, Unreachable
 
 from .connections import LARGEST_OBJECT_BYTES
-from .transport import Transport
+from .transport import Transport, pause_after
 
 FIRST_OBJECTS: Final = 64
 ALL_OBJECTS: Final = 0
@@ -56,12 +60,16 @@ MOST_PAGES: Final = 3
 LATE_SECONDS: Final = 10.0
 """A page of several objects may take this long, or a third of the client's limit for a request if that is less."""
 _GROWTH_FACTOR: Final = 4
-MOST_REFUSED_PAGES: Final = 15
+MOST_REFUSED_PAGES: Final = 45
 """A page is asked for so often, each time after the server has waited three seconds for its watch cache."""
 REFUSAL_PAUSE_SECONDS: Final = 1.0
 MOST_EMPTY_PAGES: Final = 100
 """In a row, before a list counts as endless: an API server sends no page without objects but the only one of a list."""
-
+MOST_LISTED_OBJECTS: Final = 3_000_000
+"""An etcd of 8 GiB, the most that its documentation advises, has no room for so many pods, nor for so many claims with
+the record of who manages their fields."""
+LONGEST_LIST_SECONDS: Final = 3600.0
+"""The API server keeps the version of a list for ten minutes at most, so that nothing could be watched from there."""
 
 _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
@@ -159,27 +167,65 @@ class _Form(NamedTuple, Generic[_Listed]):
 
 @dataclass
 class _Progress:
-    """How far a list has come: ``token`` of its next page, and how often that was refused."""
+    """How far a list has come: ``token`` of its next page, how often that was refused because the watch cache lags, and
+    the seconds for which it has been asked for. ``is_patient``: its first page is asked for again as well."""
 
+    path: str
     listed: str
     sizes: PageSizes
+    is_patient: bool
     token: str = ""
     refusals: int = 0
+    spent: float = 0.0
+    pause: float = 0.0
+    """Seconds before the page is asked for again."""
     came_well: bool = True
+    _began: float = field(default_factory=time.monotonic)
+    _objects: int = 0
+    _empty: int = 0
 
-    def goes_on_after(self, error: KubeError) -> bool:
-        """Return whether a page that failed is asked for again, in fewer objects, later, or by another token."""
+    def goes_on_after(self, error: KubeError, patience: float) -> bool:
+        """Return whether a page that failed is asked for again, in fewer objects, later, or by another token.
+
+        ``patience``: for how many seconds it is asked for if the server is busy.
+        """
+        self.pause = 0.0
         if isinstance(error, AnswerTooLarge | NoAnswerInTime):
             self.came_well = False
             shrink = self.sizes.too_large if isinstance(error, AnswerTooLarge) else self.sizes.late
             return shrink(self.listed)
-        if not self.token:
-            return False
-        if isinstance(error, Gone):
+        if isinstance(error, Gone) and self.token:
             self.token = error.continue_token
             return bool(self.token)
-        self.refusals += 1
-        return isinstance(error, ServerError) and error.is_ahead_of_cache and self.refusals < MOST_REFUSED_PAGES
+        if not isinstance(error, ApiError) or not (self.token or self.is_patient):
+            return False
+        if self.token and isinstance(error, ServerError) and error.is_ahead_of_cache:
+            self.refusals += 1
+            self.pause = REFUSAL_PAUSE_SECONDS
+            return self.refusals < MOST_REFUSED_PAGES
+        self.pause = pause_after(error, patience - self.spent) or 0.0
+        self.spent += self.pause
+        return self.pause > 0
+
+    def goes_on_behind(self, page: RawList | Table) -> bool:
+        """Return whether another page follows the one that came. Raises Unreachable if the list does not end."""
+        follows = page.metadata.get("continue") or ""
+        self._objects += len(page.items or ())
+        self._empty = 0 if page.items else self._empty + 1
+        if follows and (what := self._without_end(follows)):
+            raise Unreachable(f"{self.path}: the list never ends: the API server answers with {what}")
+        self.token, self.refusals, self.spent, self.pause = follows, 0, 0.0, 0.0
+        return bool(follows)
+
+    def _without_end(self, follows: str) -> str:
+        if follows == self.token:
+            return "the same page again"
+        if self._empty > MOST_EMPTY_PAGES:
+            return "empty pages"
+        if self._objects > MOST_LISTED_OBJECTS:
+            return f"more than {MOST_LISTED_OBJECTS} objects"
+        seconds = time.monotonic() - self._began
+        return f"ever new pages for {seconds:.0f} s" if seconds > LONGEST_LIST_SECONDS else ""
 
 
 class Pages:
@@ -209,47 +255,49 @@ class Pages:
                 yield found
 
     async def _each(self, form: _Form[_Listed], path: str, selectors: Mapping[str, str]) -> AsyncGenerator[_Listed]:
-        progress = _Progress(f"{path} {form.accept}", form.sizes)
-        empty = 0
+        progress = _Progress(path, f"{path} {form.accept}", form.sizes, self._transport.is_patient)
         while True:
-            if progress.refusals:  # not while a page of another list waits for the slot
-                await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
+            if progress.pause:  # not while a page of another list waits for the slot
+                await asyncio.sleep(progress.pause)
             async with form.slots:
+                seconds = _seconds(form.sizes.asked(progress.listed))
+                began = time.monotonic()
                 try:
-                    found = await self._page(form, progress.listed, path, {**selectors, **continuing(progress.token)})
+                    found = await self._page(form, progress, {**selectors, **continuing(progress.token)}, seconds)
                 except KubeError as error:
-                    if not progress.goes_on_after(error):
+                    progress.spent += time.monotonic() - began
+                    if not progress.goes_on_after(error, self._transport.patience(seconds)):
                         raise
                     continue
                 yield found
-            follows = found.metadata.get("continue") or ""
-            if not follows:
+            if not progress.goes_on_behind(found):
                 break
-            empty = 0 if found.items else empty + 1
-            if follows == progress.token or empty > MOST_EMPTY_PAGES:
-                what = "the same page again" if follows == progress.token else "empty pages"
-                raise Unreachable(f"{path}: the list never ends: the API server answers with {what}")
-            progress.token, progress.refusals = follows, 0
         if progress.came_well:
             form.sizes.came_well(progress.listed)
 
-    async def _page(self, form: _Form[_Listed], listed: str, path: str, query: Mapping[str, str]) -> _Listed:
-        asked = form.sizes.asked(listed)
+    async def _page(
+        self, form: _Form[_Listed], progress: _Progress, query: Mapping[str, str], seconds: float | None
+    ) -> _Listed:
+        asked = form.sizes.asked(progress.listed)
         began = time.monotonic()
-        content = await self._transport.request(
-            "GET",
-            path,
-            query=query if asked == ALL_OBJECTS else {**query, "limit": str(asked)},
-            headers={"Accept": form.accept} if form.accept else {},
+        content = await self._transport.read(
+            progress.path,
+            query if asked == ALL_OBJECTS else {**query, "limit": str(asked)},
+            {"Accept": form.accept} if form.accept else {},
             largest=largest_page(asked),
-            seconds=None if asked in (1, ALL_OBJECTS) else LATE_SECONDS,
+            seconds=seconds,
         )
         try:
             found = form.read(content)
         except DecodeError as error:
-            raise self._transport.is_no_server(f"{path}, a list,", str(error), content) from error
-        form.sizes.came(listed, len(found.items or ()), len(content), time.monotonic() - began)
+            raise self._transport.is_no_server(f"{progress.path}, a list,", str(error), content) from error
+        form.sizes.came(progress.listed, len(found.items or ()), len(content), time.monotonic() - began)
         return found
+
+
+def _seconds(asked: int) -> float | None:
+    """Return the limit of a page that was asked to have so many objects; None for that of the client."""
+    return None if asked in (1, ALL_OBJECTS) else LATE_SECONDS
 
 
 def list_in(content: bytes) -> RawList:

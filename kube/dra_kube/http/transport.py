@@ -45,8 +45,10 @@ _WATCH_SECONDS = 300
 _WATCH_GRACE_SECONDS = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
-_SHORTEST_PAUSE_SECONDS = 1.0
+SHORTEST_PAUSE_SECONDS = 1.0
 """Before a read that the server has asked to repeat, even if it asks for less."""
+LONGEST_PATIENCE_SECONDS = 300.0
+"""For how long such a read is repeated if a request has no limit of time, or a longer one."""
 
 
 class Transport:
@@ -65,7 +67,7 @@ class Transport:
         is_patient: bool,
     ) -> None:
         self.connection = connection
-        self._is_patient = is_patient
+        self.is_patient = is_patient
         self._observe = observe
         # Apart from each other: aiohttp shows the address of a proxy in its errors.
         self._proxy, credentials = proxy_and_credentials(connection.proxy)
@@ -109,31 +111,49 @@ class Transport:
         body: Any = None,
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-        largest: int = LARGEST_OBJECT_BYTES,
-        seconds: float | None = None,
     ) -> bytes:
         """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent.
 
-        For reads ``largest`` is the limit in bytes (else AnswerTooLarge), and ``seconds`` a limit below that of the
-        client, which is at most a third of it (else NoAnswerInTime); None for the client's own. A read of a
-        patient client, and a page that follows another one, is repeated if the server asks to come back later, for as
-        long as one request may take.
+        A read of a patient client is repeated if the server asks to come back later, for as long as one request may
+        take.
         """
         if method != "GET":
             self._entered()
             return await self._write(method, path, body, query or {}, headers or {})
-        limit = self._timeout if seconds is None else _limit(min(seconds, self._seconds / 3))
-        is_patient = self._is_patient or (query is not None and "continue" in query)
-        end = time.monotonic() + (limit.total or 0.0 if is_patient else 0.0)
+        end = time.monotonic() + (self.patience() if self.is_patient else 0.0)
         while True:
             try:
-                response = await self._read(path, query or {}, headers or {}, limit)
-                break
-            except (TooManyRequests, ServerError) as error:
-                if error.retry_after is None or time.monotonic() + error.retry_after > end:
+                return await self.read(path, query or {}, headers or {})
+            except ApiError as error:
+                pause = pause_after(error, end - time.monotonic())
+                if pause is None:
                     raise
-                await asyncio.sleep(max(error.retry_after, _SHORTEST_PAUSE_SECONDS))
+                await asyncio.sleep(pause)
+
+    async def read(
+        self,
+        path: str,
+        query: Query,
+        headers: Mapping[str, str],
+        *,
+        largest: int = LARGEST_OBJECT_BYTES,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Ask once for the content of a successful answer. Raises as ``request`` does.
+
+        ``largest``: the limit in bytes (else AnswerTooLarge). ``seconds``: a limit below that of the client, which is
+        at most a third of it (else NoAnswerInTime); None for the client's own.
+        """
+        limit = _limit(self._limit_of(seconds))
+        response = await self._read(path, query, headers, limit)
         return await _content(response, f"GET {self.connection.host}{path}", limit, largest)
+
+    def patience(self, seconds: float | None = None) -> float:
+        """Return for how many seconds a read with this limit is repeated if the server asks to come back later."""
+        return min(self._limit_of(seconds), LONGEST_PATIENCE_SECONDS)
+
+    def _limit_of(self, seconds: float | None) -> float:
+        return self._seconds if seconds is None else min(seconds, self._seconds / 3)
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
         """The JSON of a successful answer. Raises as ``request`` does, and Unreachable when it is no JSON."""
@@ -245,6 +265,13 @@ class Transport:
         if self._session is None:
             raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
         return self._session
+
+
+def pause_after(error: ApiError, left: float) -> float | None:
+    """Return the seconds after which a read is repeated because the server asks for it; None if it does not, or asks
+    for more than there are ``left``."""
+    asked = error.retry_after if isinstance(error, TooManyRequests | ServerError) else None
+    return None if asked is None or asked > left else max(asked, SHORTEST_PAUSE_SECONDS)
 
 
 def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
