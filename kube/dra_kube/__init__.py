@@ -61,7 +61,7 @@ from .errors import (
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
 from .http.watch import Change, WatchEvent
-from .lease import Election, LeaseLock, LeaseLost, NotLeading, Timing
+from .lease import LONGEST_LEASE_SECONDS, Election, LeaseLock, LeaseLost, NotLeading, Timing
 from .reflector import Pauses, Reflector, Stream
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "DEVICE_TAINT_RULES",
     "EVENTS",
     "LEASES",
+    "LONGEST_LEASE_SECONDS",
     "NAMESPACES",
     "NODES",
     "PERSISTENT_VOLUMES",

@@ -68,6 +68,10 @@ class Timing:
         return self.renew / 2
 
 
+LONGEST_LEASE_SECONDS = 3600.0
+"""Limit on the duration of a record that a candidate waits for. No operator may be given a longer one, and whoever may
+write Leases could keep all candidates waiting for 68 years."""
+_LARGEST_TRANSITION_COUNT = 2**31 - 1  # leaseTransitions is an int32: the API server refuses a larger number
 _KIND = {"apiVersion": LEASES.api_version(), "kind": LEASES.kind}
 DROP_EARLY_SECONDS = 0.5
 """Seconds before the end of the leader's time at which the server has to drop a write: clocks do not run equally."""
@@ -142,9 +146,8 @@ class Election:
             self._lose(f"{self.holder} holds it now" if self.holder else "it has no holder now")
         if self.holder and not self._is_over():
             return None
-        return self._written(
-            lease, {**spec, "acquireTime": self._time(), "leaseTransitions": (spec.get("leaseTransitions") or 0) + 1}
-        )
+        transitions = min((spec.get("leaseTransitions") or 0) + 1, _LARGEST_TRANSITION_COUNT)
+        return self._written(lease, {**spec, "acquireTime": self._time(), "leaseTransitions": transitions})
 
     def won(self, lease: Object, sent_at: float) -> None:
         """The lease that ``bid`` gave was sent at this time of ``clock`` and stored as ``lease``."""
@@ -166,7 +169,7 @@ class Election:
         if self._has_ended(self.holder):
             return True
         seconds = (self._seen or {}).get("leaseDurationSeconds") or self.timing.lease
-        return self.clock() - self._seen_at >= float(seconds)
+        return self.clock() - self._seen_at >= min(float(seconds), LONGEST_LEASE_SECONDS)
 
     def _bid_for_nothing(self, lease: Object) -> Object | None:
         if self._renewed_at is not None and self.clock() - self._renewed_at >= self.timing.renew:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from .codec import DecodeError, decode
@@ -48,8 +48,10 @@ class Lease(Object, frozen=True):
     def is_held(self, now: datetime) -> bool:
         """Whether a holder has renewed it in time."""
         renewed = parse_time(self.spec.renew_time)
-        duration = timedelta(seconds=self.spec.lease_duration_seconds or 0)
-        return bool(self.spec.holder_identity) and renewed is not None and now <= renewed + duration
+        if not self.spec.holder_identity or renewed is None:
+            return False
+        # A difference and not a sum: the writer of a Lease may name the year 9999, or a number of any size.
+        return (now - renewed).total_seconds() <= (self.spec.lease_duration_seconds or 0)
 
     @property
     def settings(self) -> PublishedSettings | None:

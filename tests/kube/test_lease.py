@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 from dra_kube import AlreadyExists, Conflict, Forbidden, NotFound, Resource, Unreachable
-from dra_kube.lease import DROP_EARLY_SECONDS, Election, LeaseLock, LeaseLost, NotLeading, Timing
+from dra_kube.lease import DROP_EARLY_SECONDS, LONGEST_LEASE_SECONDS, Election, LeaseLock, LeaseLost, NotLeading, Timing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounds import fewer
@@ -197,6 +197,22 @@ async def test_a_dead_leader_is_replaced_once_its_record_stood_still_for_its_dur
     world.time += 0.1
     assert await b.attempt()
     assert world.spec["leaseTransitions"] == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_record_of_68_years_keeps_candidates_for_an_hour(world: World, is_deleted: bool) -> None:
+    """Whoever may write Leases may have written it; no operator may be given a longer duration than that."""
+    most = 2**31 - 1
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": most, "leaseTransitions": most}
+    world.server._store({"metadata": {"name": "the-lease"}, "spec": spec})
+    b = world.candidate("b")
+    assert not await b.attempt()
+    world.server.stored = None if is_deleted else world.server.stored
+    world.time += LONGEST_LEASE_SECONDS - 1
+    assert not await b.attempt()
+    world.time += 1
+    assert await b.attempt()
+    assert 0 <= world.spec["leaseTransitions"] <= most, "the API server takes an int32"
 
 
 @pytest.mark.parametrize("clock_off", [0.0, 1e6, -900.0])

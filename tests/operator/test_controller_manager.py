@@ -26,7 +26,7 @@ def lease(renewed: str, holder: str = "cp-1", seconds: int = 15) -> Lease:
 ABSENT = NotFound(404, "NotFound", "no lease")
 DENIED = Forbidden(403, "Forbidden", 'leases "kube-controller-manager" is forbidden')
 AWAY = Unreachable("connection refused")
-LONG = lease("1", seconds=60)
+LONG, FOR_EVER = lease("1", seconds=60), lease("1", seconds=2**31 - 1)
 RELEASED = lease("2", holder="", seconds=1)
 """As client-go leaves it when its process ends."""
 Seen = tuple[float, Lease | Exception]
@@ -96,6 +96,7 @@ class Scene:
         ([(0, lease("1")), (31, lease("1")), (2, lease("2"))], [False, True, False]),
         ([(0, lease(YESTERDAY)), (10, lease(TOMORROW)), (10, lease(YESTERDAY))], [False] * 3),
         ([(0, LONG), (100, LONG), (20, LONG)], [False, False, True]),
+        ([(0, FOR_EVER), (7199, FOR_EVER), (1, FOR_EVER)], [False, False, True]),
         ([(0, DENIED), (100, DENIED)], [False, False]),
         ([(0, AWAY), (10, ABSENT)], [False, True]),
         ([(0, ABSENT), (10, AWAY)], [True, True]),
@@ -117,6 +118,7 @@ class Scene:
         "it comes back",
         "its clock is wrong and steps",
         "a longer lease is waited for longer",
+        "a lease of 68 years is not",
         "not allowed to see it",
         "server away at first",
         "server away when ours",

@@ -47,7 +47,17 @@ from dra_api.core import Pod
 from dra_api.gates import defaults_of, is_on_by_default
 from dra_api.kueue import GROUP as KUEUE
 from dra_api.releases import NEWEST, Release, release_of
-from dra_kube import LEASES, Api, Connection, Forbidden, KubeError, NotFound, Resource, Unauthorized
+from dra_kube import (
+    LEASES,
+    LONGEST_LEASE_SECONDS,
+    Api,
+    Connection,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Resource,
+    Unauthorized,
+)
 
 from dra_operator.allocator import Features
 from dra_operator.controllers import NAMES, ControllerName, OwnControllers, records_claim_of_others
@@ -159,7 +169,8 @@ class Heartbeat:
         if spec != self._spec:
             self._spec, self._changed_at = spec, self._clock()
         self._had_holder = bool(spec.get("holderIdentity")) or (self._had_holder and bool(spec))
-        patience = max(GONE_SECONDS, 2.0 * (spec.get("leaseDurationSeconds") or 0))
+        seconds = min(spec.get("leaseDurationSeconds") or 0, LONGEST_LEASE_SECONDS)
+        patience = max(GONE_SECONDS, 2.0 * seconds)
         return self._had_holder and self._clock() - self._changed_at < patience
 
     def saw_nothing(self) -> None:
