@@ -126,6 +126,13 @@ def test_obsolete_slices_are_deleted(name: str, generation: int) -> None:
     assert plan.delete[0].name == name
 
 
+def test_a_pool_begins_anew_where_another_client_has_used_up_the_generations() -> None:
+    ours = publish(pool("a", "b"))
+    last = [named(publish(pool("z"))[0], "00000-other", 2**63 - 1)]
+    assert shape(plan_pool(PUBLICATION, pool("a", "b"), [*ours, *last])) == (1, 3, 0, 2)
+    assert shape(plan_pool(PUBLICATION, pool("z", generation=2**63 - 1), last)) == (2**63 - 1, 0, 0, 0)
+
+
 def test_names_carry_index_driver_and_owner() -> None:
     sent = [body(PUBLICATION, pool("a", "b"), write) for write in plan_pool(PUBLICATION, pool("a", "b"), ()).create]
     assert [item["metadata"]["generateName"] for item in sent] == [
@@ -257,9 +264,12 @@ def test_devices_are_split_at_the_limits_of_the_api(devices: list[Device], sizes
 names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=3)
 wishes = st.lists(names, max_size=4).map(lambda parts: unique(parts))
 generations = st.integers(0, 4)
+LARGEST = 2**63 - 1
+"""The largest generation that an API server takes."""
 pools = st.builds(lambda parts, generation: pool(*parts, generation=generation), wishes, generations)
 leftovers = st.lists(
-    st.tuples(st.sampled_from(["00000", "00001", "00002", "0000", "gpu"]), generations, wishes), max_size=4
+    st.tuples(st.sampled_from(["00000", "00001", "00002", "0000", "gpu"]), generations | st.just(LARGEST), wishes),
+    max_size=4,
 )
 
 
@@ -297,6 +307,7 @@ def test_whatever_exists_one_round_of_writes_leads_to_what_is_wanted(
         part.devices for part in wanted.slices
     ]
     assert len({item.slice.spec.pool for item in after}) <= 1
+    assert all(item.slice.spec.pool.generation <= LARGEST for item in after)
     assert all(item.slice.spec.pool.resource_slice_count == len(after) for item in after)
 
 

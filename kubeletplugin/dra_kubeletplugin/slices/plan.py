@@ -294,6 +294,7 @@ def _groups(slices: Iterable[Slice]) -> Iterator[_Group]:
 
 
 _INDEX_DIGITS = 5
+_LARGEST_GENERATION_NUMBER = 2**63 - 1
 _MOST_SLICES = 100_000  # of a pool; a slice of another client may say any number
 
 
@@ -372,6 +373,11 @@ def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[St
     missing = [index for index in range(len(pool.slices)) if index not in current]
     order = _one_by_one(pool, current, changed)
     generation = _generation(pool, newest, unanswered, is_mixed=bool(missing) or order is None)
+    if generation > _LARGEST_GENERATION_NUMBER:
+        # The API server takes no larger number, and another client has written this one. Without slices none is newer.
+        first = max(pool.generation, 1)
+        anew = (Write(index, _spec(publication, pool, index, first, None)) for index in range(len(pool.slices)))
+        return Plan(first, delete=tuple(stored), create=tuple(anew))
     updated = sorted(current) if generation > newest or order is None else order
     kept = {item.name for item in current.values()}
     return Plan(
