@@ -24,7 +24,11 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    ApiError,
+    BadRequest,
+    Conflict,
     Forbidden,
+    ServerError,
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import PreemptionSettings
@@ -679,21 +683,41 @@ def test_pods_that_have_all_nominations_look_for_other_victims(monkeypatch: pyte
     assert nodes(world)["high"] == "node-1"
 
 
-def test_a_victim_that_the_server_refuses_to_delete_is_none() -> None:
+@pytest.mark.parametrize(("verb", "sub"), [("delete", None), ("patch", "status")])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Forbidden(403, "Forbidden", "a policy keeps it"),
+        BadRequest(400, "BadRequest", "a webhook that answers with another code"),
+        ApiError(406, "NotAcceptable", "the same"),
+        Conflict(409, "Conflict", "the same"),
+        ServerError(500, "InternalError", "failed calling webhook"),
+    ],
+    ids=lambda error: str(error.code),
+)
+def test_a_victim_that_the_server_refuses_to_delete_is_none(refusal: ApiError, verb: str, sub: str | None) -> None:
     async def story(world: World) -> None:
         await full(world, pod("low"), pod("other", 1))
         world.api.add(PODS, pod("high", 10))
-
-        def refuse(call: Call) -> Exception | None:
-            is_low = (call.verb, call.plural, call.name) == ("delete", "pods", "low")
-            return Forbidden(403, "Forbidden", "a policy keeps it") if is_low else None
-
-        world.api.before = refuse
-        await works(world, REST * 3)
+        world.api.before = lambda call: refusal if call == (verb, "pods", sub, "low") else None
+        await works(world, REST * 5)
 
     world = played(story)
     assert nodes(world) == {"low": "node-0", "high": "node-1"}
-    assert deleted(world) == ["low", "other"]
+    assert deleted(world)[-1] == "other"
+
+
+def test_a_victim_whose_deletion_failed_once_is_still_the_least_important_one() -> None:
+    """The API server was away for a moment, say."""
+
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+        failures = [ServerError(500, "InternalError", "etcdserver: leader changed")]
+        world.api.before = lambda call: failures.pop() if failures and call[:2] == GONE else None
+        await works(world, REST * 3)
+
+    assert deleted(played(story)) == ["low", "low"]
 
 
 def test_a_victim_that_was_replaced_meanwhile_stays() -> None:

@@ -25,7 +25,7 @@ from typing import Final
 from dra_api.core import Pod
 from dra_api.references import pod_is_done, pod_is_ending
 from dra_api.values import parse_time
-from dra_kube import Forbidden, Invalid, NotFound
+from dra_kube import ApiError, Conflict, Gone, NotFound, ServerError, TooManyRequests, Unauthorized
 
 from dra_operator.cache import Cluster
 from dra_operator.controllers.context import Recently
@@ -152,6 +152,10 @@ class PreemptionTurns:
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS: Final = 600.0
+FAILING_SECONDS: Final = 60.0
+"""Time for which a pod whose deletion has failed twice is no victim."""
+_PASSING: Final = (Conflict, Gone, ServerError, TooManyRequests, Unauthorized)
+"""Errors of a deletion that may be over at the next attempt. A webhook may answer with any code, and fails with 500."""
 
 
 class VictimEvictor:
@@ -175,6 +179,8 @@ class VictimEvictor:
         self._pods, self._events, self._now, self._rest, self._patience = pods, events, now, rest, patience
         self._asked, self._refused = Recently(clock), Recently(clock)
         """UIDs of pods whose deletion was requested, and of those whose deletion was refused."""
+        self._failed, self._failing = Recently(clock), Recently(clock)
+        """UIDs of pods whose deletion has failed, and of those for which it has failed again."""
         self._disruption = Disruption(
             "dra-scheduler-preemption",
             "PreemptionByScheduler",
@@ -182,8 +188,9 @@ class VictimEvictor:
         )
 
     def is_refused(self, pod: Pod) -> bool:
-        """Return whether the server has refused to delete the pod lately."""
-        return self._refused.within(pod.metadata.uid, REFUSED_SECONDS)
+        """Return whether the server has refused to delete the pod lately, or has failed to do so repeatedly."""
+        uid = pod.metadata.uid
+        return self._refused.within(uid, REFUSED_SECONDS) or self._failing.within(uid, FAILING_SECONDS)
 
     def is_leaving(self, nodes: Collection[str], pod: Pod) -> bool:
         """Return whether the pod is being deleted, or soon will be, so that it is worth waiting for.
@@ -220,21 +227,34 @@ class VictimEvictor:
             fresh = await self._pods.read(victim.metadata.namespace, victim.metadata.name)
             if fresh.metadata.uid != uid or pod_is_ending(fresh):
                 return False
-            # Before the request: if its answer is lost, the pod may be terminating all the same, and no second victim
-            # must follow at once.
-            self._asked.add(uid)
-            await self._pods.mark_disrupted(fresh, self._disruption)
-            await self._pods.delete(fresh)
+            await self._delete(fresh)
         except NotFound:
             return False
-        except (Forbidden, Invalid):
+        self._events.post(fresh, EventReason.PREEMPTED, why)
+        tell(logger, logging.INFO, "pod preempted", pod=victim.key, by=preemptor, node=victim.spec.node_name)
+        return True
+
+    async def _delete(self, victim: Pod) -> None:
+        uid = victim.metadata.uid
+        # Before the request: if its answer is lost, the pod may be terminating all the same, and no second victim must
+        # follow at once.
+        self._asked.add(uid)
+        try:
+            await self._pods.mark_disrupted(victim, self._disruption)
+            await self._pods.delete(victim)
+        except NotFound:
+            raise
+        except _PASSING:
+            # A webhook that is down fails the same deletion again and again: another victim may do meanwhile.
+            if self._failed.within(uid, REFUSED_SECONDS):
+                self._failing.add(uid)
+            self._failed.add(uid)
+            raise
+        except ApiError:
             self._asked.discard(uid)
             # A webhook or a missing permission refuses again: another victim may do.
             self._refused.add(uid)
             raise
-        self._events.post(fresh, EventReason.PREEMPTED, why)
-        tell(logger, logging.INFO, "pod preempted", pod=victim.key, by=preemptor, node=victim.spec.node_name)
-        return True
 
 
 FREED_SECONDS: Final = 60.0
