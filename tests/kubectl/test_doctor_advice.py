@@ -201,3 +201,38 @@ def test_an_invalid_pool_is_a_trouble_that_only_its_driver_can_end(devices: list
     assert why in found.trouble.message
     assert found.trouble.remedy.startswith("the driver has to publish it otherwise")
     assert not found.trouble.command
+
+
+def tainted(since: str, effect: str = "NoExecute") -> Json:
+    taint = {"key": "broken", "effect": effect, "timeAdded": since}
+    return slice_("gpu-1", devices=[device("gpu-0") | {"taints": [taint]}, device("gpu-1")])
+
+
+TOLERATES: Final = [{"key": "broken", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 7200}]
+
+
+@pytest.mark.parametrize(
+    ("slice_of_node", "spec", "said"),
+    [
+        (tainted("2030-01-01T11:00:00Z"), {}, "60m"),
+        (tainted("2030-01-01T11:59:30Z"), {}, ""),
+        (tainted("2030-01-01T11:00:00Z", "NoSchedule"), {}, ""),
+        (tainted("2030-01-01T11:00:00Z"), {"tolerations": TOLERATES}, ""),
+        (tainted("2030-01-01T09:00:00Z"), {"tolerations": TOLERATES}, "60m"),
+    ],
+)
+def test_a_pod_that_no_controller_evicts_is_named(slice_of_node: Json, spec: Json, said: str) -> None:
+    """A kube-controller-manager may run without that controller, or without its feature gate."""
+    found = [one.trouble for one in troubles(device_class(), node("gpu-1"), slice_of_node, LEASE, *user("a", **spec))]
+    told = f"should have been evicted {said} ago, and no controller does: device {DRIVER}/gpu-1/gpu-0 has taint broken"
+    assert [it.message for it in found] == ([f"{told}:NoExecute"] if said else [])
+
+
+@pytest.mark.parametrize(("ends", "said"), [("2030-01-01T11:00:00Z", "60m"), ("2030-01-01T11:59:30Z", ""), ("", "")])
+def test_a_pod_that_outlives_its_grace_period_with_devices_is_named(ends: str, said: str) -> None:
+    held, runs = user("a")
+    runs["metadata"] |= {"deletionTimestamp": ends} if ends else {}
+    told = [f"should have terminated {said} ago, and still has its devices"] if said else []
+    assert [one.trouble.message for one in troubles(*CLUSTER, held, runs)] == told
+    runs["status"]["phase"] = "Failed"
+    assert "terminating" not in [one.trouble.kind for one in troubles(*CLUSTER, held, runs)]

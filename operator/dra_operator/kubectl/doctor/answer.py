@@ -17,14 +17,15 @@ from dra_api.command_line import kubectl
 from dra_api.console import printable
 from dra_api.core import Node, Pod
 from dra_api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_api.references import pod_is_done
-from dra_api.resource import ResourceClaim, ResourceSlice
-from dra_api.values import parse_time
+from dra_api.references import claims_of_pod, is_reserved_for, pod_is_done
+from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.values import format_time, parse_time
 from dra_kube import Api, KubeError, NotFound, for_people
 from dra_ledger.pools import Status
 
 from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cache import newest_slices
+from dra_operator.eviction import DeviceTaints, EvictingRules, pod_eviction
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.doctor.claims import (
     allocation_troubles,
@@ -253,9 +254,59 @@ def _unreachable_nodes(seen: Observed) -> Iterator[Diagnosis]:
         yield Diagnosis.of("node", f"node {name}", message, remedy=remedy, command=command)
 
 
+LINGERING_SECONDS: Final = 60.0
+"""Seconds for which a pod should have been gone before that is a trouble."""
+
+
+def late_pods(seen: Observed) -> Iterator[Diagnosis]:
+    """Yield pods that keep devices although they should be gone: no kubelet ends them, or no controller evicts them."""
+    features = Settings().completed(seen).features(seen)
+    taints, rules = DeviceTaints(), EvictingRules()
+    for slice_ in seen.every(ResourceSlice) if features.device_taints else ():
+        taints.replace(None, slice_)
+    for rule in seen.every(DeviceTaintRule) if features.device_taints and features.taint_rules else ():
+        rules.put(rule)
+    for pod in sorted(seen.every(Pod), key=lambda pod: pod.key):
+        if not pod.spec.node_name or pod_is_done(pod):
+            continue
+        space = pod.metadata.namespace
+        claims = [(use, seen.one(ResourceClaim, f"{space}/{use.name}")) for use in claims_of_pod(pod)]
+        if not any(claim is not None and claim.results and is_reserved_for(pod, claim) for _, claim in claims):
+            continue
+        if pod.metadata.deletion_timestamp is not None:
+            yield from _not_terminated(seen, pod)
+            continue
+        eviction = pod_eviction(pod, claims, taints, rules, undated=seen.taken)
+        if eviction is not None and (seen.taken - eviction.due).total_seconds() > LINGERING_SECONDS:
+            since = age(format_time(eviction.due), seen.taken)
+            message = f"should have been evicted {since} ago, and no controller does: {eviction}"
+            remedy = (
+                "kube-controller-manager evicts by its controller device-taint-eviction-controller and the feature "
+                "gate DRADeviceTaints; the operator evicts without a kube-controller-manager, or with the controller "
+                "eviction in its setting controllers: see that one of them does"
+            )
+            yield Diagnosis.of("eviction", f"pod {pod.key}", message, remedy=remedy)
+
+
+def _not_terminated(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
+    """Yield a pod that has outlived its grace period; those of unreachable nodes are told with their node."""
+    ends, node = parse_time(pod.metadata.deletion_timestamp), seen.one(Node, pod.spec.node_name)
+    if ends is None or (seen.taken - ends).total_seconds() <= LINGERING_SECONDS or is_unreachable(node):
+        return
+    since = age(pod.metadata.deletion_timestamp or "", seen.taken)
+    message = f"should have terminated {since} ago, and still has its devices"
+    if node is None and "nodes" not in seen.unseen:
+        remedy = f"its node {pod.spec.node_name} does not exist: delete it by force"
+        command = kubectl("delete", "pod", "--force", names=[pod.metadata.name], namespace=pod.metadata.namespace)
+    else:
+        remedy = "its containers do not end, or a driver does not unprepare its claims: its events say which"
+        command = kubectl("describe", "pod", names=[pod.metadata.name], namespace=pod.metadata.namespace)
+    yield Diagnosis.of("terminating", f"pod {pod.key}", message, remedy=remedy, command=command)
+
+
 def diagnose(seen: Observed) -> list[Diagnosis]:
     """What is wrong."""
-    checks = (scheduler_troubles, allocation_troubles, claim_troubles, device_troubles, slice_troubles)
+    checks = (scheduler_troubles, allocation_troubles, claim_troubles, late_pods, device_troubles, slice_troubles)
     return advised_once(one for check in checks for one in check(seen))
 
 
