@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,12 +72,54 @@ def test_writing_again_replaces(cdi: CdiFolder) -> None:
 
 
 def test_a_failed_write_leaves_nothing_behind(cdi: CdiFolder) -> None:
-    (cdi.folder / "gpu.example.com-uid-1-a.json").mkdir()
+    (cdi.folder / "gpu.example.com-uid-1-a.json" / "of somebody").mkdir(parents=True)
     with pytest.raises(CdiError, match=r"cannot write the CDI file .*gpu\.example\.com-uid-1-a\.json"):
         cdi.write("uid-1", "a", EDITS)
     assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-uid-1-a.json"]
-    with pytest.raises(CdiError, match="cannot remove the CDI file"):
+    cdi.remove("uid-1")  # a folder is no CDI file, and the claim must not wait for whoever made it
+    assert cdi.kept.lost() == set()
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, _pipe, _loop])
+def test_what_stands_in_the_place_of_a_file_gives_way(make: Callable[[Path], object], cdi: CdiFolder) -> None:
+    """A container runtime makes a folder where it is to mount a file that is missing; nobody ever writes to a pipe."""
+    for part in ("a", "b"):
+        make(cdi.folder / f"gpu.example.com-uid-1-{part}.json")
+    with _limited(seconds=2):
+        cdi.write("uid-1", "a", EDITS)
+        cdi.sweep(keep=())
+        assert [path.is_file() for path in cdi.folder.glob("*-a.json")] == []
+        cdi.write("uid-1", "a", EDITS)
+        assert json.loads((cdi.folder / "gpu.example.com-uid-1-a.json").read_text())["kind"] == "gpu.example.com/claim"
         cdi.remove("uid-1")
+    assert list(cdi.folder.iterdir()) == []
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    """Fail if the block takes longer, also while it is blocked in the kernel."""
+
+    class Blocked(BaseException):
+        """No OSError, which the block may take for one of its own."""
+
+    def interrupt(*_: object) -> None:
+        raise Blocked
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("ask", [lambda cdi: cdi.remove("uid-1"), lambda cdi: cdi.sweep(keep=()), CdiFolder.create])

@@ -224,6 +224,18 @@ async def test_metadata_that_cannot_be_written_do_not_keep_a_claim_from_being_pr
         assert "cannot write the device metadata" in caplog.text
 
 
+async def test_a_folder_in_the_place_of_metadata_gives_way(driver_node: DriverNode) -> None:
+    """A container runtime makes one where it is to mount a file that is missing."""
+    async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
+        claim = await driver.claim("gpu-0")
+        (file,) = mounted(await driver.prepare(claim)).values()
+        before = content(file)
+        file.unlink()
+        file.mkdir()
+        await driver.prepare(claim)
+        assert content(file) == before
+
+
 @pytest.mark.rule("PH-09")
 async def test_metadata_that_cannot_be_removed_are_an_error_of_their_claim(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -209,13 +211,21 @@ async def test_what_another_instance_writes_counts_instead_of_what_found_no_room
     assert [claim.devices[0].owns for claim in old.claims()] == [("z",)]
 
 
-async def test_a_cdi_file_that_cannot_be_removed_keeps_no_other_claim_from_being_withdrawn(node: NodeWorld) -> None:
+async def test_a_cdi_file_that_cannot_be_removed_keeps_no_other_claim_from_being_withdrawn(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.driver.answer = at({"gpu-0": "x", "gpu-1": "y"})
     for name in ("0", "1"):
         await node.prepared.prepare(allocated(name, f"p/gpu-{name}"))
     stuck = node.root / "cdi" / f"{DRIVER}-uid-of-0-req-0.json"
-    stuck.unlink()
-    stuck.mkdir()
+    unlink = Path.unlink
+
+    def removed(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", removed)
     node.driver.answer = at({})
     await again(node, "gpu-0", "gpu-1")
     assert node.cdi_files() == [stuck]

@@ -18,6 +18,7 @@ is logged. Spec: PH-11 to PH-14, K37-META-01 to -05.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -103,8 +104,9 @@ class CdiFolder:
             if not _says(path, content):
                 try:
                     _write_whole(path, content, f".{self._driver}={claim_uid}-")
-                except FileNotFoundError:  # the folder was removed
+                except (FileNotFoundError, IsADirectoryError):  # the folder was removed, or somebody made the file one
                     self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+                    _make_way(path)
                     _write_whole(path, content, f".{self._driver}={claim_uid}-")
         except OSError as error:
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
@@ -143,13 +145,15 @@ class CdiFolder:
     def _is_ours(self, path: Path) -> bool:
         """Whether the kind is this driver's; the name may be that of a driver whose name begins like this one's."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=_Kind).kind == self._kind
+            return msgspec.json.decode(_read(path), type=_Kind).kind == self._kind
         except (OSError, ValueError):
             return False
 
     def _unlink(self, path: Path) -> None:
         try:
             path.unlink(missing_ok=True)
+        except IsADirectoryError:
+            _make_way(path)  # what is left has no CDI file of ours, and must not keep a claim from ending
         except OSError as error:
             raise CdiError(f"cannot remove the CDI file {path}: {error}") from error
 
@@ -167,9 +171,28 @@ def _checked(part: str) -> str:
 def _says(path: Path, content: bytes) -> bool:
     """Return whether a file has this content; one that cannot be read is written again, if that works."""
     try:
-        return path.read_bytes() == content
+        return _read(path) == content
     except OSError:
         return False
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file. Raises OSError, also for a pipe, which would block the plugin for ever."""
+    if os.path.lexists(path) and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "it is no regular file", str(path))
+    return path.read_bytes()
+
+
+def _make_way(path: Path) -> None:
+    """Remove what stands in the place of a file, unless it is a folder with something in it.
+
+    Container runtimes make a folder where they are to mount a file that is missing.
+    """
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        elif os.path.lexists(path) and not path.is_file():
+            path.unlink()
 
 
 def _write_whole(path: Path, content: bytes, prefix: str) -> None:
@@ -468,8 +491,9 @@ def _by_request(record: ClaimRecord) -> dict[str, list[int]]:
 
 def _rewrite(path: Path, content: bytes) -> None:
     """Make this the content of the file, which keeps its inode. Raises OSError."""
+    _make_way(path)
     try:
-        if path.read_bytes() == content:
+        if _read(path) == content:
             return
     except FileNotFoundError:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
