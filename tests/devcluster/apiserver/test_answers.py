@@ -177,6 +177,13 @@ async def test_a_negative_grace_period_is_taken_for_a_second(client: Client) -> 
     ] == 1
 
 
+async def test_a_pod_may_have_the_longest_grace_period_that_there_is(client: Client) -> None:
+    await client.post(NODES, {"metadata": {"name": "n"}})
+    await client.post(PODS, pod("p", terminationGracePeriodSeconds=2**63 - 1, nodeName="n"))
+    meta = (await client.delete(f"{PODS}/p"))["metadata"]
+    assert (meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"]) == ("9999-12-31T23:59:59Z", 2**63 - 1)
+
+
 async def test_a_node_offers_all_that_it_has_unless_it_says_otherwise(client: Client) -> None:
     made = await client.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": 4}}})
     assert made["status"]["allocatable"] == {"cpu": "4"}

@@ -210,7 +210,11 @@ def _set_deadline(meta: Json, grace: int) -> None:
     if "deletionTimestamp" in meta and (pending or 0) <= grace:
         meta.setdefault("deletionGracePeriodSeconds", 0)
         return
-    meta["deletionTimestamp"] = format_time(datetime.now(UTC) + timedelta(seconds=grace))
+    try:
+        ends = datetime.now(UTC) + timedelta(seconds=grace)
+    except OverflowError:  # a grace period is any int64
+        ends = datetime.max.replace(tzinfo=UTC)
+    meta["deletionTimestamp"] = format_time(ends)
     meta["deletionGracePeriodSeconds"] = grace
 
 
