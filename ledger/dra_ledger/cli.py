@@ -168,8 +168,9 @@ def prometheus(ledger: Ledger, limit: int = MOST_OBJECTS) -> str:
 
     ``limit``: how many devices, and how many claims, have series of their own.
     """
-    devices = ledger.devices()
-    families = [*_single(devices, limit), *_sums(ledger, devices)]
+    with ledger.lock:
+        devices = ledger.devices()
+        families = [*_single(devices, limit), *_sums(ledger, devices)]
     left_out = next(family for family in families if family.name == "dra_export_left_out")
     left_out.add({"kind": "series"}, sum(family.left_out for family in families))
     missing = _Family("dra_export_missing", "A kind of which the input had nothing, as if there were none: 1")

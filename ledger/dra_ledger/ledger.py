@@ -3,6 +3,9 @@
 ``Ledger`` puts together the parts by which the operator decides: the ``Inventory`` of published devices, and
 ``AllocatedDevices``, the devices in use. Its answer about a pool is kept until something about that pool
 changes, so a change costs the same in a cluster of any size.
+
+An exporter is asked by one thread and fed by another. Each call has the ledger for itself: an answer that is worked out
+during a change would be kept as if it were the answer after it.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Self
+from threading import RLock
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from dra_api.codec import DecodeError
 from dra_api.core import Node
@@ -86,6 +91,19 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    @wraps(method)
+    def alone(self: Ledger, /, *args: P.args, **options: P.kwargs) -> T:
+        with self.lock:
+            return method(self, *args, **options)
+
+    return alone
+
+
 class Ledger:
     """The devices of a cluster and their holders.
 
@@ -121,6 +139,8 @@ class Ledger:
         else:
             self._inventory, self._allocated = over
             self.features = self._inventory.features
+        self.lock: Final = RLock()
+        """Whoever holds it has a ledger that stays as it is over several calls. Each call holds it."""
         self._is_keeper = over is None
         self._nodes: dict[str, Node] = {}
         self._holdings = Holdings()
@@ -149,19 +169,26 @@ class Ledger:
         The ledger keeps the last good version of a malformed object, and ``malformed`` names the fault. Raises
         DecodeError for a value that is no source at all.
         """
-        with _no_collections():
+        if isinstance(source, Iterator) and not hasattr(source, "read"):
+            for one in source:  # it may be the stream of a watch, which waits for hours between two events
+                if one is not None:
+                    self.feed(one)
+            return
+        with self.lock, _no_collections():
             for found, is_gone in read(source):
                 if is_gone and not isinstance(found, Listed):
                     self._remove(_kind(found), _key(found))
                 else:
                     self._take(found)
 
+    @_alone
     def remove(self, source: object) -> None:
         """Take out deleted objects; their names suffice. Unknown ones are ignored. Raises DecodeError."""
         for found, _ in read(source):
             if not isinstance(found, Listed):
                 self._remove(_kind(found), _key(found))
 
+    @_alone
     def replace(self, kind: str, source: object) -> None:
         """Take in all objects of a kind, such as ``ResourceClaim``, after a new list: others are gone.
 
@@ -287,6 +314,7 @@ class Ledger:
 
     # --- what is asked ---
 
+    @_alone
     def devices(
         self, *, node: str | None = None, device_class: str | None = None, namespace: str | None = None
     ) -> list[DeviceEntry]:
@@ -309,6 +337,7 @@ class Ledger:
                 ]
         return found
 
+    @_alone
     def device(self, driver: str, pool: str, name: str) -> DeviceEntry | None:
         """Return one device; None if nobody publishes or holds it."""
         id_ = PoolId(driver, pool)
@@ -330,6 +359,7 @@ class Ledger:
                 if namespace in (None, holder.namespace):
                     yield entry, holder
 
+    @_alone
     def pools(self) -> list[PoolEntry]:
         """Return the pools, sorted."""
         self._follow()
@@ -341,6 +371,7 @@ class Ledger:
                 found.append(pool_entry(pool, known.views, known.entries))
         return found
 
+    @_alone
     def counters(self) -> list[CounterEntry]:
         """Return the shared counters, sorted by pool, in the order in which slices define them."""
         self._follow()
@@ -351,6 +382,7 @@ class Ledger:
                 found += counter_entries(view, self._allocated.usage.pool(id_))
         return found
 
+    @_alone
     def draws(self) -> dict[str, dict[str, int]]:
         """Return what each device in use draws from shared counters, summed over all sets for each name, in billionths.
 
@@ -371,6 +403,7 @@ class Ledger:
                     found[f"{id_.driver}/{id_.pool}/{device}"] = sums
         return found
 
+    @_alone
     def tally(self, by: str) -> list[Tally]:
         """Count devices by ``class``, ``node``, ``namespace`` or ``driver``, sorted by name.
 
@@ -389,6 +422,7 @@ class Ledger:
         return [Tally.of(name, entries) for name, entries in sorted(groups.items())]
 
     @property
+    @_alone
     def classes(self) -> list[str]:
         """The names of the device classes, sorted."""
         return sorted(class_.metadata.name for class_ in self._inventory.classes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import io
 import json
 from collections import UserDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +21,7 @@ from dra_api.codec import DecodeError, convert
 from dra_api.gates import GateError
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
+from dra_ledger.cli import prometheus
 from dra_ledger.forms import KINDS
 from ledger_worlds import played
 from msgspec import structs
@@ -440,6 +444,36 @@ def test_a_claim_with_another_uid_takes_the_place_of_the_one_with_its_name() -> 
     again["metadata"]["uid"] = "another"
     ledger.feed(again)
     assert states(ledger) == {"gpu-0": "free", "gpu-1": "taken"}
+
+
+def test_a_ledger_answers_while_its_stream_waits() -> None:
+    ledger = Ledger()
+    said: list[dict[str, str]] = []
+
+    def stream() -> Iterator[object]:
+        yield GPUS
+        assert gc.isenabled()
+        with ThreadPoolExecutor(1) as thread:
+            said.append(thread.submit(states, ledger).result(timeout=5))
+        yield {"type": "DELETED", "object": GPUS}
+
+    ledger.feed(stream())
+    assert (said, states(ledger)) == ([{"gpu-0": "free", "gpu-1": "free"}], {})
+
+
+def test_metrics_are_of_one_moment_while_another_thread_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.of(GPUS, CLASS)
+    draws = Ledger.draws
+    with ThreadPoolExecutor(1) as thread:
+
+        def feeding(self: Ledger) -> Any:
+            wait([thread.submit(ledger.replace, "ResourceSlice", [])], timeout=0.2)
+            return draws(self)
+
+        monkeypatch.setattr(Ledger, "draws", feeding)
+        text = prometheus(ledger)
+    assert 'dra_class_devices{class="gpu",driver="gpu.example.com",state="free"} 2' in text
+    assert states(ledger) == {}
 
 
 @pytest.mark.parametrize("module", [dra_ledger, dra_ledger.ledger])
