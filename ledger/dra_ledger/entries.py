@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from dra_api.core import Node
 from dra_api.meta import Part
 from dra_api.releases import Release
-from dra_api.resource import Device, DeviceAttribute, DeviceTaint
+from dra_api.resource import Device, DeviceAttribute, DeviceRequestAllocationResult, DeviceTaint
 from dra_api.selectors import declares_optional_node_operations
 from dra_api.values import Quantity
 from msgspec import field
@@ -502,15 +502,20 @@ class Holdings:
         held = self._held.get(pool, {})
         for claim in {claim.key: claim for keys in held.values() for claim in self._claims_of(keys)}.values():
             results = claim.allocation.results if claim.allocation is not None else ()
+            meant: dict[tuple[str, str], DeviceRequestAllocationResult | None] = {}
             for name in self._pods_of(claim):
                 pod = self.pods.get(f"{claim.namespace}/{name}")
                 for said in pod.health if pod is not None else ():
-                    meant = [it for it in results if said.claim == claim.name and said.request in ("", it.request)]
-                    if len(meant) > 1:
-                        meant = [it for it in meant if said.resource.endswith((f"/{it.device}", f"={it.device}"))]
-                    for result in meant[:1]:
-                        if (result.driver, result.pool) == pool and found.get(result.device) != "Unhealthy":
-                            found[result.device] = said.health
+                    if said.claim != claim.name:
+                        continue
+                    about = (said.request, said.resource)
+                    if about not in meant:  # all pods of a claim say the same of the same devices
+                        meant[about] = _meant(results, *about)
+                    result = meant[about]
+                    if result is None or (result.driver, result.pool) != pool:
+                        continue
+                    if found.get(result.device) != "Unhealthy":
+                        found[result.device] = said.health
         return found
 
     def _file(self, pool: PoolId, device: str, key: str) -> None:
@@ -563,6 +568,20 @@ class Holdings:
                 if not pod.is_done and claim.name in pod.claims:
                     names[pod.name] = None
         return tuple(names)
+
+
+def _meant(
+    results: Iterable[DeviceRequestAllocationResult], request: str, resource: str
+) -> DeviceRequestAllocationResult | None:
+    """Return the device that a kubelet means; None if that cannot be told.
+
+    Devices of two pools or drivers may have one name. A CDI id has that name alone, and often the driver's.
+    """
+    meant = [it for it in results if request in ("", it.request)]
+    if len(meant) > 1:
+        whole = [it for it in meant if resource == str(DeviceId.of(it))]
+        meant = whole or [it for it in meant if resource.endswith((f"/{it.device}", f"={it.device}"))]
+    return next((it for it in meant if it.driver in resource), meant[0] if meant else None)
 
 
 def _devices(claim: HeldClaim) -> Iterator[tuple[PoolId, str]]:

@@ -418,6 +418,22 @@ def test_pods_say_who_is_behind_a_pod_group_and_how_devices_are() -> None:
     assert [(device.health, device.holders[0].pods) for device in ledger.devices()] == [("", ()), ("", ())]
 
 
+@pytest.mark.parametrize("sick", ["nic.example.com/n1/gpu-0", "k8s.nic.example.com/nic=gpu-0", f"{DRIVER}/other/gpu-0"])
+def test_health_is_of_one_of_two_devices_with_one_name(sick: str) -> None:
+    ids = [f"{DRIVER}/n1/gpu-0", "nic.example.com/n1/gpu-0", f"{DRIVER}/other/gpu-0"]
+    names = [dict(zip(("driver", "pool", "device"), id_.split("/"), strict=True)) for id_ in ids]
+    said = [{"name": "claim:mine", "resources": [{"resourceID": sick, "health": "Unhealthy"}]}]
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ml"},
+        "spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "train"}]},
+        "status": {"containerStatuses": [{"name": "c", "allocatedResourcesStatus": said}]},
+    }
+    ledger = Ledger.of(claim("train", *names, pods=("p",)), pod)
+    meant = ids[1] if "nic" in sick else sick
+    assert [device.id for device in ledger.devices() if device.health] == [meant]
+
+
 def test_a_device_of_a_node_that_does_not_exist_is_of_no_use() -> None:
     ledger = Ledger.of(GPUS)
     assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}  # no node was told
