@@ -130,6 +130,7 @@ MOST_NAMES: Final = 1_000
 MOST_SERIES: Final = 20_000
 """Series of a family of sums."""
 OTHERS: Final = "(others)"
+LARGEST_FLOAT: Final = int(sys.float_info.max)
 MOST_PODS: Final = 8
 """Pods of a claim that are named."""
 _UUID: Final = ("uuid", "UUID", "gpuUUID")
@@ -364,7 +365,8 @@ def _escaped(text: str) -> str:
 
 
 def _number(nanos: int) -> int | float:
-    return nanos // NANO if nanos % NANO == 0 else nanos / NANO
+    is_whole = nanos % NANO == 0 or abs(nanos) > LARGEST_FLOAT
+    return nanos // NANO if is_whole else nanos / NANO
 
 
 if __name__ == "__main__":

@@ -74,6 +74,10 @@ def class_of(expression: str) -> Json:
             {"gpu-0": "shared"},
         ),
         (
+            [sliced([shared("9" * 400 + ".5")]), taking(memory="9" * 400 + ".5"), class_of("true")],
+            {"gpu-0": "shared"},
+        ),
+        (
             [sliced([shared("5")]), taking(memory="-9", x="1")],
             {"gpu-0": "shared"},
         ),
@@ -86,7 +90,8 @@ def class_of(expression: str) -> Json:
         "one name twice", "negative generations", "a generation beyond 64 bits", "no slices announced",
         "fewer than none",
         "a generation that is a word", "no device", "no devices", "devices that nobody publishes", "one device twice",
-        "two holders of one device", "300 digits", "negative amounts of unknown capacity", "unknown counters",
+        "two holders of one device", "300 digits", "400 digits and a half",
+        "negative amounts of unknown capacity", "unknown counters",
         "a selector that is no CEL", "a selector that fails", "no node that can be read",
     ],
 )  # fmt: skip
