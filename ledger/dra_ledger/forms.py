@@ -179,8 +179,11 @@ def _json(data: Any, kind: str) -> Iterator[Document | Malformed | Listed]:
     elif head.kind == "Status" and (answer := decode(_Status, data)).status == "Failure":
         raise DecodeError(f"the API server answered: {shortened(answer.message, 300)}")
     elif not (kind := head.kind or kind):
-        fields = ", ".join(list(decode(dict, data))[:5]) or "nothing"
-        raise DecodeError(f"an object without a kind is no object of Kubernetes: it has {shortened(fields)}")
+        its = decode(dict[str, Any], data)
+        meta = its["metadata"] if isinstance(its.get("metadata"), dict) else {}
+        name = shortened(str(meta.get("name", "it")))
+        fields = shortened(", ".join(list(its)[:5]) or "nothing")
+        raise DecodeError(f"an object without a kind is no object of Kubernetes: {name} has {fields}")
     elif _is_kept(kind, head.api_version or ""):
         yield Document(kind, head.api_version or "", data, is_gone)
 

@@ -431,8 +431,9 @@ class Ledger:
         known = self._inventory.device_class(class_)
         if known is None:
             raise KeyError(class_)
+        # A selector of a kind that is not known means no device, as an expression does that does not compile.
         selectors = known.spec.selectors or ()
-        return tuple(selector.cel.expression for selector in selectors if selector.cel is not None)
+        return tuple(selector.cel.expression if selector.cel is not None else "" for selector in selectors)
 
     def _pools(self) -> list[PoolId]:
         self._follow()

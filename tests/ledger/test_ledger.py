@@ -177,6 +177,7 @@ NAMES = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metad
         ({"type": "added", "object": GPUS}, "without a kind .* it has type, object"),
         (object(), "a object is no object"),
         ({"metadata": {}, "spec": {}}, "without a kind .* it has metadata, spec"),
+        ({"metadata": {"name": "s"}, "spec": {}}, "without a kind .* s has metadata, spec"),
         ({}, "it has nothing"),
         ({"gpu": GPUS}, "it has gpu"),
         ({**GPUS, "status": object()}, "a object is no part"),
@@ -381,6 +382,8 @@ def test_devices_are_counted_by_class_node_namespace_and_driver() -> None:
         "driver": [(DRIVER, 4, 3, 1)],
     }
     assert states(ledger, device_class="fast") == {"gpu-3": "free"}
+    ledger.feed({**fast, "spec": {"selectors": [selector, {"kind to come": {}}]}})
+    assert states(ledger, device_class="fast") == {}
     assert states(ledger, namespace="ml") == {"gpu-0": "taken"}
     with pytest.raises(ValueError, match="choose one of"):
         ledger.tally("weekday")
