@@ -194,6 +194,8 @@ def _single(devices: list[DeviceEntry], limit: int) -> Iterator[_Family]:
             if number < limit and shown < limit:
                 shown += 1
                 allocated.add(_about(entry) | _held_as(entry, holder))
+            elif number < limit:
+                allocated.left_out += 1
         if number < limit:
             info.add(_about(entry) | _details(entry))
     for key in sorted(held)[:limit]:
@@ -298,6 +300,7 @@ def _pool_sums(ledger: Ledger) -> Iterator[_Family]:
         pair = sums.setdefault((counter.driver, counter.name), [0, 0])
         pair[0] += Quantity(counter.total).nanos
         pair[1] += max(0, Quantity(counter.left).nanos)
+    counters.left_out = left.left_out = max(0, len(sums) - MOST_NAMES)
     for (driver, name), (whole, rest) in sorted(sums.items())[:MOST_NAMES]:
         counters.add({"driver": driver, "counter": name}, _number(whole))
         left.add({"driver": driver, "counter": name}, _number(rest))

@@ -144,6 +144,23 @@ def test_the_number_of_series_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> No
         assert sum(counted.values()) == 20
 
 
+def test_shares_and_counters_without_series_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dra_ledger.cli, "MOST_NAMES", 1)
+    devices = [{"name": f"gpu-{number}", "allowMultipleAllocations": True} for number in range(3)]
+    sets = [{"name": "set", "counters": {"a": {"value": "1"}, "b": {"value": "2"}, "c": {"value": "3"}}}]
+    both = [sliced(*devices), sliced(sharedCounters=sets)]
+    for number, slice_ in enumerate(both):
+        slice_["metadata"]["name"] = f"s{number}"
+        slice_["spec"]["pool"]["resourceSliceCount"] = 2
+    claims = [claimed(name, "gpu-0", shareID=f"{name}-0") for name in ("one", "two")]
+    for claim in claims:
+        results = claim["status"]["allocation"]["devices"]["results"]
+        results += [{**results[0], "device": name, "shareID": f"{name}-1"} for name in ("gpu-1", "gpu-2")]
+    found = series(prometheus(Ledger.of(both, claims), limit=4))
+    assert (len(found["dra_device_allocated"]), len(found["dra_counter"])) == (4, 1)
+    assert found["dra_export_left_out"] == {of(kind="device"): 0, of(kind="claim"): 0, of(kind="series"): 2 + 2 * 2}
+
+
 def test_names_that_a_driver_makes_up_do_not_add_series_without_end() -> None:
     many = {f"capacity-{number}": {"value": "1"} for number in range(30)}
     text = prometheus(Ledger.of(sliced({"name": "gpu-0", "capacity": many}), CLASS))
