@@ -9,6 +9,9 @@ from .codec import DecodeError, decode
 from .meta import Object, Part
 from .values import parse_time
 
+LEASE_NAMESPACE: Final = "kube-system"
+"""The namespace of the Leases of operators, unless they are told another one, and of Kubernetes' own components."""
+
 SETTINGS: Final = "dra.kopf.dev/settings"
 """Annotation of the Lease of an operator: those of its settings that decide what fits, as JSON."""
 

@@ -201,3 +201,15 @@ def test_doctor_deletes_nothing_for_want_of_a_kind(
     file.write_text(json.dumps({"kind": "List", "items": [it for it in DUMPED if it["kind"] != missing]}))
     main(["doctor", "--from", str(file)])
     assert "kubectl delete" not in capsys.readouterr().out
+
+
+def test_a_lease_of_a_tenant_with_the_name_of_the_operators_does_not_count(tmp_path: Path) -> None:
+    """A dump has the Leases of all namespaces, and tenants may create some in theirs."""
+    said = {"dra.kopf.dev/settings": json.dumps({"preemption": True})}
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T12:00:00.000000Z"}
+    file = tmp_path / "dump.json"
+    for namespace in ("tenant", "kube-system"):
+        meta = {"name": "dra-operator-dra-scheduler", "namespace": namespace, "annotations": said}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [lease, node("n")]}))
+        assert Settings().completed(load(str(file))).preemption is (namespace == "kube-system")

@@ -25,7 +25,7 @@ import msgspec
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Event, Node, Pod
 from dra_api.gates import defaults_of
-from dra_api.leases import Lease
+from dra_api.leases import LEASE_NAMESPACE, Lease
 from dra_api.meta import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Object, ObjectMeta, Resource
 from dra_api.quota import ResourceQuota
 from dra_api.releases import release_of
@@ -121,7 +121,6 @@ TOLD_BY_EVENTS: Final = (
 """Which events are read: what warns of an object that no condition tells of. Schedulers say in conditions what they say
 in events, and what a kubelet repeats has a first event of another reason."""
 VERSION_SECONDS: Final = 30.0
-LEASE_NAMESPACE: Final = "kube-system"
 
 
 OF_DEVICES: Final = frozenset({ResourceSlice, DeviceTaintRule, ResourceClaim, DeviceClass, Pod, PodGroup, Node, Lease})

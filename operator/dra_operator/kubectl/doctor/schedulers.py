@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dra_api.command_line import kubectl
 from dra_api.core import Node, Pod, Taint
-from dra_api.leases import Lease
+from dra_api.leases import LEASE_NAMESPACE, Lease
 from dra_api.meta import LEASES, RESOURCE_CLAIMS, Resource
 from dra_api.references import every_toleration, pod_is_done
 from dra_api.releases import NEWEST, Release
@@ -29,7 +29,7 @@ from dra_operator.app.control_plane import MANIFEST, Right, Work, lease_rights, 
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.facts import Marks, age, marking_rules, marks_of, pods_of
-from dra_operator.kubectl.live import KINDS, LEASE_NAMESPACE
+from dra_operator.kubectl.live import KINDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling.state import is_at_gate
