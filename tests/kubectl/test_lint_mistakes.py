@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from dra_api import conversion
-from dra_api.codec import convert
-from dra_api.core import Pod
 from dra_api.releases import Release
-from dra_api.resource import ResourceClaim
 from dra_devcluster.apiserver.registry import exists_in
 from dra_operator.cli import main as operator
+from dra_operator.commands.object_files import Item
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.lint.answer import findings
-from dra_operator.kubectl.lint.manifest import Manifest, Severity, faults_of
+from dra_operator.kubectl.lint.manifest import Manifests, Severity, faults_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
 
@@ -506,11 +504,9 @@ def test_what_the_viewer_may_not_read_is_not_said_to_be_absent() -> None:
     """Of another namespace, too, nothing is known to somebody who reads his own."""
     names = ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
     forbidden = {f"{name}.resource.k8s.io": "forbidden" for name in names} | {"nodes": "forbidden"}
-    of_others = Manifest("f", "Pod web/p", convert(Pod, {**pod(), "metadata": {"name": "p", "namespace": "web"}}))
-    own = Manifest("f", "Pod ml/p", convert(Pod, pod()))
-    claims = Manifest("f", "ResourceClaim ml/c", convert(ResourceClaim, claim()))
-    extended = Manifest("f", "Pod ml/p", convert(Pod, asking(**{"example.com/gpus": "1"})))
-    cases: tuple[tuple[dict[str, str], Manifest, bool], ...] = (
+    of_others = {**pod(), "metadata": {"name": "p", "namespace": "web"}}
+    own, claims, extended = pod(), claim(), asking(**{"example.com/gpus": "1"})
+    cases: tuple[tuple[dict[str, str], JSON, bool], ...] = (
         ({}, own, True),
         (forbidden, own, False),
         (dict.fromkeys(forbidden, "read only in namespace ml"), own, True),
@@ -520,9 +516,11 @@ def test_what_the_viewer_may_not_read_is_not_said_to_be_absent() -> None:
         ({}, extended, True),
         (forbidden, extended, False),
     )
-    for unseen, manifest, is_told in cases:
+    for unseen, written, is_told in cases:
+        manifests = Manifests("ml")
+        manifests.take(Item("f", written))
         seen = Observed([], datetime.now(UTC), namespace="ml", unseen=unseen)
-        found = findings(seen, [manifest], Settings(), has_cluster=True)
+        found = list(findings(seen, manifests, Settings(), has_cluster=True))
         assert any("does not exist" in one.message or "offers" in one.message for one in found) is is_told, (
             unseen,
             found,

@@ -11,7 +11,7 @@ import yaml
 from dra_operator.commands.file_items import BadInput
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
-from dra_operator.kubectl.lint.manifest import not_read, pod_templates, read_manifests
+from dra_operator.kubectl.lint.manifest import Manifests, not_read, pod_templates
 
 JSON = dict[str, Any]
 ENTRIES: Final = [{"name": "g", "resourceClaimTemplateName": "absent"}]
@@ -118,10 +118,11 @@ def test_lint_reads_the_pods_of_a_workload_of_any_kind(kind: str, tmp_path: Path
     file = tmp_path / "it.yaml"
     wrong = yaml.safe_load(yaml.safe_dump(item).replace("resourceClaims:", "resourceClaim:"))
     file.write_text(yaml.safe_dump(wrong))
-    manifests, faults, others = read_manifests([str(file)], "ns")
-    assert len(manifests) == len(names) == len(faults)
+    manifests = Manifests("ns").read([str(file)])
+    [(found, faults)] = manifests.each()
+    assert len(found) == len(names) == len(faults)
     assert all('unknown field "resourceClaim"' in fault.message for fault in faults)
-    assert not others
+    assert not manifests.others
 
 
 def test_kinds_that_hold_nothing_to_look_at_are_named(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_kinds_that_hold_nothing_to_look_at_are_named(tmp_path: Path) -> None:
     items = [made("TrainJob", "trainer.kubeflow.org/v1alpha1"), foreign]
     file = tmp_path / "it.yaml"
     file.write_text("---\n".join(map(yaml.safe_dump, items)))
-    others = read_manifests([str(file)], "ns")[2]
+    others = Manifests("ns").read([str(file)]).others
     assert others == Counter({"TrainJob": 1, "ResourceClaim of example.com": 1})
     assert "TrainJob" in next(not_read(others))
     with pytest.raises(Problem, match=r"no pods were found in them: .*TrainJob"):

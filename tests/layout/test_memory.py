@@ -67,6 +67,7 @@ OTHERWISE = {
     "operator/dra_operator/controllers/scheduling/victims.py": "1,000 keys of pods for each namespace",
     "operator/dra_operator/controllers/claims/delayed_deletion.py": "claims that the view has; 1,000 namespaces",
     "operator/dra_operator/controllers/queue.py": "workers of this process",
+    "operator/dra_operator/kubectl/lint/manifest.py": "commands alone: the types of this project",
     "operator/dra_operator/kubectl/ui/lines.py": "kubectl dra ui alone: 8 answers of a list, 65,536 short names",
 }
 COMMANDS_ONLY = {"commands", "quality"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import sys
 import zlib
@@ -70,7 +71,15 @@ class Item(NamedTuple):
 
     def read_again(self) -> Object | None:
         """Return the object decoded from its text. Raises BadInput."""
-        return decoded(self.where, self.value if self.text is None else {**self.kind, **again(self.text)})
+        return decoded(self.where, self.value_again())
+
+    def value_again(self) -> JSON:
+        """Return the value, of its text if it has one."""
+        return self.value if self.text is None else {**self.kind, **again(self.text)}
+
+    def without_value(self) -> Item:
+        """Return the item without its value, if it can be read again."""
+        return self if self.text is None else self._replace(value={})
 
 
 def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = lambda _item, obj: obj) -> list[Object]:
@@ -81,7 +90,7 @@ def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = 
     """
     found: dict[tuple[str, str], tuple[str, ObjectMeta, Object]] = {}
     for path in files(paths):
-        for item in _each_item(path):
+        for item in each_item(path):
             made = decoded(item.where, item.value)
             if made is None:
                 continue
@@ -153,16 +162,21 @@ def files(paths: Iterable[str]) -> Iterator[str]:
         yield from files
 
 
-def items(path: str) -> Iterator[tuple[str, JSON]]:
+def items(path: str, most: float = math.inf) -> Iterator[tuple[str, JSON]]:
     """Each object, and where it is. Documents and items are counted from 1, empty documents included.
 
-    Raises BadInput.
+    ``most``: bytes that the file may have. Raises BadInput.
     """
-    return ((it.where, it.value) for it in _each_item(path))
+    return ((it.where, it.value) for it in each_item(path, most))
 
 
-def _each_item(path: str) -> Iterator[Item]:
+def each_item(path: str, most: float = math.inf) -> Iterator[Item]:
+    """The same with the text of each item. Raises BadInput."""
     data = read_text(STDIN).encode() if path == STDIN else read_bytes(path)
+    if len(data) > most:
+        raise BadInput(
+            f"{path}: more than {most / (1 << 20):g} MiB: give what is asked about, and no dump of a cluster"
+        )
     found = parts(data)
     if found is None:
         for number, document in enumerate(_documents(path, data), 1):

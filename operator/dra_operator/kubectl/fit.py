@@ -10,6 +10,7 @@ All pods of a Workload start at the same time, on nodes of the flavors that Kueu
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -50,9 +51,13 @@ KUEUE: Final = {"Workload": kueue.GROUP, "ResourceFlavor": kueue.GROUP}
 LEFT_OUT: Final = {"DaemonSet": "apps", "CronJob": "batch"}
 
 
+MOST_WANTED_BYTES: Final = 32 << 20
+"""Of a file of manifests, as text: as values it takes up to 13 times as much, and a dump of a cluster is none."""
+
+
 def read_wanted(paths: Sequence[str], added: Sequence[str], namespace: str) -> Wanted:
     """From files; ``added``: those of nodes. Raises Problem."""
-    return wanted_of(_items(paths), _items(added), namespace)
+    return wanted_of(_items(paths, MOST_WANTED_BYTES), _items(added), namespace)
 
 
 def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
@@ -96,8 +101,9 @@ def wanted_of(given: Items, added: Items, namespace: str) -> Wanted:
     return Wanted(pods, objects, nodes, notes, promised)
 
 
-def _items(paths: Sequence[str]) -> Iterator[tuple[str, JSON]]:
-    return (item for path in files(paths) for item in items(path))
+def _items(paths: Sequence[str], most: float = math.inf) -> Iterator[tuple[str, JSON]]:
+    """Yield the objects of the files, with their places. Raises BadInput."""
+    return (item for path in files(paths) for item in items(path, most))
 
 
 def _placed(given: Items, namespace: str) -> Iterator[tuple[str, JSON]]:

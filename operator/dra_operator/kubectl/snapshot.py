@@ -126,7 +126,7 @@ class _Dump:
             return without_bulk(obj)  # it could not be read again
         short = self.room.kept(obj)
         if short is not obj:
-            self._items[type(obj), obj.key] = item._replace(value={})
+            self._items[type(obj), obj.key] = item.without_value()
         return short
 
     def whole(self, objects: Sequence[T]) -> Sequence[T]:

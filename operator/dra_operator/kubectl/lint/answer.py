@@ -9,17 +9,17 @@ warning: another cluster, or tomorrow's, may make sense of it.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from dra_api.core import Container, Node, Pod
 from dra_api.gates import FeatureGates
-from dra_api.meta import ObjectMeta
+from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
     EXTENDED_RESOURCE_PREFIX,
     DeviceClass,
@@ -34,7 +34,6 @@ from dra_api.validation.formats import is_extended_resource
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
 from dra_ledger.taints import tolerates
-from msgspec import structs
 
 from dra_operator.gates import OPERATOR
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
@@ -55,11 +54,11 @@ from dra_operator.kubectl.lint.checks import (
 from dra_operator.kubectl.lint.manifest import (
     Finding,
     Manifest,
+    Manifests,
     Severity,
     Surroundings,
     claims_in,
     not_read,
-    read_manifests,
 )
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
@@ -68,12 +67,13 @@ from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.wording import counted, listed
 
+T = TypeVar("T", bound=Object)
 _PARENTS: Final = ("parent", "parentuuid", "parentdevice")
 
 
-def doubtful(around: Surroundings, published: Published) -> Iterator[Finding]:
-    """Yield a warning for each, of all manifests."""
-    for manifest in around.manifests:
+def doubtful(manifests: Sequence[Manifest], around: Surroundings, published: Published) -> Iterator[Finding]:
+    """Yield a warning for each."""
+    for manifest in manifests:
         match manifest.obj:
             case DeviceClass():
                 yield from _of_class(manifest, manifest.obj, published)
@@ -83,19 +83,18 @@ def doubtful(around: Surroundings, published: Published) -> Iterator[Finding]:
                 yield from _of_slice(manifest, manifest.obj)
             case Pod():
                 yield from _of_pod(manifest, manifest.obj, around)
-    evicting = _evicting_taints(around)
-    for manifest, claim, spec in claims_in(around.manifests):
+    for manifest, claim, spec in claims_in(manifests):
         yield from _of_configuration(manifest, claim, spec, around)
         yield from _of_constraints(manifest, claim, spec, published)
-        yield from _of_tolerations(manifest, claim, spec, evicting)
+        yield from _of_tolerations(manifest, claim, spec, around.evicting)
         for name, wanted in every_request(claim):
             yield from _absent_drivers(manifest, f"{spec}.devices.requests[{name}]", wanted.selectors, published)
-    yield from _served_twice(around)
+    yield from _served_twice(manifests, around)
 
 
-def apart(around: Surroundings, supply: Supply) -> Iterator[Finding]:
+def apart(manifests: Sequence[Manifest], around: Surroundings, supply: Supply) -> Iterator[Finding]:
     """Yield an error for pods whose claims can be served, but not all of them by one node."""
-    for manifest in around.manifests:
+    for manifest in manifests:
         pod = manifest.obj
         if not isinstance(pod, Pod) or len(pod.spec.resource_claims or ()) < 2:
             continue
@@ -167,16 +166,6 @@ def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, publish
                 known += [f"{domain}/{one}" for one in published.names_of("attributes", domain)]
                 text = f"no device publishes attribute {name}{_similar(str(name), known)}"
                 yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].{field}", text)
-
-
-def _evicting_taints(around: Surroundings) -> list[DeviceTaint]:
-    """The taints that evict pods, of devices and rules, in the cluster or the manifests."""
-    seen = around.made.seen
-    of_devices = (
-        it for slice_ in seen.every(ResourceSlice) for one in slice_.spec.devices or () for it in one.taints or ()
-    )
-    taints = chain(of_devices, (rule.spec.taint for rule in seen.every(DeviceTaintRule)))
-    return list(dict.fromkeys(structs.replace(it, time_added=None) for it in taints if it.effect == "NoExecute"))
 
 
 def _of_tolerations(
@@ -318,15 +307,11 @@ def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Fi
                 yield manifest.finding(Severity.ERROR, path, f"{name} must be a whole number, not {limit}")
 
 
-def _served_twice(around: Surroundings) -> Iterator[Finding]:
+def _served_twice(manifests: Sequence[Manifest], around: Surroundings) -> Iterator[Finding]:
     """Yield classes that serve the same extended resource: the newest one counts, or the first of equally old ones."""
-    classes: dict[str, list[str]] = defaultdict(list)
-    for class_ in around.made.cluster.classes:
-        if class_.spec.extended_resource_name:
-            classes[class_.spec.extended_resource_name].append(class_.metadata.name)
-    for manifest in around.manifests:
+    for manifest in manifests:
         if isinstance(manifest.obj, DeviceClass) and (name := manifest.obj.spec.extended_resource_name):
-            others = sorted(set(classes[name]) - {manifest.obj.metadata.name})
+            others = sorted(set(around.classes_serving[name]) - {manifest.obj.metadata.name})
             if others:
                 text = f"class {listed(others)} serves {name} as well: one of them alone counts"
                 yield manifest.finding(Severity.WARNING, "spec.extendedResourceName", text)
@@ -338,31 +323,82 @@ def _similar(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def findings(seen: Observed, manifests: Sequence[Manifest], settings: Settings, *, has_cluster: bool) -> list[Finding]:
-    """What is wrong with the manifests in this cluster, and what each request would find there."""
-    own = {(type(one.obj), one.obj.key): one.obj for one in manifests if not isinstance(one.obj, Pod)}
-    others = [obj for obj in seen.objects if (type(obj), obj.key) not in own]
-    made = pipeline(replace(seen, objects=[*others, *own.values()]), settings)
+class _Reread:
+    """Reads objects of the cluster again, and those of the files (``observed.Reread``)."""
+
+    def __init__(self, seen: Observed, manifests: Manifests) -> None:
+        self._seen, self._manifests = seen, manifests
+
+    def __call__(self, objects: Sequence[T]) -> Sequence[T]:
+        found: list[T] = []
+        for obj in objects:
+            own = self._manifests.whole(obj)
+            found += [own] if isinstance(own, type(obj)) else self._seen.whole([obj])
+        return found
+
+
+def findings(seen: Observed, manifests: Manifests, settings: Settings, *, has_cluster: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the manifests in this cluster, and what each request would find there.
+
+    One object after the other is whole in memory, if they are large.
+    """
+    own = manifests.own
+    objects = [*(obj for obj in seen.objects if (type(obj), obj.key) not in own), *own.values()]
+    reread = seen.reread if not manifests.has_brief else _Reread(seen, manifests)
+    made = pipeline(replace(seen, objects=objects, reread=reread), settings)
     gates = FeatureGates.of(made.settings.changed_gates(seen), made.settings.release or seen.release, OPERATOR)
-    around = Surroundings(made, manifests, has_cluster)
-    slices = made.seen.every(ResourceSlice)
-    found = [
-        *invalid_fields(manifests, gates),
-        *faulty_selectors(around, Published(slices)),
-        *dead_references(around),
-        *doubtful(around, Published(slices)),
-    ]
-    if slices:
-        refused = frozenset(one.object for one in found if one.severity is Severity.ERROR)
-        supply = Supply(made)
-        rest = replace(around, refused=refused)
-        found += lacking_devices(rest, supply)
-        found += unusable_pools(rest)
-        found += apart(around, supply)
-    return found
+    around, slices = Surroundings(made, has_cluster), made.seen.every(ResourceSlice)
+    published, supply = Published(slices), Supply(made) if slices else None
+    for several, faults in manifests.each():
+        yield from faults
+        found = [
+            *invalid_fields(several, gates),
+            *faulty_selectors(several, around, published),
+            *dead_references(several, around),
+            *doubtful(several, around, published),
+        ]
+        yield from found
+        if supply is None:
+            continue
+        if not any(one.severity is Severity.ERROR for one in found):  # else more would follow from that error
+            yield from lacking_devices(several, around, supply)
+            yield from unusable_pools(several, around)
+        yield from apart(several, around, supply)
 
 
 DEPENDS: Final = (CLASSES, TEMPLATES, CLAIMS, "resourceslices.resource.k8s.io", "nodes")
+MOST_FINDINGS: Final = 100
+"""Findings of one kind that lines tell. A dump of a cluster has as many as a tenant likes."""
+_MESSAGE_LETTERS: Final = 2000
+"""Length to which lines cut a message."""
+_INDEX: Final = re.compile(r"\[[^\]]*\]")
+
+
+class _Kept:
+    """The findings for programs; for people the first ``most`` of each kind, and the number of the others."""
+
+    def __init__(self, found: Iterable[Finding], most: float) -> None:
+        self.found: list[Finding] = []
+        self.counts: Counter[Severity] = Counter()
+        self.objects: dict[str, None] = {}
+        self._kinds: Counter[tuple[Severity, str, str]] = Counter()
+        for one in found:
+            self.counts[one.severity] += 1
+            if one.severity is not Severity.NOTE:
+                self.objects[one.object] = None
+            kind = one.severity, one.object.partition(" ")[0], _INDEX.sub("[]", one.field)
+            self._kinds[kind] += 1
+            if self._kinds[kind] <= most:
+                self.found.append(one)
+        self.found.sort(key=_place)
+
+    def lines(self) -> Iterator[str]:
+        """The findings of an object below its title, and how many others there are."""
+        yield from _lines(self.found)
+        for (severity, kind, field), number in self._kinds.items():
+            if number > MOST_FINDINGS:
+                where = f"{kind}, {field}" if field else kind
+                yield f"{counted(number - MOST_FINDINGS, f'more {severity}')} of {where}: -o json has all"
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -371,21 +407,23 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)
     has_cluster, settings = options.live or options.source is not None, Settings.of(options)
     release = settings.release or (seen.release if has_cluster and seen.is_whole else None)
-    manifests, faults, others = read_manifests(options.file, seen.namespace, release)
-    found = [*faults, *findings(seen, manifests, settings, has_cluster=has_cluster)]
-    found.sort(key=_place)
-    counts = Counter(one.severity for one in found)
-    value = {"findings": found, "errors": counts[Severity.ERROR], "warnings": counts[Severity.WARNING]}
-    names = list(dict.fromkeys(one.object for one in found if one.severity is not Severity.NOTE))
-    code = ExitCode.IN_THE_WAY if counts[Severity.ERROR] else ExitCode.CLEAR
+    manifests = Manifests(seen.namespace, release).read(options.file)
+    most = MOST_FINDINGS if options.output in (None, "wide", "name") else math.inf
+    kept = _Kept(findings(seen, manifests, settings, has_cluster=has_cluster), most)
+    errors, warnings = kept.counts[Severity.ERROR], kept.counts[Severity.WARNING]
     notes = [
-        *not_read(others),
+        *not_read(manifests.others),
         *_unchecked(seen, has_cluster=has_cluster),
         *(notes_on(seen, DEPENDS) if has_cluster else ()),
     ]
-    checked = counted(len({one.title for one in manifests}), "object")
-    total = f"{checked}, {counted(counts[Severity.ERROR], 'error')}, {counted(counts[Severity.WARNING], 'warning')}"
-    return Answer(lines=[*_lines(found), total], value=value, names=names, notes=notes, code=code)
+    total = f"{counted(len(manifests.titles), 'object')}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    return Answer(
+        lines=[*kept.lines(), total],
+        value={"findings": kept.found, "errors": errors, "warnings": warnings},
+        names=list(kept.objects),
+        notes=notes,
+        code=ExitCode.IN_THE_WAY if errors else ExitCode.CLEAR,
+    )
 
 
 def _place(one: Finding) -> tuple[str, list[int], str]:
@@ -402,7 +440,8 @@ def _lines(found: list[Finding]) -> Iterator[str]:
             title = (one.where, one.object)
             yield f"{one.where}: {one.object}"
         place = f"{one.field}: " if one.field else ""
-        yield f"  {one.severity}: {place}{one.message}"
+        message = one.message if len(one.message) <= _MESSAGE_LETTERS else f"{one.message[:_MESSAGE_LETTERS]}…"
+        yield f"  {one.severity}: {place}{message}"
 
 
 def _unchecked(seen: Observed, *, has_cluster: bool) -> Iterator[str]:

@@ -98,9 +98,9 @@ CLAIMS: Final = "resourceclaims.resource.k8s.io"
 TEMPLATES: Final = "resourceclaimtemplates.resource.k8s.io"
 
 
-def dead_references(around: Surroundings) -> Iterator[Finding]:
+def dead_references(manifests: Sequence[Manifest], around: Surroundings) -> Iterator[Finding]:
     """Yield an error for each name of an object that would be seen if it existed."""
-    for manifest, claim, spec in claims_in(around.manifests):
+    for manifest, claim, spec in claims_in(manifests):
         namespace = around.made.cluster.namespaces.get(claim.metadata.namespace)
         for name, wanted in every_request(claim):
             path = f"{spec}.devices.requests[{name}]"
@@ -116,7 +116,7 @@ def dead_references(around: Surroundings) -> Iterator[Finding]:
             ):
                 text = f"namespace {claim.metadata.namespace} lacks the label {ADMIN_ACCESS_LABEL}: true"
                 yield manifest.finding(Severity.ERROR, f"{path}.adminAccess", text)
-    for manifest in around.manifests:
+    for manifest in manifests:
         if isinstance(manifest.obj, Pod):
             yield from _of_pod(manifest, manifest.obj, around)
 
@@ -177,10 +177,10 @@ SIMILAR_NAMES: Final = 3
 """Published names that are told in the place of an unknown one."""
 
 
-def faulty_selectors(around: Surroundings, published: Published) -> Iterator[Finding]:
+def faulty_selectors(manifests: Sequence[Manifest], around: Surroundings, published: Published) -> Iterator[Finding]:
     """In claims, templates and classes."""
     environment = _environment(around.made.allocator.inventory.features)
-    for manifest, path, selector in _selectors(around):
+    for manifest, path, selector in _selectors(manifests):
         if selector.cel is not None:
             yield from _of_selector(manifest, path, selector.cel.expression, environment, published)
 
@@ -191,12 +191,12 @@ def _environment(features: Features) -> Environment:
     )
 
 
-def _selectors(around: Surroundings) -> Iterator[tuple[Manifest, str, DeviceSelector]]:
-    for manifest in around.manifests:
+def _selectors(manifests: Sequence[Manifest]) -> Iterator[tuple[Manifest, str, DeviceSelector]]:
+    for manifest in manifests:
         if isinstance(manifest.obj, DeviceClass):
             for place, selector in enumerate(manifest.obj.spec.selectors or ()):
                 yield manifest, f"spec.selectors[{place}]", selector
-    for manifest, claim, spec in claims_in(around.manifests):
+    for manifest, claim, spec in claims_in(manifests):
         for name, wanted in every_request(claim):
             for place, selector in enumerate(wanted.selectors or ()):
                 yield manifest, f"{spec}.devices.requests[{name}].selectors[{place}]", selector
@@ -321,17 +321,15 @@ class Supply:
         return severity, f"{best.line()} (best node: {best.node})"
 
 
-def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
+def lacking_devices(manifests: Sequence[Manifest], around: Surroundings, supply: Supply) -> Iterator[Finding]:
     """A note on each request, or an error if it can never be served; then one on the claim, if no request is short.
 
     A class that matches nothing is a warning: its devices may have yet to be published.
     """
-    for manifest in around.manifests:
-        if isinstance(manifest.obj, DeviceClass) and manifest.title not in around.refused:
+    for manifest in manifests:
+        if isinstance(manifest.obj, DeviceClass):
             yield from _of_class(manifest, manifest.obj, supply)
-    for manifest, claim, spec in claims_in(around.manifests):
-        if manifest.title in around.refused:
-            continue
+    for manifest, claim, spec in claims_in(manifests):
         found = [
             _of_request(manifest, f"{spec}.devices.requests[{name}]", wanted, around, supply)
             for name, wanted in every_request(claim)
@@ -347,10 +345,10 @@ def lacking_devices(around: Surroundings, supply: Supply) -> Iterator[Finding]:
             yield manifest.finding(severity, f"{spec}.devices", text)
 
 
-def unusable_pools(around: Surroundings) -> Iterator[Finding]:
+def unusable_pools(manifests: Sequence[Manifest], around: Surroundings) -> Iterator[Finding]:
     """Yield an error for slices of invalid pools, of which no device is allocated, or a warning for incomplete ones."""
-    for manifest in around.manifests:
-        if not isinstance(manifest.obj, ResourceSlice) or manifest.title in around.refused:
+    for manifest in manifests:
+        if not isinstance(manifest.obj, ResourceSlice):
             continue
         pool = around.made.allocator.inventory.pool(PoolId.of(manifest.obj))
         view = pool.own_view() if pool is not None else None

@@ -21,20 +21,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from dra_api import conversion
-from dra_api.core import ContainerClaim, PodResourceClaim
+from dra_api.codec import encode
+from dra_api.core import ContainerClaim, Pod, PodResourceClaim
 from dra_api.meta import Object
 from dra_api.releases import Release
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
+from dra_api.resource import (
+    DeviceClass,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from msgspec import structs
 
 from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.file_items import BadInput
-from dra_operator.commands.object_files import KINDS, decoded, files, items, without_nulls
+from dra_operator.commands.object_files import KINDS, Item, decoded, each_item, files, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import Pipeline
+from dra_operator.kubectl.room import in_brief, is_brief
 from dra_operator.wording import listed
 
 JSON = dict[str, Any]
@@ -170,10 +182,7 @@ class Surroundings:
     alone, whose absent objects mean nothing."""
 
     made: Pipeline
-    manifests: Sequence[Manifest]
     has_cluster: bool
-    refused: frozenset[str] = field(default=frozenset())
-    """Titles of manifests that have an error: what follows from it is not told as well."""
 
     def would_have(self, kind: str, namespace: str = "") -> bool:
         """Return whether an object of this kind (a plural name) that is not here does not exist."""
@@ -191,6 +200,24 @@ class Surroundings:
     def device_class(self, name: str) -> DeviceClass | None:
         """A class of the manifests or the cluster."""
         return self.made.cluster.classes.get(name)
+
+    @cached_property
+    def evicting(self) -> Sequence[DeviceTaint]:
+        """The taints that evict pods, of devices and rules."""
+        seen = self.made.seen
+        slices = seen.every(ResourceSlice)
+        of_devices = (it for slice_ in slices for one in slice_.spec.devices or () for it in one.taints or ())
+        taints = chain(of_devices, (rule.spec.taint for rule in seen.every(DeviceTaintRule)))
+        return list(dict.fromkeys(structs.replace(it, time_added=None) for it in taints if it.effect == "NoExecute"))
+
+    @cached_property
+    def classes_serving(self) -> Mapping[str, Sequence[str]]:
+        """The names of the classes for each extended resource."""
+        found: dict[str, list[str]] = {}
+        for class_ in self.made.cluster.classes:
+            if class_.spec.extended_resource_name:
+                found.setdefault(class_.spec.extended_resource_name, []).append(class_.metadata.name)
+        return found
 
 
 def claims_in(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, ResourceClaim, str]]:
@@ -313,52 +340,119 @@ def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
 
 
-def read_manifests(
-    paths: Sequence[str], namespace: str, release: Release | None = None
-) -> tuple[list[Manifest], list[Finding], Counter[str]]:
-    """Return the objects that matter here, the faults of their text, and the kinds that were not looked at.
+HELD_BYTES: Final = 12 << 20
+"""As JSON, of the manifests that are held whole."""
+
+
+class ManifestText(NamedTuple):
+    """An object of a file. Its manifests and the faults of its text are read again when their turn comes, unless they
+    are held."""
+
+    item: Item
+    held: tuple[Sequence[Manifest], Sequence[Finding]] | None
+
+
+@dataclass
+class Manifests:
+    """The objects of files that matter here, in brief behind the first HELD_BYTES; ``others``: kinds that do not.
 
     ``release``: that of the cluster, or None if there is none.
+    """
 
-    An object that cannot be decoded is a finding, not the end: the others are checked all the same. Raises Problem.
+    namespace: str
+    release: Release | None = None
+    written: list[ManifestText] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    titles: set[str] = field(default_factory=set)
+    own: dict[tuple[type[Object], str], Object] = field(default_factory=dict)
+    """All objects but pods, as the cluster would have them."""
+    _brief: dict[tuple[type[Object], str], Item] = field(default_factory=dict)
+    _left: int = field(default_factory=lambda: HELD_BYTES)
+
+    def read(self, paths: Sequence[str]) -> Manifests:
+        """Take the files in. Raises Problem."""
+        try:
+            for path in files(paths):
+                for item in each_item(path):
+                    self.take(item)
+        except BadInput as error:
+            raise Problem(str(error), ExitCode.USAGE) from error
+        return self
+
+    @property
+    def has_brief(self) -> bool:
+        """Whether ``own`` has brief forms."""
+        return bool(self._brief)
+
+    def each(self) -> Iterator[tuple[Sequence[Manifest], Sequence[Finding]]]:
+        """Yield the manifests of each object, and the faults of its text."""
+        for item, held in self.written:
+            yield held or _read(item.where, item.value_again(), self.namespace, self.release)
+
+    def whole(self, obj: Object) -> Object | None:
+        """Return the object of the files of which ``own`` has the brief form, or None if there is none."""
+        item = self._brief.get((type(obj), obj.key)) if is_brief(obj) else None
+        if item is None:
+            return None
+        found, _ = _read(item.where, item.value_again(), self.namespace, self.release)
+        return next((it.obj for it in found if (type(it.obj), it.obj.key) == (type(obj), obj.key)), None)
+
+    def take(self, item: Item) -> None:
+        """Take an object in."""
+        manifests, faults = _read(item.where, item.value, self.namespace, self.release)
+        if not manifests and not faults:
+            self.others[_kind(item.value)] += 1
+            return
+        self._left -= sum(len(encode(it.obj)) for it in manifests)
+        item = item.without_value()
+        is_held = self._left >= 0 or item.text is None
+        self.written.append(ManifestText(item, (manifests, faults) if is_held else None))
+        for manifest in manifests:
+            self.titles.add(manifest.title)
+            obj = manifest.obj
+            if not isinstance(obj, Pod):
+                place = type(obj), obj.key
+                self.own[place] = obj if is_held else in_brief(obj)
+                self._brief.pop(place, None)
+                if self.own[place] is not obj:
+                    self._brief[place] = item
+
+
+def _read(
+    where: str, whole: JSON, namespace: str, release: Release | None
+) -> tuple[Sequence[Manifest], Sequence[Finding]]:
+    """The manifests of an object, and the faults of its text.
+
+    An object that cannot be decoded is a finding, not the end: the others are checked all the same.
     """
     manifests: list[Manifest] = []
     faults: list[Finding] = []
-    others: Counter[str] = Counter()
+    item = without_nulls(whole)
+    title, meta = _title(item, namespace)
+
+    def fault(field: str, text: str, severity: Severity = Severity.ERROR) -> None:
+        faults.append(Finding(severity=severity, where=where, object=title, field=field, message=text))
+
     try:
-        found = [(where, item) for path in files(paths) for where, item in items(path)]
+        found_in = list(pod_templates(item))
     except BadInput as error:
-        raise Problem(str(error), ExitCode.USAGE) from error
-    for where, whole in found:
-        item = without_nulls(whole)
-        title, meta = _title(item, namespace)
+        found_in = []
+        fault("", str(error))
+    pods = [(it.path, it.spec) for it in found_in]
+    templates = [
+        (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
+    ]
+    for prefix, (severity, path, text) in _wrong(item, pods, release):
+        fault(prefix + path, text, severity)
+    for prefix, each in [("", {**item, "metadata": meta}), *templates]:
         try:
-            found_in = list(pod_templates(item))
+            obj = decoded(where, each)
         except BadInput as error:
-            found_in = []
-            faults.append(Finding(severity=Severity.ERROR, where=where, object=title, field="", message=str(error)))
-        pods = [(it.path, it.spec) for it in found_in]
-        templates = [
-            (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
-        ]
-        is_read, before = False, len(faults)
-        for prefix, (severity, path, text) in _wrong(item, pods, release):
-            faults.append(Finding(severity=severity, where=where, object=title, field=prefix + path, message=text))
-        for prefix, each in [("", {**item, "metadata": meta}), *templates]:
-            try:
-                obj = decoded(where, each)
-            except BadInput as error:
-                text = str(error).removeprefix(f"{where}: ")
-                faults.append(
-                    Finding(severity=Severity.ERROR, where=where, object=title, field=prefix.rstrip("."), message=text)
-                )
-                continue
-            if obj is not None:
-                is_read = True
-                manifests.append(Manifest(where, title, obj, prefix))
-        if not is_read and len(faults) == before:
-            others[_kind(item)] += 1
-    return manifests, faults, others
+            fault(prefix.rstrip("."), str(error).removeprefix(f"{where}: "))
+            continue
+        if obj is not None:
+            manifests.append(Manifest(where, title, obj, prefix))
+    return manifests, faults
 
 
 def _kind(item: JSON) -> str:
@@ -415,6 +509,7 @@ def _unknown(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, Itera
                 yield from _unknown(inner, fields[name], f"{path}.{name}" if path else name)
 
 
+@cache  # of the types of this project: to find out takes longer than all the rest, and makes cycles of references
 def _fields(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
