@@ -44,7 +44,7 @@ from .forms import KINDS, Listed, Malformed
 from .inventory import Inventory
 from .pools import Pool, PoolView
 from .predicates import Weighed
-from .sources import HeldClaim, Kept, SeenPod, read
+from .sources import NAMESPACED, HeldClaim, Kept, SeenPod, read
 from .usage import AllocatedDevices
 
 BY: Final = ("class", "node", "namespace", "driver")
@@ -176,15 +176,20 @@ class Ledger:
             return
         with self.lock, _no_collections():
             for found, is_gone in read(source):
-                if is_gone and not isinstance(found, Listed):
+                if is_gone and not isinstance(found, Listed) and _is_named(found):
                     self._remove(_kind(found), _key(found))
                 else:
                     self._take(found)
 
     @_alone
     def remove(self, source: object) -> None:
-        """Take out deleted objects; their names suffice. Unknown ones are ignored. Raises DecodeError."""
+        """Take out deleted objects; their names suffice. Unknown ones are ignored.
+
+        Raises DecodeError, also for an object without a name or namespace.
+        """
         for found, _ in read(source):
+            if isinstance(found, Malformed) and not _is_named(found):
+                raise DecodeError(f"{found.object}: {found.fault}")
             if not isinstance(found, Listed):
                 self._remove(_kind(found), _key(found))
 
@@ -548,3 +553,9 @@ def _key(found: Kept | Malformed) -> str:
     if isinstance(found, Malformed):
         return found.object.partition(" ")[2]
     return found.key if isinstance(found, HeldClaim | SeenPod) else found.metadata.name
+
+
+def _is_named(found: Kept | Malformed) -> bool:
+    """Return whether it is known which object this is."""
+    name = _key(found)
+    return bool(name) and ("/" in name) == (_kind(found) in NAMESPACED)

@@ -41,7 +41,7 @@ from .errors import shortened
 from .forms import Document, Listed, Malformed, documents
 
 JSON = Mapping[str, Any]
-_NAMESPACED: Final = ("ResourceClaim", "Pod")
+NAMESPACED: Final = ("ResourceClaim", "Pod")
 _V1: Final = f"{GROUP}/v1"
 _FLAT: Final = f"{GROUP}/v1beta1"
 _VERSIONS: Final = {"": "", "v1": "v1"} | {
@@ -232,7 +232,7 @@ def _one(kind: str, version: str, data: Any) -> Kept | Malformed:
             raise DecodeError(f"apiVersion {shortened(version)} is not known")
         found = _decoded(kind, _VERSIONS[version], data)
         named = found if isinstance(found, HeldClaim | SeenPod) else found.metadata
-        if not named.name or not (named.namespace or kind not in _NAMESPACED):
+        if not named.name or not (named.namespace or kind not in NAMESPACED):
             raise DecodeError(f"it has no metadata.{'namespace' if named.name else 'name'}")
     except DecodeError as error:
         try:

@@ -279,6 +279,17 @@ def test_an_object_that_is_deleted_is_gone_by_its_name() -> None:
     assert states(ledger) == {"gpu-0": "free", "gpu-1": "free"}
 
 
+def test_an_object_without_its_names_is_not_taken_for_a_deleted_one() -> None:
+    ledger = Ledger.of(GPUS, HELD)
+    nameless = {"kind": "ResourceClaim", "metadata": {"name": "train"}}
+    for source in (nameless, {"kind": "ResourceSlice"}, {"kind": "List", "items": [{"metadata": {}}]}):
+        with pytest.raises(DecodeError, match=r"ResourceClaim train: .*namespace|ResourceSlice : .*name|items\[0\]"):
+            ledger.remove(source)
+    ledger.feed({"type": "DELETED", "object": nameless})
+    assert ledger.malformed == {"ResourceClaim train": "it has no metadata.namespace"}
+    assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
+
+
 def test_releases_and_gates_that_are_not_known_are_refused() -> None:
     with pytest.raises(ValueError, match=r"1\.31"):
         Ledger("1.31")
