@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -142,3 +144,61 @@ def test_a_device_may_have_thousands_of_shares() -> None:
     for number in range(2_000):
         ledger.remove(claimed(f"c{number}"))
     assert asked(ledger) == {"gpu-0": "free"}
+
+
+WHOLE: list[Json] = [
+    sliced(
+        [
+            {
+                **shared("80Gi"),
+                "attributes": {"model": {"string": "A"}},
+                "taints": [{"key": "k", "effect": "None", "timeAdded": "2026-01-01T00:00:00Z"}],
+                "consumesCounters": [{"counterSet": "set", "counters": {"slices": {"value": "1"}}}],
+            }
+        ]
+    ),
+    taking(memory="10Gi"),
+    class_of("true"),
+    node("n1", spec={"taints": []}, status={"allocatable": {"cpu": "8"}}),
+    {
+        "kind": "Pod",
+        "metadata": {"namespace": "ml", "name": "p"},
+        "spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "c"}]},
+        "status": {
+            "containerStatuses": [
+                {"name": "c", "allocatedResourcesStatus": [{"name": "claim:mine", "resources": [{"resourceID": "x"}]}]}
+            ]
+        },
+    },
+    {
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": {"deviceSelector": {"pool": "n1"}, "taint": {"key": "k", "effect": "NoSchedule"}},
+    },
+]
+for one in WHOLE:
+    one["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+WHOLE[1]["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "u"}]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The containers of all values in it, with their keys or numbers."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(inner)
+
+
+@pytest.mark.parametrize("odd", [None, 7, "x", [], {}, [None], True, 1.5], ids=repr)
+def test_a_wrong_value_spoils_its_object_alone(odd: Any) -> None:
+    for number, whole in enumerate(WHOLE):
+        meta = whole["metadata"]
+        name = f"{whole['kind']} {'/'.join(meta[part] for part in ('namespace', 'name') if part in meta)}"
+        objects = copy.deepcopy(WHOLE)
+        for container, key in list(places(objects[number])):
+            if key in ("kind", "apiVersion", "metadata", "name", "namespace"):
+                continue
+            good, container[key] = container[key], odd
+            ledger = Ledger.of({"kind": "List", "items": objects})
+            assert set(ledger.malformed) <= {name}, (name, key)
+            asked(ledger)
+            container[key] = good
