@@ -151,7 +151,8 @@ class Ledger:
         self._told: set[str] = set()
         """Kinds of which a source had an object, or a list."""
         self.malformed: dict[str, str] = {}
-        """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them."""
+        """Objects that could not be read, as ``KIND namespace/name``, and what is wrong with them. ``KINDList``: the
+        pages of a list that are fed have no last one yet."""
 
     @classmethod
     def of(cls, *sources: object, release: str = str(NEWEST), gates: Mapping[str, bool] | None = None) -> Self:
@@ -218,7 +219,7 @@ class Ledger:
         for known in self._every(kind):
             if f"{kind} {_key(known)}" not in names:
                 self._remove(kind, _key(known))
-        for name in [name for name in self.malformed if name.startswith(f"{kind} ")]:
+        for name in [name for name in self.malformed if name.startswith((f"{kind} ", f"{kind}List"))]:
             del self.malformed[name]
         with _no_collections():
             for found in fresh:
@@ -232,6 +233,9 @@ class Ledger:
     def _take(self, found: Kept | Malformed | Listed) -> None:
         if isinstance(found, Listed):
             self._told.add(found.kind)
+            self.malformed.pop(f"{found.kind}List", None)
+            if found.goes_on:
+                self.malformed[f"{found.kind}List"] = "the last page is missing (metadata.continue)"
         elif isinstance(found, Malformed):
             kind, _, name = found.object.partition(" ")
             self._told.add(kind)

@@ -271,6 +271,17 @@ def test_a_new_list_may_lack_the_kind_but_no_page_and_has_no_other_kind() -> Non
     assert states(ledger) == {"gpu-0": "taken", "gpu-1": "free"}
 
 
+def test_a_list_without_its_last_page_is_named() -> None:
+    first, last = ({"kind": "ResourceClaimList", "metadata": meta, "items": []} for meta in ({"continue": "x"}, {}))
+    ledger = Ledger.of(GPUS, first)
+    assert ledger.malformed == {"ResourceClaimList": "the last page is missing (metadata.continue)"}
+    ledger.feed(last)
+    assert ledger.malformed == {}
+    ledger.feed(first)
+    ledger.replace("ResourceClaim", [HELD])
+    assert ledger.malformed == {}
+
+
 def test_an_object_that_is_deleted_is_gone_by_its_name() -> None:
     ledger = Ledger.of(GPUS, HELD)
     ledger.remove({"kind": "ResourceClaim", "metadata": {"name": "train", "namespace": "ml"}})
