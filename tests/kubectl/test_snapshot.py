@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,3 +215,16 @@ def test_a_lease_of_a_tenant_with_the_name_of_the_operators_does_not_count(tmp_p
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [lease, node("n")]}))
         assert Settings().completed(load(str(file))).preemption is (namespace == "kube-system")
+
+
+def test_a_snapshot_through_a_pipe_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
+    """As in ``--from <(zcat snapshot.json.gz)``, which can be read only once."""
+    pipe, header = tmp_path / "pipe", {"taken": "2030-01-01T12:00:00Z", "kubernetes": "1.35", "namespace": "ml"}
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "snapshot": header, "items": [node("gpu-1")]})
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    seen = load(str(pipe))
+    writer.join()
+    assert (seen.release, seen.namespace, seen.taken.year, seen.is_whole) == (Release.V1_35, "ml", 2030, True)
+    assert [obj.metadata.name for obj in seen.objects] == ["gpu-1"]

@@ -82,7 +82,15 @@ class Item(NamedTuple):
         return self if self.text is None else self._replace(value={})
 
 
-def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = lambda _item, obj: obj) -> list[Object]:
+Begin = Callable[[str, Any], None]
+"""Gets a file, and its first document that is not empty; of a list at least what is beside its items."""
+
+
+def read_objects(
+    paths: Iterable[str],
+    keep: Callable[[Item, Object], Object] = lambda _item, obj: obj,
+    begin: Begin = lambda _path, _top: None,
+) -> list[Object]:
     """All objects of the kinds above, in the order of the files; of one that is there twice the newer state.
 
     ``keep`` returns the form in which each is held, as it is decoded. Raises BadInput, also if two states of an object
@@ -90,7 +98,7 @@ def read_objects(paths: Iterable[str], keep: Callable[[Item, Object], Object] = 
     """
     found: dict[tuple[str, str], tuple[str, ObjectMeta, Object]] = {}
     for path in files(paths):
-        for item in each_item(path):
+        for item in each_item(path, begin=begin):
             made = decoded(item.where, item.value)
             if made is None:
                 continue
@@ -108,15 +116,6 @@ def _are_comparable(one: ObjectMeta, other: ObjectMeta) -> bool:
     """Return whether two states of one object say which of them is the newer one."""
     versions = one.resource_version, other.resource_version
     return bool(one.uid) and one.uid == other.uid and all(map(str.isdecimal, versions))
-
-
-def top_of(path: str) -> Any:
-    """Return the first document of a file that is not empty, without the items of a list. Raises BadInput."""
-    data = read_bytes(path)
-    found = parts(data)
-    if found is not None:
-        return next(found).value
-    return next((it for it in _documents(path, data) if it is not None), None)
 
 
 def _documents(path: str, data: bytes) -> list[Any]:
@@ -170,7 +169,7 @@ def items(path: str, most: float = math.inf) -> Iterator[tuple[str, JSON]]:
     return ((it.where, it.value) for it in each_item(path, most))
 
 
-def each_item(path: str, most: float = math.inf) -> Iterator[Item]:
+def each_item(path: str, most: float = math.inf, begin: Begin = lambda _path, _top: None) -> Iterator[Item]:
     """The same with the text of each item. Raises BadInput."""
     data = read_text(STDIN).encode() if path == STDIN else read_bytes(path)
     if len(data) > most:
@@ -179,13 +178,16 @@ def each_item(path: str, most: float = math.inf) -> Iterator[Item]:
         )
     found = parts(data)
     if found is None:
-        for number, document in enumerate(_documents(path, data), 1):
+        several = _documents(path, data)
+        begin(path, next((it for it in several if it is not None), None))
+        for number, document in enumerate(several, 1):
             if document is not None:
                 yield from (Item(*it) for it in items_in(f"{path}: document {number}", document))
         return
     where = f"{path}: document 1"
     try:
         top = next(found).value
+        begin(path, top)
         kind, listed = _listed(top)
         if not isinstance(listed, list):
             yield from (Item(*it) for it in items_in(where, top))

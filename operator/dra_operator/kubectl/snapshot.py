@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
@@ -31,7 +30,7 @@ from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
 from dra_operator.commands.file_items import STDIN, BadInput
-from dra_operator.commands.object_files import KINDS, Item, read_objects, top_of
+from dra_operator.commands.object_files import KINDS, Item, read_objects
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.room import ObjectRoom, is_brief, room_of, without_bulk
@@ -78,13 +77,13 @@ def load(path: str, room: ObjectRoom | None = None) -> Observed:
     """What a file holds, in brief where there is no room. Raises Problem."""
     if path in (STDIN, ""):
         raise Problem(f"--from {path or repr(path)} is not possible: name a file", ExitCode.USAGE)
-    dump = _Dump(room or ObjectRoom())
+    dump = _Dump(path, room or ObjectRoom())
     try:
-        header = _header(path)
         # As on a live cluster: a tenant may have a Lease with the name of an operator's in a namespace of its own.
-        objects = list(filter(_counts, read_objects([path], dump.kept)))
+        objects = list(filter(_counts, read_objects([path], dump.kept, dump.begin)))
     except BadInput as error:
         raise Problem(str(error), ExitCode.USAGE) from error
+    header = dump.header
     if not objects and header == Header():
         raise Problem(
             f"{path} holds no object of a kind that kubectl dra reads: was it written to its end, by "
@@ -111,11 +110,24 @@ def load(path: str, room: ObjectRoom | None = None) -> Observed:
 class _Dump:
     """Which kinds a file has, and the texts of the objects of which only the brief form is held."""
 
+    path: str
     room: ObjectRoom
+    header: Header = field(default_factory=Header)
     _items: dict[tuple[type[Object], str], Item] = field(default_factory=dict)
     _kinds: set[type[Object]] = field(default_factory=set)
     _has_allocated: bool = False
     _has_users: bool = False
+
+    def begin(self, path: str, top: Any) -> None:
+        """Note the header of a file that ``snapshot`` wrote, or a person after its pattern; others have none."""
+        if path != self.path:  # it is in a directory
+            return
+        try:
+            found = msgspec.convert(top, _Document)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{path}: snapshot: {error}") from error
+        said = found.snapshot if isinstance(found, _File) else None
+        self.header = said or Header()
 
     def kept(self, item: Item, obj: Object) -> Object:
         """Note the object. Return the form in which it is held."""
@@ -165,18 +177,6 @@ def header_of(seen: Observed) -> Header:
         dict(seen.malformed),
         dict(seen.gates),
     )
-
-
-def _header(path: str) -> Header:
-    """Of a file that ``snapshot`` wrote, or a person after its pattern; others have none."""
-    if not Path(path).is_file():
-        return Header()
-    try:
-        found = msgspec.convert(top_of(path), _Document)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise BadInput(f"{path}: snapshot: {error}") from error
-    said = found.snapshot if isinstance(found, _File) else None
-    return said or Header()
 
 
 def _release(text: str) -> Release:
