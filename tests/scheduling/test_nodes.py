@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dra_operator.scheduling import Nodes
+from dra_operator.scheduling.nodes import SPARE_NODES
 from dra_operator.scheduling.rules.node_rules import OTHER_NODE
 from dra_operator.scheduling.state import Obstacle, add, subtract
 from placement_lab import node, pod
@@ -25,6 +26,18 @@ def test_a_node_that_no_longer_counts_a_resource_is_forgotten_for_it() -> None:
     assert nodes.counting("example.com/gpu") == {"a"}
     nodes.put(node("a"))
     assert nodes.counting("example.com/gpu") == frozenset()
+
+
+def test_changes_of_nodes_that_are_gone_are_not_remembered_for_ever() -> None:
+    nodes = Nodes([node("stays")])
+    seen = {0: nodes.revision}
+    for number in range(1, 4000):
+        nodes.put(node(f"autoscaled-{number}"))
+        nodes.remove(f"autoscaled-{number}")
+        seen[number] = nodes.revision
+    assert len(nodes._changed) <= 2 + SPARE_NODES
+    assert nodes.changed_since(seen[0]) is None
+    assert nodes.changed_since(seen[3990]) == [f"autoscaled-{number}" for number in range(3999, 3990, -1)]
 
 
 def test_the_largest_node_is_known_while_nodes_come_go_and_change() -> None:

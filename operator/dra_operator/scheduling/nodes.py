@@ -89,6 +89,8 @@ class PodRules:
 LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
 LABELS_PER_SET: Final = 20
 """Labels that are compared in the time in which a set of pods is looked up."""
+SPARE_NODES: Final = 1000
+"""Changes that are remembered beyond two for each node."""
 STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
 
 
@@ -106,6 +108,8 @@ class Nodes:
         self._sizes: dict[int, int] = {}
         """How many nodes have so much cpu in all: few sizes, so that the largest is found at once."""
         self._changed: dict[str, int] = {}
+        self._forgotten = 0
+        """The last revision whose change is not known any more."""
         self.revision = 0
         """Grows with each change."""
         self.pods_by_node = PodsByNode()
@@ -156,8 +160,10 @@ class Nodes:
         """One node."""
         return self._states.get(name)
 
-    def changed_since(self, revision: int) -> list[str]:
-        """The nodes that came, went or changed after a revision, the latest first."""
+    def changed_since(self, revision: int) -> list[str] | None:
+        """Return the nodes that came, went or changed after a revision, the latest first; None if it is too old."""
+        if revision < self._forgotten:
+            return None
         return [name for name, _ in takewhile(lambda it: it[1] > revision, reversed(self._changed.items()))]
 
     def _note(self, name: str) -> None:
@@ -165,6 +171,10 @@ class Nodes:
         # Taken out and put back, so that the journal is in the order of the latest changes.
         self._changed.pop(name, None)
         self._changed[name] = self.revision
+        # Of a cluster whose nodes have a new name each, names of nodes that are gone would stay.
+        if len(self._changed) > 2 * len(self._states) + SPARE_NODES:
+            for gone in list(self._changed)[: len(self._changed) // 2]:
+                self._forgotten = self._changed.pop(gone)
 
     def counting(self, resource: str) -> frozenset[str]:
         """The nodes that count an extended resource themselves."""

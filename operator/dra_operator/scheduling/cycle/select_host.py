@@ -178,9 +178,9 @@ class Ranking:
         """The nodes that may have changed; None if that is not known of some, or if it may concern all of them."""
         inventory = state.allocator.inventory
         used, published = state.usage.touched_since(revision), inventory.touched_since(version)
-        if used is None or published is None:
-            return None
         names = state.nodes.changed_since(nodes)
+        if used is None or published is None or names is None:
+            return None
         for id_ in sorted(used | published):
             pool = inventory.pool(id_)
             # Devices of several nodes: any of these may be better or worse now.
