@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace as replace_fields
+from functools import partial
 from pathlib import Path
 
 import pytest
 from admission_world import AdmissionWorld, planner, question
 from dra_api.codec import convert
 from dra_api.kueue import REPLACED_SLICE, Workload, WorkloadStatus
+from dra_api.meta import Object
+from dra_api.resource import AllocationResult
 from dra_kube import ADMISSION_CHECKS, NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_FLAVORS, WORKLOADS
+from dra_operator.admission.planner import SeenChange
 from dra_operator.kubectl.cli import main
-from fake_api import FakeApi
+from dra_operator.sources.kind_table import OF_KUEUE
+from fake_api import FakeApi, key_of
 from kueue_model import CHECK, admission_check, is_true, pods_of, workload
 from msgspec.structs import replace
 from objects import Make, Obj
+from remembered import sizes
+from zoo.flapping import FLAPPERS
 
 
 async def promise(world: AdmissionWorld, *jobs: Obj) -> None:
@@ -347,6 +355,55 @@ async def test_a_job_that_names_one_that_kueue_never_finishes_for_it_is_decided_
         liar["metadata"]["annotations"] = {REPLACED_SLICE: key}
         world.api.add(WORKLOADS, liar)
         await world.until("it is admitted", lambda: world.is_admitted("liar"), 5)
+
+
+BOUNDED = ("._journal._entries", "._late", "._interner._attributes", "._loaded_nodes._changed")
+"""What forgets the oldest half at a number of entries, as other tests show."""
+
+
+class Notes:
+    """What the controller tells the planner of changes."""
+
+    def __init__(self) -> None:
+        self.changes: list[SeenChange] = []
+
+    def note(self, before: Object | None, now: Object | None) -> None:
+        obj = now or before
+        if obj is not None:
+            self.changes.append(SeenChange(type(obj), obj.key, obj.metadata.uid, now))
+
+    def hold(self, uid: str, allocation: AllocationResult | None) -> None:
+        """Nothing is held."""
+
+
+async def test_the_planners_view_keeps_nothing_of_what_comes_changes_and_goes(world: AdmissionWorld) -> None:
+    """Nobody handles the keys of that view, so whatever waits there for a handler would stay for ever."""
+    notes, view = Notes(), planner(world)
+    world.control.observe(notes)
+
+    def turn(number: int) -> dict[str, int]:
+        for flapper in (it for it in FLAPPERS if it.resource not in OF_KUEUE):
+            body, later = flapper.body(number, number), flapper.body(number, number + 1)
+            namespace = {"namespace": "ns"} if flapper.resource.namespaced else {}
+            meta = {"name": f"{flapper.resource.plural[:20]}-{number}", **namespace, **body.pop("metadata", {})}
+            key = key_of(world.api.add(flapper.resource, {**body, "metadata": meta}))
+            world.bring_events()
+            later.pop("metadata", None)
+            world.api.change(flapper.resource, key, partial(dict.update, **later))
+            world.bring_events()
+            world.api.drop(flapper.resource, key)
+            world.bring_events()
+        changes, notes.changes = notes.changes, []
+        asked = question(world, candidates=[convert(Workload, workload("train", 1))])
+        view.answer(replace_fields(asked, changes=changes))
+        return sizes(view)
+
+    for number in range(3):
+        before = turn(number)
+    for number in range(3, 12):
+        after = turn(number)
+    grown = {path: (before.get(path), size) for path, size in after.items() if size > before.get(path, size)}
+    assert {path: sizes for path, sizes in grown.items() if not path.endswith(BOUNDED)} == {}
 
 
 async def test_a_pod_that_failed_without_a_node_is_made_again_and_has_its_place(world: AdmissionWorld) -> None:

@@ -314,6 +314,7 @@ class Planner:
                 cluster.delete(kind, key, uid or None)
             else:
                 cluster.apply(obj)
+        cluster.changed_rules.clear()  # nobody evicts by this view
         for claim, allocation in question.held.items():
             cluster.allocated_devices.stored(claim, allocation)
         for claim, allocation in question.flying:
