@@ -18,16 +18,15 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace as changed
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Final
 
-from dra_api.core import Pod
 from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.meta import Object
-from dra_api.references import pod_is_done
-from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.resource import AllocationResult
 from dra_api.values import parse_time
 from dra_kube import KubeError
 from dra_ledger.errors import shortened
@@ -46,7 +45,7 @@ from .api import AsideReader, WorkloadWriter, Written
 from .ideal import Losses
 from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
 from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
-from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound, Resting
+from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound, Resting, frees
 from .workloads import (
     DOUBLED_ATTEMPTS,
     KUEUE_LATER_SECONDS,
@@ -65,6 +64,7 @@ from .workloads import (
     stage_of,
     states,
     wait_left,
+    waits_for_replaced,
 )
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 LEAST_REST_SECONDS: Final = 0.01
 """Seconds between two rounds."""
 LONGEST_LOOK_REST_SECONDS: Final = 1.0
-"""The same after a long one. Most of that is a wait for writes, and the planner has paused already for others."""
+"""The same after a long one. Most of that is the planner's, which has paused already for others."""
 REQUEUE_REST_SECONDS: Final = 0.1
 """Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain.
 
@@ -141,6 +141,8 @@ class AdmissionController:
         self._next, self._promises, self._losses = NextRound(self._clock), Promises(control), Losses(self._clock)
         self._reader = AsideReader(control.cluster, client)
         self._writer = WorkloadWriter(control, client, now, self._memory, self._next, self._metrics.errors)
+        self._writing = 0.0
+        """Seconds of this round in which it waited for writes."""
         self._is_unread = False
         """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._open: set[str] = set()
@@ -171,7 +173,7 @@ class AdmissionController:
         if self._planner is not None:
             kind = type(obj)
             self._changes[kind, obj.key] = SeenChange(kind, obj.key, obj.metadata.uid, now)
-        if _frees(before, now):
+        if frees(before, now):
             self._next.came_free()
         self._next.look_again()
 
@@ -211,6 +213,7 @@ class AdmissionController:
     async def _run(self) -> None:
         while True:
             began, rest = self._clock(), LEAST_REST_SECONDS
+            self._writing = 0.0
             try:
                 await self._round()
             except Exception:
@@ -218,7 +221,8 @@ class AdmissionController:
                 self._forget_view()
                 rest = PROMISE_LOOK_SECONDS
                 self._next.look_again()
-            await asyncio.sleep(max(rest, min(self._clock() - began, LONGEST_LOOK_REST_SECONDS)))
+            worked = self._clock() - began - self._writing
+            await asyncio.sleep(max(rest, min(worked, LONGEST_LOOK_REST_SECONDS)))
             await self._next.wait()
 
     async def _round(self) -> None:
@@ -351,7 +355,7 @@ class AdmissionController:
         """Return whether a Workload waits long for the one that it replaces, and its check does not say so yet."""
         if memory.replacing_since is None:
             memory.replacing_since = self._clock()
-        said = _replacing(workload).message
+        said = waits_for_replaced(workload).message
         if all(state.message == said for _, state in states(workload, self._writer.names.active)):
             return False
         due = memory.replacing_since + LONGEST_REPLACING_SECONDS
@@ -459,7 +463,7 @@ class AdmissionController:
                 asked.append(outcome)
             else:
                 self._kept(uid, outcome)
-        async with asyncio.TaskGroup() as group:
+        async with self._writes() as group:
             for workload in late:
                 group.create_task(self._say(workload, _LATE))
             for outcome in asked:
@@ -469,13 +473,21 @@ class AdmissionController:
                     group.create_task(self._requeue(outcome.workload))
         self._metrics.promises.set(len(self._promises))
 
+    @asynccontextmanager
+    async def _writes(self) -> AsyncIterator[asyncio.TaskGroup]:
+        """Wait for these writes. The controller need not rest for them: others work meanwhile."""
+        began = self._clock()
+        async with asyncio.TaskGroup() as group:
+            yield group
+        self._writing += self._clock() - began
+
     async def _answer_unplanned(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
         """Answer Workloads for which no place is looked for."""
-        async with asyncio.TaskGroup() as group:
+        async with self._writes() as group:
             for workload in stages[CheckStage.ELSEWHERE]:
                 group.create_task(self._say(workload, _ELSEWHERE))
             for workload in stages[CheckStage.REPLACING]:
-                group.create_task(self._say(workload, _replacing(workload)))
+                group.create_task(self._say(workload, waits_for_replaced(workload)))
             for workload in stages[CheckStage.STALE]:
                 group.create_task(self._say(workload, _STALE))
             for workload in stages[CheckStage.DUE]:
@@ -599,24 +611,3 @@ class AdmissionController:
         else:
             # What came free is still there: the next look finds it without anything else that comes free.
             memory.looked, memory.requeued = 0, False
-
-
-def _replacing(workload: Workload) -> CheckDecision:
-    return CheckDecision(
-        CheckState.PENDING,
-        f"Kueue has not finished workload {replaced_slice(workload)} yet, which this one says that it replaces",
-    )
-
-
-def _frees(before: Object | None, now: Object | None) -> bool:
-    """Return whether the change may let a Workload in: anything but a pod or a claim that takes something."""
-    match before, now:
-        case (Pod(), Pod()):
-            return pod_is_done(now) and not pod_is_done(before)
-        case (None, Pod()):
-            return False
-        case (ResourceClaim(), ResourceClaim()):
-            return before.status.allocation is not None and now.status.allocation != before.status.allocation
-        case (None, ResourceClaim()):
-            return False
-    return True

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from dra_api.core import Pod
 from dra_api.kueue import Admission, ResourceFlavor
+from dra_api.meta import Object
+from dra_api.references import pod_is_done
+from dra_api.resource import ResourceClaim
 
 from .workloads import CheckDecision, CheckStage
 
@@ -178,3 +182,17 @@ class Memory:
     """All its pods were bound, so the promise is over."""
     is_broken: bool = False
     wait: KnownWait | None = None
+
+
+def frees(before: Object | None, now: Object | None) -> bool:
+    """Return whether the change may let a Workload in: anything but a pod or a claim that takes something."""
+    match before, now:
+        case (Pod(), Pod()):
+            return pod_is_done(now) and not pod_is_done(before)
+        case (None, Pod()):
+            return False
+        case (ResourceClaim(), ResourceClaim()):
+            return before.status.allocation is not None and now.status.allocation != before.status.allocation
+        case (None, ResourceClaim()):
+            return False
+    return True

@@ -296,6 +296,14 @@ class CheckDecision:
     wait: float | None = None
 
 
+def waits_for_replaced(workload: Workload) -> CheckDecision:
+    """Return what the check says while Kueue has not finished the Workload that this one replaces."""
+    return CheckDecision(
+        CheckState.PENDING,
+        f"Kueue has not finished workload {replaced_slice(workload)} yet, which this one says that it replaces",
+    )
+
+
 def decision_patch(
     workload: Workload, names: Collection[str], decision: CheckDecision, now: str
 ) -> list[Mapping[str, Any]]:
