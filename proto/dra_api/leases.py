@@ -21,6 +21,9 @@ MIX: Final = "dra.kopf.dev/placement-mix"
 SHARED: Final = "dra.kopf.dev/shared-drivers"
 """Annotation of the Lease of an operator: whose devices other schedulers allocated lately, as JSON: driver to time."""
 
+MOST_AHEAD_SECONDS: Final = 3600.0
+"""By which the clock of a holder may be ahead."""
+
 
 class PublishedSettings(Part, frozen=True):
     """As the operator was given them."""
@@ -49,12 +52,17 @@ class Lease(Object, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
     def is_held(self, now: datetime) -> bool:
-        """Whether a holder has renewed it in time."""
+        """Return whether a holder has renewed it in time."""
         renewed = parse_time(self.spec.renew_time)
-        if not self.spec.holder_identity or renewed is None:
+        if not self.spec.holder_identity or renewed is None or self.is_ahead(now):
             return False
         # A difference and not a sum: the writer of a Lease may name the year 9999, or a number of any size.
         return (now - renewed).total_seconds() <= (self.spec.lease_duration_seconds or 0)
+
+    def is_ahead(self, now: datetime) -> bool:
+        """Return whether its time is so far in the future that it says nothing: nobody knows what was renewed when."""
+        renewed = parse_time(self.spec.renew_time)
+        return renewed is not None and (renewed - now).total_seconds() > MOST_AHEAD_SECONDS
 
     @property
     def settings(self) -> PublishedSettings | None:

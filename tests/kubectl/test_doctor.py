@@ -467,7 +467,12 @@ OURS = "dra-operator-dra-scheduler"
         pytest.param(
             [waits("dra-scheduler", SAID), lease(OURS, "2029-12-31T23:58:00Z")], ["has no leader"], id="not-renewed"
         ),
-        pytest.param([lease(OURS, "9999-12-31T23:59:59Z")], [], id="renewed-at-the-end-of-time"),
+        pytest.param([lease(OURS, "2030-01-01T00:59:00Z")], [], id="of-a-clock-that-is-ahead"),
+        pytest.param(
+            [lease(OURS, "9999-12-31T23:59:59Z")],
+            ["was renewed at 9999-12-31T23:59:59Z, which is in the future"],
+            id="renewed-at-the-end-of-time",
+        ),
         pytest.param([lease(OURS, "2029-12-31T23:58:00Z")], ["dra-scheduler has no leader"], id="nobody-waits"),
         pytest.param(
             [waits("default-scheduler", **GATED), lease(OURS, "2029-12-31T23:58:00Z")],

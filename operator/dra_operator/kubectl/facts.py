@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.core import Node, Pod, Taint
+from dra_api.leases import Lease
 from dra_api.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
 from dra_api.resource import (
     SCHEDULER_KEY,
@@ -51,6 +52,13 @@ def age_of_first(times: Iterable[str], now: datetime) -> str:
         if passed < most * length:
             return f"{passed // length}{unit}"
     return f"{passed // 86400}d"
+
+
+def renewal(lease: Lease, now: datetime) -> str:
+    """Return when the Lease was renewed, by the clock of its holder."""
+    if lease.is_ahead(now):
+        return f"at {lease.spec.renew_time}, which is in the future"
+    return f"{age(lease.spec.renew_time or '', now) or 'a while'} ago"
 
 
 def pods_of(seen: Observed, claim: ResourceClaim) -> list[ResourceClaimConsumerReference]:

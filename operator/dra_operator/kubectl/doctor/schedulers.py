@@ -28,7 +28,7 @@ from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.app.control_plane import MANIFEST, Right, Work, lease_rights, needed
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.kubectl.doctor.trouble import Diagnosis
-from dra_operator.kubectl.facts import Marks, age, marking_rules, marks_of, pods_of
+from dra_operator.kubectl.facts import Marks, marking_rules, marks_of, pods_of, renewal
 from dra_operator.kubectl.live import KINDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
@@ -73,14 +73,13 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         if lease is None:
             message = f"has no operator: there is no Lease {name}, and {them}"
         else:
-            since = age(lease.spec.renew_time or "", seen.taken) or "a while"
             holder = lease.spec.holder_identity or "no holder"
-            message = f"has no leader: Lease {lease.key} of {holder} was renewed {since} ago, and {them}"
+            message = (
+                f"has no leader: Lease {lease.key} of {holder} was renewed {renewal(lease, seen.taken)}, and {them}"
+            )
         remedy, command = "start it: look at the pods of its Deployment and their logs", ""
         if is_operators:
-            command = kubectl(
-                "get", "pods", "--selector", "app.kubernetes.io/name=dra-operator", namespace="dra-system"
-            )
+            command = kubectl("get", "pods", "--selector=app.kubernetes.io/name=dra-operator", namespace="dra-system")
         yield Diagnosis.of("leader", f"scheduler {scheduler}", message, remedy=remedy, command=command)
 
 

@@ -20,7 +20,7 @@ from dra_api.values import format_time, parse_time
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
 from dra_operator.commands.simulated import gated_by_others
-from dra_operator.kubectl.facts import DriverPods, age, belonging, is_ready, marks_of
+from dra_operator.kubectl.facts import DriverPods, age, belonging, is_ready, marks_of, renewal
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Report
@@ -253,9 +253,8 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
     title = LEASES.get(name, f"dra-operator-{name}" if is_operators else name)
     lease = leases.get(title)
     if lease is not None and not lease.is_held(made.now):
-        since = age(lease.spec.renew_time or "", made.now) or "a while"
-        holder = lease.spec.holder_identity or "nobody"
-        yield f"no scheduler leads: Lease {lease.key} of {holder} was renewed {since} ago; start the scheduler"
+        renewed = f"Lease {lease.key} of {lease.spec.holder_identity or 'nobody'} was renewed"
+        yield f"no scheduler leads: {renewed} {renewal(lease, made.now)}; start the scheduler"
         return
     if lease is not None or was_looked_at(pod):
         return
