@@ -77,6 +77,17 @@ def test_a_pool_that_is_being_published_is_no_error_of_the_claim(case: str) -> N
     assert all(text in one.message for one, (_, text) in zip(found, expected, strict=True)), found
 
 
+def test_no_devices_are_counted_for_a_class_that_is_missing() -> None:
+    """All devices counted as matching, beside the error that the class does not exist."""
+    claim = Make.claim("claim")
+    seen = Observed([convert(Node, Make.node("node-0")), WHOLE], datetime.now(UTC))
+    manifests = Manifests("ns")
+    manifests.take(Item("claim.yaml", {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **claim}))
+    said = [one.message for one in findings(seen, manifests, Settings(), has_cluster=False)]
+    assert "which devices match is not known without class gpu" in said
+    assert not any("devices match," in one for one in said)
+
+
 def _faulty(number: int) -> dict[str, Any]:
     """A claim of 3 kB with two faults, two warnings and two notes."""
     keys = [{"key": f"{it}.example.com/{'x' * 30}", "operator": "Exists"} for it in range(40)]

@@ -408,7 +408,10 @@ def _values(selectors: Sequence[DeviceSelector], supply: Supply) -> str:
 
 def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:
     class_ = around.device_class(wanted.device_class_name)
-    selectors = (*((class_.spec.selectors if class_ is not None else None) or ()), *(wanted.selectors or ()))
+    if class_ is None:
+        text = f"which devices match is not known without class {wanted.device_class_name}"
+        return manifest.finding(Severity.NOTE, path, text)
+    selectors = (*(class_.spec.selectors or ()), *(wanted.selectors or ()))
     found = supply.matching(selectors)
     if found.fault:
         remedy = "a node where it meets such a device first takes no pod of the claim"
