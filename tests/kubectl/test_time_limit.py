@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from allocator_lab import partition_problem
 from dra_api.core import Pod
+from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.pipeline import (
     Abandoned,
@@ -185,3 +186,12 @@ def test_a_limit_ends_with_its_block_and_none_is_none() -> None:
             made.pausing()
     with made.pausing.within(0.0, lambda: True), pytest.raises(Abandoned):
         made.pausing()
+
+
+def test_taint_says_for_which_pods_no_place_was_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(Path(__file__).parent / "tainted.yaml")
+    code = main(["taint", "gpu.example.com", "--dry-run", "--from", file, "--time-limit", "0.000001s"])
+    lines = capsys.readouterr().out.splitlines()
+    untried = [line for line in lines if "was not found out within the time limit; --time-limit gives more" in line]
+    assert (code, len(untried)) == (ExitCode.IN_THE_WAY, 3)
+    assert all("no node would take it" not in line for line in lines)

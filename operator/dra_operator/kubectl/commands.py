@@ -288,6 +288,7 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", default="dra.kopf.dev/maintenance", help="key of the taint (%(default)s)")
     parser.add_argument("--value", default="", help="value of the taint")
+    add_time_limit_argument(parser)
     add_shared_arguments(parser)
 
 

@@ -14,6 +14,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -51,7 +52,7 @@ from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem,
 from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of
 from dra_operator.kubectl.free import Members
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.overlay import Overlay, successors
 from dra_operator.scheduling import ANY_DRIVER
@@ -110,6 +111,7 @@ class Loss(Fact, frozen=True):
     """A pod with devices that get the taint. ``seconds`` until it is deleted; None: it tolerates the taint and stays.
 
     ``node`` is where it runs, ``target`` where it could go; empty if nowhere, and then ``why`` says what is in the way.
+    ``is_tried``: a place was looked for before the time limit.
     ``again``: the seconds after which its successor is deleted as well, since it gets tainted devices again; None if
     it gets others.
     """
@@ -123,6 +125,7 @@ class Loss(Fact, frozen=True):
     target: str = ""
     why: str = ""
     again: int | None = None
+    is_tried: bool = True
 
     @property
     def is_harmless(self) -> bool:
@@ -208,7 +211,7 @@ def taint_answer(seen: Observed, options: argparse.Namespace) -> Answer:
         lines = list(manifest(rule, made.settings.release or seen.release))
         return Answer(lines=lines, value=to_dict(rule), names=[f"devicetaintrule/{rule.metadata.name}"], notes=notes)
     selected = [one for one in facts if one.state != "gone" and is_meant(selector, id_of(one))]
-    found = _with_targets(made, rule, settings)
+    found = _with_targets(made, rule, settings, options.time_limit)
     lines = [*_head(rule, selected), *map(_line, found)]
     value = {"rule": rule, "devices": [one.id for one in selected], "pods": found}
     names = [f"pod/{loss.pod}" for loss in found if loss.seconds is not None]
@@ -230,7 +233,7 @@ def rule_notes(made: Pipeline) -> Iterator[str]:
         )
 
 
-def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> list[Loss]:
+def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings, seconds: float) -> list[Loss]:
     if rule.spec.taint.effect != NO_EXECUTE:
         return []
     found = list(losses(made, rule))
@@ -239,8 +242,16 @@ def _with_targets(made: Pipeline, rule: DeviceTaintRule, settings: Settings) -> 
     overlay = Overlay(pipeline(replace(seen, objects=tainted(seen.objects, rule)), settings))
     for pod in leaving:
         overlay.evict(pod)
-    targets = successors(overlay, leaving)
-    return [_with_target(overlay, rule, loss, targets.get(pod.key)) for pod, loss in found]
+    targets: dict[str, Placed | NotPlaced] = {}
+    with suppress(TookTooLong), overlay.made.pausing.within(seconds):
+        targets.update(successors(overlay, leaving))  # what was found before the limit stays
+    untried = {pod.key for pod in leaving} - targets.keys()
+    return [
+        structs.replace(loss, is_tried=False)
+        if pod.key in untried
+        else _with_target(overlay, rule, loss, targets.get(pod.key))
+        for pod, loss in found
+    ]
 
 
 def _with_target(overlay: Overlay, rule: DeviceTaintRule, loss: Loss, outcome: Placed | NotPlaced | None) -> Loss:
@@ -277,6 +288,8 @@ def _line(loss: Loss) -> str:
         return f"{text}: {who} would get a tainted device on {loss.target}, and be deleted again {ends}{why}"
     if not loss.owner:
         return f"{text}: nothing creates it again" + (f"; it would fit on {loss.target}" if loss.target else "")
+    if not loss.is_tried:
+        return f"{text}: where it could go was not found out within the time limit; --time-limit gives more"
     return f"{text}: it could go to {loss.target}" if loss.target else f"{text}: no node would take it: {loss.why}"
 
 

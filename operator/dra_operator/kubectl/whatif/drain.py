@@ -88,7 +88,7 @@ def drained(overlay: Overlay, node: Node) -> Draining:
         title = f"{owner.kind}/{owner.name}" if owner is not None else ""
         found[pod.key] = Displaced(pod=pod.key, owner=title, loses=loses, fate=fate)
     moving = [pod for pod in going if found[pod.key].fate == "moves"]
-    for key, outcome in successors(overlay, moving).items():
+    for key, outcome in successors(overlay, moving):
         found[key] = _replaced(outcome, found[key])
     budgets = tuple(_budgets(overlay, going))
     torn = tuple(_torn(overlay, node.metadata.name, going))

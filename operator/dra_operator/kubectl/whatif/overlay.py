@@ -10,7 +10,7 @@ object had before. ``undo`` removes everything that was made since a ``mark``.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -249,8 +249,12 @@ def left_in(made: Pipeline) -> Sequence[LeftFact]:
     return found
 
 
-def successors(overlay: Overlay, pods: Iterable[Pod]) -> Mapping[str, Placed | NotPlaced]:
-    """By the key of the pod, which was evicted. Those of the most important pods are placed first, then of the oldest;
-    each leaves less for the next."""
+def successors(overlay: Overlay, pods: Iterable[Pod]) -> Iterator[tuple[str, Placed | NotPlaced]]:
+    """Yield the key of each pod, which was evicted, and what becomes of its successor.
+
+    Successors of the most important pods are placed first, then of the oldest; each leaves less for the next.
+    """
     in_order = sorted(pods, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.key))
-    return {pod.key: overlay.place(overlay.successor(pod)) for pod in in_order}
+    for pod in in_order:
+        overlay.made.pausing()
+        yield pod.key, overlay.place(overlay.successor(pod))
