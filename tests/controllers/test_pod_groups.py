@@ -396,7 +396,7 @@ async def test_the_pods_of_a_namespace_are_not_kept_while_a_group_is_asked_for_a
         return page
 
     async with Api(Connection("http://127.0.0.1:1", None, lambda: None)) as api:
-        api._transport.request = answer  # type: ignore[method-assign]
+        api._transport.read = answer  # type: ignore[method-assign]
         tracemalloc.start()
         try:
             assert not await PodGroupWriter(api, lambda _: None, lambda: "").has_active_pods("ns", "group")
