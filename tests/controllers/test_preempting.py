@@ -514,6 +514,27 @@ def test_a_victim_with_a_grace_period_of_ten_years_is_not_waited_for_alone() -> 
     assert (deleted(late), nodes(late)["high"]) == (["slow", "quick"], "node-1")
 
 
+def test_a_pod_is_tried_again_when_a_slow_user_of_a_claim_is_gone() -> None:
+    """Nothing came free by that, so that it was tried again after five minutes only."""
+
+    async def story(world: World) -> None:
+        world.furnish(1)
+        world.api.add(RESOURCE_CLAIMS, Make.claim("shared"))
+        world.api.add(PODS, slow("slow", grace=100, claims=[Make.use("shared")]))
+        world.api.add(PODS, pod("quick", 5, claims=[Make.use("shared")]))
+        await works(world, 1.0)
+        await world.api.delete(PODS, "slow", "ns")
+        world.api.add(PODS, pod("high", 10))
+        world.start()
+        async with world.running():
+            await goes_on(world, 90)
+            assert deleted(world) == ["slow"], "the device would not come free by other deletions"
+            await goes_on(world, 20 + REST)
+
+    world = played(story)
+    assert (deleted(world), nodes(world)) == (["slow", "quick"], {"high": "node-0"})
+
+
 def test_of_one_priority_a_pod_ends_that_is_gone_soon() -> None:
     world = timed(slow("slow"), slow("quick", grace=1), slow("older", grace=20), seconds=REST + 5)
     assert (deleted(world), nodes(world)["high"]) == (["quick"], "node-1")

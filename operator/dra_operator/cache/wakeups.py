@@ -200,6 +200,8 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     had = old.status.allocation if old is not None else None
     if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster, had)
+    elif had is not None and new is not None and cluster.nominated_pods.is_on and _has_lost_pod(cluster, old, new):
+        keys += _may_preempt_users(cluster, had)
     if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
@@ -343,6 +345,28 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
         return not freed.isdisjoint(wake_on.freed) and _needs_devices(cluster, key)
 
     return waiting_pods(cluster, ("freed devices", freed), waits, Weak)
+
+
+def _may_preempt_users(cluster: ClusterState, allocation: AllocationResult) -> Keys:
+    """Waiting pods that may preempt those that hold the devices still.
+
+    One that took long to terminate may have kept them from it: others would have been preempted for nothing.
+    """
+    held = frozenset({ANY_DRIVER, *drivers_in(allocation)})
+
+    def waits(key: str, wake_on: WakeConditions) -> bool:
+        return not held.isdisjoint(wake_on.freed) and _needs_devices(cluster, key)
+
+    return waiting_pods(cluster, ("held devices", held), waits, Wide)
+
+
+def _has_lost_pod(cluster: ClusterState, old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether the claim is reserved for others still, and no longer for a pod that is gone."""
+    if old is None or not new.status.reserved_for or len(old.status.reserved_for or ()) <= len(new.status.reserved_for):
+        return False
+    left = {consumer.uid for consumer in new.status.reserved_for}
+    gone = (it for it in old.status.reserved_for or () if it.uid not in left and it.resource == "pods")
+    return any(cluster.pods.get(f"{new.metadata.namespace}/{it.name}", it.uid) is None for it in gone)
 
 
 def _needs_devices(cluster: ClusterState, key: str) -> bool:
