@@ -337,6 +337,26 @@ async def test_where_too_many_are_in_line_the_one_that_would_be_last_is_refused(
         await in_line(line, "a", 7, said)
 
 
+async def test_a_client_that_goes_at_the_moment_of_its_turn_stops_nobody() -> None:
+    """Its question was called all the same, which failed: the one before it got 500, and nobody after it a turn."""
+    line, said = newest.QuestionLine(), list[str]()
+    async with asyncio.timeout(5):
+        async with line.turn("a", 1, 64):
+            gone = asyncio.create_task(in_line(line, "b", 1, said))
+            stays = asyncio.create_task(in_line(line, "c", 1, said))
+            await asyncio.sleep(0)
+            gone.cancel()
+        await stays
+        async with line.turn("a", 1, 64):
+            gone = asyncio.create_task(in_line(line, "b", 9, said))
+            await asyncio.sleep(0)
+            gone.cancel()
+            small = asyncio.create_task(in_line(line, "c", 2, said, 2))  # which finds room, since "b" has gone
+            await asyncio.sleep(0)
+        await small
+    assert said == ["c 1", "c 2"]
+
+
 async def test_it_says_where_a_token_crosses_the_network_unencrypted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ class QuestionLine:
             self._call_next()
 
     def _join(self, place: _Place, most: int) -> None:
+        self._forget_gone()
         here = len(self._waiting) + self._is_taken
         if here >= most:
             last = max((*self._waiting, place), key=self._rank)
@@ -120,10 +121,15 @@ class QuestionLine:
         if not self._is_taken:
             self._call_next()
 
+    def _forget_gone(self) -> None:
+        """Take out those whose clients have gone, and whose tasks have not run since."""
+        self._waiting = [place for place in self._waiting if not place.called.cancelled()]
+
     def _rank(self, place: _Place) -> tuple[int, int, int]:
         return self._used[place.client], place.size, place.number
 
     def _call_next(self) -> None:
+        self._forget_gone()
         self._is_taken = bool(self._waiting)
         if self._is_taken:
             chosen = min(self._waiting, key=self._rank)
