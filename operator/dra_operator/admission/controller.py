@@ -18,8 +18,7 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Final
@@ -72,7 +71,7 @@ logger = logging.getLogger(__name__)
 LEAST_REST_SECONDS: Final = 0.01
 """Seconds between two rounds."""
 LONGEST_LOOK_REST_SECONDS: Final = 1.0
-"""The same after a long one. Most of that is the planner's, which has paused already for others."""
+"""The same after a long one. Most of that is a wait for writes, and the planner has paused already for others."""
 REQUEUE_REST_SECONDS: Final = 0.1
 """Seconds after *Retry* until freed devices may end the wait; doubled with each such end that was in vain.
 
@@ -141,8 +140,6 @@ class AdmissionController:
         self._next, self._promises, self._losses = NextRound(self._clock), Promises(control), Losses(self._clock)
         self._reader = AsideReader(control.cluster, client)
         self._writer = WorkloadWriter(control, client, now, self._memory, self._next, self._metrics.errors)
-        self._writing = 0.0
-        """Seconds of this round in which it waited for writes."""
         self._is_unread = False
         """Whether the last look was given up, since a Workload with a promise could not be read."""
         self._open: set[str] = set()
@@ -213,7 +210,6 @@ class AdmissionController:
     async def _run(self) -> None:
         while True:
             began, rest = self._clock(), LEAST_REST_SECONDS
-            self._writing = 0.0
             try:
                 await self._round()
             except Exception:
@@ -221,8 +217,8 @@ class AdmissionController:
                 self._forget_view()
                 rest = PROMISE_LOOK_SECONDS
                 self._next.look_again()
-            worked = self._clock() - began - self._writing
-            await asyncio.sleep(max(rest, min(worked, LONGEST_LOOK_REST_SECONDS)))
+            # A shorter rest lets Kueue give quota again before the back-off of a refused job is written.
+            await asyncio.sleep(max(rest, min(self._clock() - began, LONGEST_LOOK_REST_SECONDS)))
             await self._next.wait()
 
     async def _round(self) -> None:
@@ -463,7 +459,7 @@ class AdmissionController:
                 asked.append(outcome)
             else:
                 self._kept(uid, outcome)
-        async with self._writes() as group:
+        async with asyncio.TaskGroup() as group:
             for workload in late:
                 group.create_task(self._say(workload, _LATE))
             for outcome in asked:
@@ -473,17 +469,9 @@ class AdmissionController:
                     group.create_task(self._requeue(outcome.workload))
         self._metrics.promises.set(len(self._promises))
 
-    @asynccontextmanager
-    async def _writes(self) -> AsyncIterator[asyncio.TaskGroup]:
-        """Wait for these writes. The controller need not rest for them: others work meanwhile."""
-        began = self._clock()
-        async with asyncio.TaskGroup() as group:
-            yield group
-        self._writing += self._clock() - began
-
     async def _answer_unplanned(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
         """Answer Workloads for which no place is looked for."""
-        async with self._writes() as group:
+        async with asyncio.TaskGroup() as group:
             for workload in stages[CheckStage.ELSEWHERE]:
                 group.create_task(self._say(workload, _ELSEWHERE))
             for workload in stages[CheckStage.REPLACING]:
