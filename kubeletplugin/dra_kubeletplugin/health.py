@@ -1,9 +1,8 @@
 """The health of devices, as the driver reports it to the kubelet.
 
-The library iterates over
-``Driver.health`` once, and gives each kubelet that watches the latest report: at once, after each change, and often
-enough that no device becomes unknown. When ``health`` fails nothing is reported: the devices become unknown after their
-time, and it is called again.
+The library iterates over ``Driver.health`` once, and gives each kubelet that watches the latest report: at once, after
+each change, and often enough that no device becomes unknown. When ``health`` fails, nothing is reported: the devices
+become unknown after their time, and ``health`` is called again.
 
 A kubelet of 1.36 watches every driver, and logs an error every 5 s if the service is missing. So a driver without
 ``health`` has it too, and it stays silent; one of 1.37 watches only drivers that advertise the service. Spec:

@@ -22,7 +22,7 @@ SHARED: Final = "dra.kopf.dev/shared-drivers"
 """Annotation of the Lease of an operator: whose devices other schedulers allocated lately, as JSON: driver to time."""
 
 MOST_AHEAD_SECONDS: Final = 3600.0
-"""By which the clock of a holder may be ahead."""
+"""A holder's clock may be ahead by as much."""
 
 
 class PublishedSettings(Part, frozen=True):

@@ -348,9 +348,9 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
 
 
 def _may_preempt_users(cluster: ClusterState, allocation: AllocationResult) -> Keys:
-    """Waiting pods that may preempt those that hold the devices still.
+    """Return waiting pods that may preempt the remaining users of these devices.
 
-    One that took long to terminate may have kept them from it: others would have been preempted for nothing.
+    A user that took long to terminate may have kept them from it: the others would have been preempted for nothing.
     """
     held = frozenset({ANY_DRIVER, *drivers_in(allocation)})
 
@@ -361,7 +361,7 @@ def _may_preempt_users(cluster: ClusterState, allocation: AllocationResult) -> K
 
 
 def _has_lost_pod(cluster: ClusterState, old: ResourceClaim | None, new: ResourceClaim) -> bool:
-    """Whether the claim is reserved for others still, and no longer for a pod that is gone."""
+    """Return whether the claim is still reserved for others, and no longer for a pod that is gone."""
     if old is None or not new.status.reserved_for or len(old.status.reserved_for or ()) <= len(new.status.reserved_for):
         return False
     left = {consumer.uid for consumer in new.status.reserved_for}
