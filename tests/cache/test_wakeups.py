@@ -182,3 +182,26 @@ def test_many_pods_that_name_one_claim_are_looked_at_in_rounds_when_it_changes(u
     hints = [it for it, key in zip(changed, keys_of(changed), strict=True) if key.controller == "placement"]
     assert len(hints) == users
     assert {isinstance(hint, Wide) for hint in hints} == {users > FEW_PODS}
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+def test_a_claim_that_lost_a_pod_wakes_pods_that_may_preempt_its_other_users(preempts: bool) -> None:
+    """Pods may come and go at a shared claim all the time: that must not have all waiting pods tried again."""
+
+    def shared(version: int, *users: str) -> ResourceClaim:
+        result = {"request": "req", "driver": "gpu.example.com", "pool": "p", "device": "d"}
+        consumers = [{"resource": "pods", "name": it, "uid": f"uid-{it}"} for it in users]
+        status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": consumers}
+        meta = {"namespace": "ns", "name": "shared", "uid": "uid-shared", "resourceVersion": str(version)}
+        return convert(ResourceClaim, {"metadata": meta, "status": status})
+
+    cluster = Cluster(allocator().inventory)
+    cluster.nominated_pods.is_on = preempts
+    cluster.apply(pod("user", 1, node="n1", spec={"priority": 5}))
+    for name, rank in (("above", 6), ("equal", 5)):
+        uses = [{"name": "own", "resourceClaimName": f"of-{name}"}]
+        cluster.apply(pod(name, 1, spec={"priority": rank, "resourceClaims": uses}))
+        cluster.set_wake_conditions(f"ns/{name}", NONE._replace(freed=frozenset({"gpu.example.com"})))
+    cluster.apply(shared(1, "user", "gone"))
+    woken = keys_of(cluster.apply(shared(2, "user")))
+    assert (Key("placement", "ns/above") in woken, Key("placement", "ns/equal") in woken) == (preempts, False)

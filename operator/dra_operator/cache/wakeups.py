@@ -201,7 +201,7 @@ def on_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) -> Keys
     if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster, had)
     elif had is not None and new is not None and cluster.nominated_pods.is_on and _has_lost_pod(cluster, old, new):
-        keys += _may_preempt_users(cluster, had)
+        keys += _may_preempt_users(cluster, new, had)
     if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
@@ -347,17 +347,25 @@ def devices_freed(cluster: ClusterState, allocation: AllocationResult) -> Keys:
     return waiting_pods(cluster, ("freed devices", freed), waits, Weak)
 
 
-def _may_preempt_users(cluster: ClusterState, allocation: AllocationResult) -> Keys:
-    """Return waiting pods that may preempt the remaining users of these devices.
+def _may_preempt_users(cluster: ClusterState, claim: ResourceClaim, allocation: AllocationResult) -> Keys:
+    """Return waiting pods that may preempt a remaining user of the claim, since their priority is higher.
 
     A user that took long to terminate may have kept them from it: the others would have been preempted for nothing.
     """
     held = frozenset({ANY_DRIVER, *drivers_in(allocation)})
+    names = (f"{claim.metadata.namespace}/{consumer.name}" for consumer in claim.status.reserved_for or ())
+    # Pods of a tenant may come and go at a shared claim all the time: that wakes nobody who could not preempt them.
+    lowest = min(map(cluster.priority_of, _existing(cluster, names)), default=None)
+    if lowest is None:
+        return NOTHING
 
     def waits(key: str, wake_on: WakeConditions) -> bool:
-        return not held.isdisjoint(wake_on.freed) and _needs_devices(cluster, key)
+        if held.isdisjoint(wake_on.freed) or not _needs_devices(cluster, key):
+            return False
+        pod = cluster.pods.get(key)
+        return pod is not None and cluster.priority_of(pod) > lowest
 
-    return waiting_pods(cluster, ("held devices", held), waits, Wide)
+    return waiting_pods(cluster, ("held devices", held, lowest), waits, Wide)
 
 
 def _has_lost_pod(cluster: ClusterState, old: ResourceClaim | None, new: ResourceClaim) -> bool:
