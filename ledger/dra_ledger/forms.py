@@ -228,8 +228,9 @@ def _is_kept(kind: str, version: str) -> bool:
 
 
 def _items(data: bytes, default: str) -> Iterator[Document | Malformed | Listed]:
-    """Yield the items of a list in its order, and those of lists in it. Items of one kind may lack their kind; kubectl
-    writes lists of many kinds.
+    """Yield the items of a list in its order, with the items of lists in it.
+
+    Items of one kind may lack their kind; kubectl writes lists of many kinds.
     """
     begun = [_entries(raw_list(data))]
     while begun:
@@ -256,7 +257,7 @@ def _items(data: bytes, default: str) -> Iterator[Document | Malformed | Listed]
 
 
 def _entries(envelope: RawList) -> Iterator[tuple[int, Document | Listed | Raw]]:
-    """Yield the entries of a list with their numbers: those of a list of one kind are known to be objects of it."""
+    """Yield the entries of a list with their numbers. In a list of one kind all are objects of that kind."""
     kind, version = envelope.kind.removesuffix("List"), envelope.api_version
     is_of_one = bool(kind) and _is_kept(kind, version)
     if is_of_one:

@@ -337,7 +337,7 @@ async def test_a_job_that_waits_for_the_slice_that_it_replaces_says_so(world: Ad
 async def test_a_job_that_names_one_that_kueue_never_finishes_for_it_is_decided_on(
     world: AdmissionWorld, field: str
 ) -> None:
-    """Kueue finishes a slice of the same namespace and queue only, whatever the annotation says."""
+    """The annotation may name any Workload; Kueue finishes only one of the same namespace and queue."""
     elsewhere = workload("train", 1)
     if field == "namespace":
         elsewhere["metadata"]["namespace"] = "other"
@@ -377,7 +377,7 @@ class Notes:
 
 
 async def test_the_planners_view_keeps_nothing_of_what_comes_changes_and_goes(world: AdmissionWorld) -> None:
-    """Nobody handles the keys of that view, so whatever waits there for a handler would stay for ever."""
+    """Nobody handles the keys of that view, so an entry that waits for a handler would stay for ever."""
     notes, view = Notes(), planner(world)
     world.control.observe(notes)
 

@@ -338,7 +338,7 @@ async def test_where_too_many_are_in_line_the_one_that_would_be_last_is_refused(
 
 
 async def test_a_client_that_goes_at_the_moment_of_its_turn_stops_nobody() -> None:
-    """Its question was called all the same, which failed: the one before it got 500, and nobody after it a turn."""
+    """To call its question failed: the client before it got 500, and nobody after it a turn."""
     line, said = newest.QuestionLine(), list[str]()
     async with asyncio.timeout(5):
         async with line.turn("a", 1, 64):

@@ -218,7 +218,7 @@ def test_a_lease_of_a_tenant_with_the_name_of_the_operators_does_not_count(tmp_p
 
 
 def test_a_snapshot_through_a_pipe_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
-    """As in ``--from <(zcat snapshot.json.gz)``, which can be read only once."""
+    """As in ``--from <(zcat snapshot.json.gz)``: a pipe can be read only once."""
     pipe, header = tmp_path / "pipe", {"taken": "2030-01-01T12:00:00Z", "kubernetes": "1.35", "namespace": "ml"}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "snapshot": header, "items": [node("gpu-1")]})
     os.mkfifo(pipe)

@@ -108,7 +108,7 @@ def _limited(seconds: int) -> Iterator[None]:
     """Fail if the block takes longer, also while it is blocked in the kernel."""
 
     class Blocked(BaseException):
-        """No OSError, which the block may take for one of its own."""
+        """It is no OSError: the block may take that for one of its own."""
 
     def interrupt(*_: object) -> None:
         raise Blocked

@@ -69,7 +69,7 @@ MOST_LISTED_OBJECTS: Final = 3_000_000
 """An etcd of 8 GiB, the most that its documentation advises, has no room for so many pods, nor for so many claims with
 the record of who manages their fields."""
 LONGEST_LIST_SECONDS: Final = 3600.0
-"""The API server keeps the version of a list for ten minutes at most, so that nothing could be watched from there."""
+"""The API server keeps the version of a list for at most ten minutes, so that nothing could be watched from there."""
 
 _TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 

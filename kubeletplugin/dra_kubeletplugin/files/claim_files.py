@@ -153,7 +153,7 @@ class CdiFolder:
         try:
             path.unlink(missing_ok=True)
         except IsADirectoryError:
-            _make_way(path)  # what is left has no CDI file of ours, and must not keep a claim from ending
+            _make_way(path)  # a folder is no CDI file of ours, and must not keep a claim from being unprepared
         except OSError as error:
             raise CdiError(f"cannot remove the CDI file {path}: {error}") from error
 
@@ -177,7 +177,7 @@ def _says(path: Path, content: bytes) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a file. Raises OSError, also for a pipe, which would block the plugin for ever."""
+    """Return the content of a file. Raises OSError, also for a pipe: it would block the plugin for ever."""
     if os.path.lexists(path) and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is no regular file", str(path))
     return path.read_bytes()

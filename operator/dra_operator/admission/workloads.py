@@ -198,9 +198,9 @@ def replaced_slice(workload: Workload) -> str:
 
 
 def is_replacing(workload: Workload, replaced: Workload | None) -> bool:
-    """Return whether Kueue is about to finish the other Workload for this one, which has quota.
+    """Return whether Kueue is about to finish the other Workload, since this one has quota.
 
-    It finishes only one of the same namespace and queue, whatever the annotation says.
+    The annotation may name any other: Kueue finishes only one of the same namespace and queue.
     """
     if replaced is None or replaced is workload or not replaced.has_quota or replaced.has("Finished"):
         return False
@@ -297,7 +297,7 @@ class CheckDecision:
 
 
 def waits_for_replaced(workload: Workload) -> CheckDecision:
-    """Return what the check says while Kueue has not finished the Workload that this one replaces."""
+    """Return the check's message until Kueue has finished the Workload that this one replaces."""
     return CheckDecision(
         CheckState.PENDING,
         f"Kueue has not finished workload {replaced_slice(workload)} yet, which this one says that it replaces",

@@ -171,7 +171,7 @@ class Nodes:
         # Taken out and put back, so that the journal is in the order of the latest changes.
         self._changed.pop(name, None)
         self._changed[name] = self.revision
-        # An autoscaler may give each node a new name, and those of nodes that are gone would stay.
+        # An autoscaler may give each node a new name, and the names of deleted nodes would stay.
         if len(self._changed) > 2 * len(self._states) + SPARE_NODES:
             for gone in list(self._changed)[: len(self._changed) // 2]:
                 self._forgotten = self._changed.pop(gone)

@@ -289,7 +289,7 @@ def late_pods(seen: Observed) -> Iterator[Diagnosis]:
 
 
 def _not_terminated(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
-    """Yield a pod that has outlived its grace period; those of unreachable nodes are told with their node."""
+    """Yield the pod if it has outlived its grace period. Pods of unreachable nodes are told with their node."""
     ends, node = parse_time(pod.metadata.deletion_timestamp), seen.one(Node, pod.spec.node_name)
     if ends is None or (seen.taken - ends).total_seconds() <= LINGERING_SECONDS or is_unreachable(node):
         return

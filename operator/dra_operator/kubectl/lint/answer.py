@@ -324,7 +324,7 @@ def _similar(word: str, known: Iterable[str]) -> str:
 
 
 class _Reread:
-    """Reads objects of the cluster again, and those of the files (``observed.Reread``)."""
+    """Reads objects of the cluster and of the files again (``observed.Reread``)."""
 
     def __init__(self, seen: Observed, manifests: Manifests) -> None:
         self._seen, self._manifests = seen, manifests

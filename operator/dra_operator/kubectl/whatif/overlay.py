@@ -250,7 +250,7 @@ def left_in(made: Pipeline) -> Sequence[LeftFact]:
 
 
 def successors(overlay: Overlay, pods: Iterable[Pod]) -> Iterator[tuple[str, Placed | NotPlaced]]:
-    """Yield the key of each pod, which was evicted, and what becomes of its successor.
+    """Yield the key of each evicted pod with the place of its successor.
 
     Successors of the most important pods are placed first, then of the oldest; each leaves less for the next.
     """
