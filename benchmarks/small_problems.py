@@ -171,7 +171,9 @@ def main() -> None:
         for other in options.against:
             commit = is_commit(other)
             folder = stack.enter_context(checkout(other)) if commit else None
-            sides.append(Side(other, command, folder) if commit else Side(Path(other).name, shlex.split(other)))
+            # The commit's own script knows its names: they move.
+            theirs = [sys.executable, f"{folder}/benchmarks/small_problems.py", "--serve"]
+            sides.append(Side(other, theirs, folder) if commit else Side(Path(other).name, shlex.split(other)))
         for new in (False, True):
             print("new claims" if new else "the same claims again")
             print(*rows(sides, measure(sides, cases, options.rounds, new=new)), sep="\n", flush=True)
