@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence, S
 from functools import partial
 from typing import Final
 
+from dra_api.codec import encode
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.releases import Release
 from dra_api.resource import (
@@ -413,21 +414,27 @@ class Allocator:
         With ``value`` only devices are taken that have it. A request for all devices still means all of them.
         """
         inventory = self.inventory
-        # Programs hold the classes that they were compiled with, and the claims: both must not pile up.
-        is_full = len(self._programs) >= self._PROGRAMS or self._program_bytes >= self._PROGRAM_BYTES
-        if is_full or self._compiled_for != inventory.class_version:
-            self._programs.clear()
-            self._program_bytes = 0
         if self._compiled_for != inventory.class_version:
+            self._forget_programs()
             self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
             self._compiled_for = inventory.class_version
         key = (value, tuple(map(id, claims)))
         program = self._programs.get(key)
         if program is None:  # a program holds its claims, so no other object can get their ids meanwhile
+            # It holds its classes as well: all of this must not pile up.
+            if len(self._programs) >= self._PROGRAMS or self._program_bytes >= self._PROGRAM_BYTES:
+                self._forget_programs()
             program = self._programs[key] = self._compiler.program(claims, value)
             # A claim may be of 64 KiB, and tenants may have thousands of them.
             self._program_bytes += program.bytes
+            for claim in claims:
+                if (configs := claim.spec.devices.config) is not None:
+                    self._program_bytes += len(encode(configs))
         return program
+
+    def _forget_programs(self) -> None:
+        self._programs.clear()
+        self._program_bytes = 0
 
     def supplies(self, attribute: str, usage: Usage) -> Generator[None, None, list[ValueSupply]]:
         """The values of an attribute that published devices have, the one with the fewest free devices first.

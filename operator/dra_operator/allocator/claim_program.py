@@ -203,22 +203,20 @@ class ClaimProgram:
         self.stages = requests[0].stages if len(requests) == 1 else tuple([it for one in requests for it in one.stages])
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
-        self.may_fail_anywhere = False
-        """Some request computes what may fail on any device."""
-        self.bytes = 0
-        """Of the claims as JSON."""
+        size, may_fail = 0, False
         for one in requests:
-            self.bytes += one.bytes
+            size += one.bytes
             if one.may_fail_anywhere:
-                self.may_fail_anywhere = True
-        for claim in claims:
-            if claim.spec.devices.config:
-                self.bytes += len(encode(claim.spec.devices.config))
+                may_fail = True
+        self.bytes = size
+        """Of the requests as JSON."""
+        self.may_fail_anywhere = may_fail
+        """Some request computes what may fail on any device."""
 
     @property
     def is_short(self) -> bool:
         """Whether each node may keep what it answers; there are thousands of nodes."""
-        return sum([one.bytes for one in self.requests]) <= _SHORT_BYTES
+        return self.bytes <= _SHORT_BYTES
 
     def named(self, expression: str) -> str:
         """The selector of this text, as a sentence names it."""
