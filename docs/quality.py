@@ -1,12 +1,12 @@
-"""Plays the published study again, and writes the tables of docs/quality.md.
+"""Plays the published study again, and prints the tables of which docs/quality.md has the chief rows.
 
 The data is not part of the project. Its folder has ``csv/openb_node_list_gpu_node.csv``,
 ``csv/openb_pod_list_<trace>.csv`` and the published tables ``published/analysis_allo_discrete.csv`` and
 ``published/analysis_frag_ratio_discrete.csv``. Runs are kept in ``results.jsonl`` there, so that the script can be
 stopped and called again::
 
-    python docs/quality.py FOLDER --seeds 42-51          # play what is missing, then write the tables
-    python docs/quality.py FOLDER --tables               # only write the tables
+    python docs/quality.py FOLDER --seeds 42-51          # play what is missing, then print the tables
+    python docs/quality.py FOLDER --tables               # only print the tables
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ import numpy as np
 from dra_operator.quality.study import Mean, StudiedCluster, result
 from dra_operator.quality.trace import read_nodes, read_pods, read_seeds
 
-PAGE: Final = Path(__file__).with_name("quality.md")
-MARK: Final = "<!-- {} by docs/quality.py -->"
 PUBLISHED: Final = {
     "random": "01-Random",
     "dot-product": "02-DotProd",
@@ -70,7 +68,7 @@ def main() -> None:
         traces = options.traces.split(",") if options.traces else sorted({trace for trace, _, _ in published})
         wanted = ((t, p, s) for s in read_seeds(options.seeds) for p in options.policies.split(",") for t in traces)
         play(folder, list(wanted), options.jobs)
-    write(list(tables(published, read_results(folder))))
+    print(*tables(published, read_results(folder)), sep="\n")
 
 
 def read_published(folder: Path) -> dict[Key, Figures]:
@@ -121,7 +119,7 @@ def played(folder: Path, key: Key) -> tuple[Key, Figures]:
 
 
 def tables(published: dict[Key, Figures], played: dict[Key, Figures]) -> Iterator[str]:
-    """The tables of the page."""
+    """The tables, as Markdown."""
     yield from _agreement(published, played)
     yield from _means(published, played)
     yield from _pairs(played)
@@ -202,15 +200,6 @@ def _gain(played: dict[Key, Figures], trace: str, seeds: Sequence[int], end: int
 
 def _traces(played: Iterable[Key]) -> list[str]:
     return sorted({trace for trace, _, _ in played})
-
-
-def write(lines: Sequence[str]) -> None:
-    """Put the tables between the marks of the page."""
-    text = PAGE.read_text()
-    begin, end = MARK.format("tables"), MARK.format("end of the tables")
-    before, rest = text.split(begin, 1)
-    after = rest.split(end, 1)[1]
-    PAGE.write_text(before + begin + "\n\n" + "\n".join(lines) + "\n" + end + after)
 
 
 if __name__ == "__main__":
