@@ -1,7 +1,7 @@
 """A pod waits for each cause there is: ``kubectl dra why`` names it, beside what the stock kube-scheduler says.
 
 ``CAUSES=write KUBEBUILDER_ASSETS=FOLDER pytest tests/reliability/test_causes_beside_kube_scheduler.py`` writes both
-texts into ``docs/why.md``; ``CAUSES=print`` with ``-s`` prints them.
+texts into ``causes.md`` beside this file; ``CAUSES=print`` with ``-s`` prints them.
 """
 
 from __future__ import annotations
@@ -177,8 +177,7 @@ def _cell(text: str) -> str:
     return "<br>".join(line.replace("  ", "&nbsp;&nbsp;") for line in escaped.splitlines())
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "why.md"
-BEGIN, END = "<!-- causes: begin -->\n", "<!-- causes: end -->\n"
+RECORD = Path(__file__).with_name("causes.md")
 CASES = [(part, cause) for part, causes in ALL.items() for cause in causes]
 WANTED = os.environ.get("CAUSES", "")
 
@@ -193,15 +192,15 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[list[tuple[str, Cause, Said]]]:
-    """What was said, for the page."""
+    """What was said, for the record."""
     found: list[tuple[str, Cause, Said]] = []
     yield found
     if WANTED == "write" and len(found) == len(CASES):
         binaries = envtest.assets()
         assert binaries is not None
         version = subprocess.run([binaries / "kube-scheduler", "--version"], capture_output=True, text=True, check=True)
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(head + BEGIN + table(iter(found), version.stdout.split()[-1]) + END + rest.partition(END)[2])
+        head = RECORD.read_text().partition("\n\n**")[0]
+        RECORD.write_text(f"{head}\n{table(iter(found), version.stdout.split()[-1])}")
 
 
 @needs_stock_control_plane
