@@ -8,6 +8,9 @@ A driver may publish a device smaller, under another name or not at all while a 
 does. The claim's draws stay drawn: ``Drawn`` remembers them from before the change. The draws of a device that was
 never seen, or from a counter that is gone, are unknown. So nothing is left of the counters that it may have drawn
 from, until the claim gives it back.
+
+While slices of an older generation are there, nobody can tell by which generation a claim got its device. Then the
+device in use draws the larger amount. So the answer follows from the objects, in whatever order they came.
 """
 
 from __future__ import annotations
@@ -28,11 +31,49 @@ CounterKind = str | frozenset[str]
 """A counter name, whatever its set, or several names that are counted together."""
 
 
-class Drawn(NamedTuple):
-    """What a device drew when its pool was last seen with it, and the counters that the pool had: (set, counter)."""
+Groups = frozenset[str]
+WITHOUT_GROUPS: Final[Groups] = frozenset({""})
+"""No group has this name."""
 
-    consumption: tuple[DeviceCounterConsumption, ...]
-    counters: frozenset[tuple[str, str]]
+Membership = tuple[tuple[str, Groups], ...]
+"""The groups of a device on each counter set from which it draws."""
+
+CounterName = tuple[str, str]
+"""(set, counter)"""
+
+
+class Drawn(NamedTuple):
+    """What a device drew by slices that are gone, or of older generations."""
+
+    amounts: Mapping[CounterName, int]
+    """In billionths."""
+    beside: Mapping[CounterName, frozenset[CounterName]]
+    """The counters that were there together with one from which it drew: none of them is that one under a new name."""
+    groups: Mapping[str, Groups]
+    """Its compatibility groups on each set."""
+
+    @classmethod
+    def of(cls, consumption: Iterable[DeviceCounterConsumption], counters: frozenset[CounterName]) -> Drawn:
+        """Return what a device draws whose generation has these counters."""
+        drawn = amounts(consumption)
+        beside = {name: counters if name in counters else frozenset() for name in drawn}
+        return cls(drawn, beside, dict(_membership(consumption)))
+
+    def and_(self, other: Drawn) -> Drawn:
+        """Return both, where either may be what the device drew: in any order the same."""
+        more = {name: max(amount, self.amounts.get(name, 0)) for name, amount in other.amounts.items()}
+        beside = {name: others | self.beside.get(name, frozenset()) for name, others in other.beside.items()}
+        return Drawn(
+            {**self.amounts, **more},
+            {**self.beside, **beside},
+            narrowed(self.groups, other.groups.items()),
+        )
+
+
+def note_drawn(drawn: dict[str, Drawn], name: str, record: Drawn) -> None:
+    """Note one more thing that a device may have drawn."""
+    known = drawn.get(name)
+    drawn[name] = known.and_(record) if known is not None else record
 
 
 NOTHING_DRAWN: Final[Mapping[str, Drawn]] = {}
@@ -46,8 +87,8 @@ class CounterTable:
     consumes nothing.
     ``fault`` names the first set that is defined twice, or device that consumes from nowhere; empty if there is none.
 
-    ``drawn``: what devices in use drew before they were published otherwise, by name. ``minds_unknown``: devices in use
-    that are neither published nor in ``drawn`` may have drawn from any counter.
+    ``drawn``: what devices in use may have drawn as they were published otherwise, by name. ``minds_unknown``: devices
+    in use that are neither published nor in ``drawn`` may have drawn from any counter.
     """
 
     def __init__(
@@ -56,6 +97,9 @@ class CounterTable:
         self.names: list[tuple[str, str]] = []
         self.values: list[int] = []
         self.charges: dict[str, Charges] = {}
+        """What each device draws as it is published."""
+        self.in_use = self.charges
+        """The same of devices in use, with ``drawn``."""
         self.fault = ""
         self._sets: dict[str, str] = {}
         """The slice of each set."""
@@ -68,23 +112,27 @@ class CounterTable:
             for device in slice_.devices:
                 if device.consumes_counters or numbers:
                     self._charge(slice_.name, device, numbers)
-        if numbers:
+        if numbers and drawn:
+            self.in_use = dict(self.charges)
             for name, record in drawn.items():
                 self._keep_drawn(name, record, numbers)
 
-    def _keep_drawn(self, name: str, drawn: Drawn, numbers: dict[tuple[str, str], int]) -> None:
-        """Charge a device its draws, where they are more than it is published to draw."""
+    def _keep_drawn(self, name: str, drawn: Drawn, numbers: dict[CounterName, int]) -> None:
+        """Charge a device in use its draws, where they are more than it is published to draw."""
         charges = dict(self.charges.get(name, ()))
-        for key, amount in amounts(drawn.consumption).items():
+        lost: set[int] = set()
+        for key, amount in drawn.amounts.items():
             number = numbers.get(key)
             if number is not None:
                 charges[number] = max(charges.get(number, 0), amount)
             elif amount > 0:
-                self._lost[name] = [number for key, number in numbers.items() if key not in drawn.counters]
-        self.charges[name] = tuple(charges.items())
+                lost |= {number for other, number in numbers.items() if other not in drawn.beside[key]}
+        self.in_use[name] = tuple(charges.items())
+        if lost:
+            self._lost[name] = sorted(lost)
 
-    def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
-        numbers: dict[tuple[str, str], int] = {}
+    def _number(self, slices: list[Slice]) -> dict[CounterName, int]:
+        numbers: dict[CounterName, int] = {}
         for slice_ in slices:
             for counter_set in slice_.spec.shared_counters or ():
                 if counter_set.name in self._sets:
@@ -103,7 +151,7 @@ class CounterTable:
     def _complain_of(self, device: Device, slice_: str, what: str) -> None:
         self._complain(f"device {device.name} (slice {slice_}) consumes {what}")
 
-    def _charge(self, slice_: str, device: Device, numbers: dict[tuple[str, str], int]) -> None:
+    def _charge(self, slice_: str, device: Device, numbers: dict[CounterName, int]) -> None:
         charges: dict[int, int] = {}
         for consumed in device.consumes_counters or ():
             set_ = consumed.counter_set
@@ -122,7 +170,7 @@ class CounterTable:
         left = list(self.values)
         closed: list[int] = []
         for name in charged:
-            known = self.charges.get(name)
+            known = self.in_use.get(name)
             if known is None:
                 if self._minds_unknown:
                     closed = list(range(len(left)))
@@ -139,12 +187,12 @@ class CounterTable:
         """Return the devices with unknown draws from counters of the pool, sorted."""
         if not self.values or not self._minds_unknown:
             return []
-        return sorted(name for name in charged if name not in self.charges or self._lost.get(name))
+        return sorted(name for name in charged if name not in self.in_use or self._lost.get(name))
 
 
-def amounts(consumption: Iterable[DeviceCounterConsumption]) -> dict[tuple[str, str], int]:
-    """Return the draws from each counter, as (set, counter), in billionths."""
-    found: dict[tuple[str, str], int] = {}
+def amounts(consumption: Iterable[DeviceCounterConsumption]) -> dict[CounterName, int]:
+    """Return the draws from each counter, in billionths."""
+    found: dict[CounterName, int] = {}
     for one in consumption:
         for name, counter in (one.counters or {}).items():
             key = (one.counter_set, name)
@@ -244,14 +292,6 @@ def _block(groups: list[tuple[Charges, int]]) -> Block:
     return Block(groups, devices, tuple(sorted({number for charges, _ in groups for number, _ in charges})))
 
 
-Groups = frozenset[str]
-WITHOUT_GROUPS: Final[Groups] = frozenset({""})
-"""No group has this name."""
-
-Membership = tuple[tuple[str, Groups], ...]
-"""The groups of a device on each counter set from which it draws."""
-
-
 class CompatibilityTable:
     """The groups of the devices of one pool, those for other nodes included (K37-CG-05).
 
@@ -268,8 +308,9 @@ class CompatibilityTable:
                     self._memberships.setdefault(device.name, _membership(device.consumes_counters))
                     self.is_idle &= not has_groups(device)
         for name, record in drawn.items():
-            if record.consumption:
-                self._memberships[name] = _membership(record.consumption)
+            known = narrowed(dict(self._memberships.get(name, ())), record.groups.items())
+            self._memberships[name] = tuple(sorted(known.items()))
+            self.is_idle &= all(groups == WITHOUT_GROUPS for groups in record.groups.values())
         kinds: dict[Membership, int] = {}
         self.of: dict[int, Membership] = {}
         """The membership of those devices of the node that draw on counters, by their number in the pool."""
@@ -288,7 +329,7 @@ class CompatibilityTable:
         return found
 
 
-def narrowed(common: Mapping[str, Groups], membership: Membership) -> dict[str, Groups]:
+def narrowed(common: Mapping[str, Groups], membership: Iterable[tuple[str, Groups]]) -> dict[str, Groups]:
     """The common groups once a device is allocated as well."""
     return {**common, **{set_: common.get(set_, groups) & groups for set_, groups in membership}}
 

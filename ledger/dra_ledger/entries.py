@@ -27,6 +27,8 @@ from .sources import HeldClaim, SeenPod
 from .taints import LEFT, blocking
 from .usage import PoolUsage
 
+HEALTH: Final = ("Healthy", "Unknown", "Unhealthy")
+"""What kubelets say of devices, the worst last."""
 STATES: Final = ("free", "taken", "shared", "tainted", "drawn", "unusable", "gone")
 """See ``DeviceEntry.state``."""
 
@@ -264,7 +266,6 @@ def _too_small(view: PoolView, usage: PoolUsage, features: Features) -> int:
 def pool_entry(pool: Pool, views: Iterable[PoolView], entries: Iterable[DeviceEntry]) -> PoolEntry:
     """A pool as the nodes see it that see it best."""
     newest, older = pool.by_age()
-    spec = newest[0].spec
     troubled = [view for view in views if view.status is not Status.USABLE]
     nodes = {slice_.spec.node_name for slice_ in newest}
     nodes |= {device.node_name for slice_ in newest for device in slice_.devices}
@@ -275,7 +276,7 @@ def pool_entry(pool: Pool, views: Iterable[PoolView], entries: Iterable[DeviceEn
         nodes=tuple(sorted(node for node in nodes if node)),
         generation=newest[0].generation,
         slices=len(newest),
-        announced=spec.pool.resource_slice_count,
+        announced=newest[0].spec.pool.resource_slice_count,
         obsolete=tuple(sorted(slice_.name for slice_ in older)),
         status=troubled[0].status.name.lower() if troubled else "usable",
         why=why,
@@ -288,7 +289,7 @@ def counter_entries(view: PoolView, usage: PoolUsage) -> Iterator[CounterEntry]:
     table, charged = view.counters, sorted(usage.charged)
     left, unknown = table.available(charged), tuple(table.unknown(charged))
     for number, (set_, name) in enumerate(table.names):
-        drawn = {it: sum(n for at, n in table.charges.get(it, ()) if at == number) for it in charged}
+        drawn = {it: sum(n for at, n in table.in_use.get(it, ()) if at == number) for it in charged}
         yield CounterEntry(
             driver=view.pool.driver,
             pool=view.pool.pool,
@@ -514,8 +515,7 @@ class Holdings:
                     result = meant[about]
                     if result is None or (result.driver, result.pool) != pool:
                         continue
-                    if found.get(result.device) != "Unhealthy":
-                        found[result.device] = said.health
+                    found[result.device] = max(found.get(result.device, ""), said.health, key=_concern)
         return found
 
     def _file(self, pool: PoolId, device: str, key: str) -> None:
@@ -539,7 +539,7 @@ class Holdings:
                 self._held.pop(pool, None)
 
     def _claims_of(self, keys: _Keys) -> Iterator[HeldClaim]:
-        for key in (keys,) if isinstance(keys, str) else keys:
+        for key in (keys,) if isinstance(keys, str) else sorted(keys):
             yield self.claims[key]
 
     def _holders(self, pool: PoolId, device: str, claim: HeldClaim) -> Iterator[Holder]:
@@ -563,11 +563,16 @@ class Holdings:
             return claim.pods
         names = dict.fromkeys(claim.pods)
         for group in claim.groups:
-            for key in self._groups.get(f"{claim.namespace}/{group}", ()):
+            for key in sorted(self._groups.get(f"{claim.namespace}/{group}", ())):
                 pod = self.pods[key]
                 if not pod.is_done and claim.name in pod.claims:
                     names[pod.name] = None
         return tuple(names)
+
+
+def _concern(health: str) -> tuple[int, str]:
+    """Order what pods say of one device: the worst counts."""
+    return HEALTH.index(health) if health in HEALTH else -1, health
 
 
 def _meant(

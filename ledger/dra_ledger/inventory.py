@@ -21,7 +21,7 @@ from dra_api.resource import AllocationResult, Device, DeviceClass, DeviceTaintR
 from dra_ledger.basics import DeviceId, Journal, Memo, PoolId, are_short, each
 from dra_ledger.capacity import Requests, consumption, fault
 from dra_ledger.columns import Column, DerivedColumn
-from dra_ledger.counters import Drawn, has_groups
+from dra_ledger.counters import Drawn, has_groups, note_drawn
 from dra_ledger.features import Features, Semantics
 from dra_ledger.pools import Pool, PoolView, Quantities, Status, Superseded, Unreadable
 from dra_ledger.predicates import Compiled, Language, Verdicts
@@ -381,8 +381,8 @@ class Inventory:
 
     def _apply(self, changes: list[SliceChange]) -> None:
         for old, new in changes:
-            for pool in self._pools_of(old, new) if self._with_counters else ():
-                self._remember_drawn(pool)
+            if old is not None and self._with_counters and not _draw_alike(old, new):
+                self._remember_drawn(PoolId.of(old), old.spec.pool.generation)
             if old is not None and self._is_known(old):
                 before = self._pools[PoolId.of(old)].remove(old.metadata.name)
                 self._list(before, -1)
@@ -401,12 +401,14 @@ class Inventory:
     def _pools_of(self, *changed: ResourceSlice | None) -> set[PoolId]:
         return {PoolId.of(slice_) for slice_ in changed if slice_ is not None}
 
-    def _remember_drawn(self, pool: PoolId) -> None:
-        """Notes what devices in use draw, before their pool changes."""
+    def _remember_drawn(self, pool: PoolId, generation: int) -> None:
+        """Notes what devices in use draw, before slices of the generation change or go."""
         if self._with_counters[pool] and self.semantics.counters_stay_drawn and (held := self.in_use(pool)):
-            known = self._drawn.get(pool, {})
-            if fresh := self._pools[pool].drawn_by(held - known.keys()):
-                self._drawn[pool] = {**known, **fresh}
+            known = dict(self._drawn.get(pool, {}))
+            for name, record in self._pools[pool].drawn_by(generation, held).items():
+                note_drawn(known, name, record)
+            if known:
+                self._drawn[pool] = known
 
     def given_back(self, allocation: AllocationResult) -> None:
         """Forget the draws of an allocation. The claim has its devices no more, as ``in_use`` shows."""
@@ -449,6 +451,16 @@ class Inventory:
         self._unchecked.add(slice_.pool)
         self._journal.add(slice_.pool)
         self.version = self._journal.revision
+
+
+def _draw_alike(old: ResourceSlice, new: ResourceSlice | None) -> bool:
+    """Return whether slices differ in nothing that matters for counters, as when a rule taints devices."""
+    if new is None or old.spec.pool != new.spec.pool or old.spec.driver != new.spec.driver:
+        return False
+    before, after = old.spec.devices or (), new.spec.devices or ()
+    return old.spec.shared_counters == new.spec.shared_counters and [
+        (it.name, it.consumes_counters) for it in before
+    ] == [(it.name, it.consumes_counters) for it in after]
 
 
 def _none_in_use(pool: PoolId) -> Set[str]:

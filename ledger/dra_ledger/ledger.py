@@ -405,7 +405,7 @@ class Ledger:
                 continue
             for device in self._allocated.usage.pool(id_).charged:
                 sums: dict[str, int] = {}
-                for number, amount in table.charges.get(device, ()):
+                for number, amount in table.in_use.get(device, ()):
                     name = table.names[number][1]
                     sums[name] = sums.get(name, 0) + amount
                 if sums:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dra_api.core import Node
@@ -21,7 +22,7 @@ from dra_api.values import Quantity
 
 from .basics import DeviceId, Expressions, Memo, PoolId, are_short
 from .capacity import Requests
-from .counters import NOTHING_DRAWN, Charges, CompatibilityTable, CounterGroups, CounterTable, Drawn
+from .counters import NOTHING_DRAWN, Charges, CompatibilityTable, CounterGroups, CounterTable, Drawn, note_drawn
 from .errors import NodeSelectionError
 from .features import Features, Semantics
 from .predicates import Compiled, Verdicts
@@ -31,6 +32,7 @@ from .usage import PoolUsage
 Quantities = dict[str, Quantity]
 
 
+_NAME: Final = attrgetter("name")
 NO_COUNTERS: Final = CounterTable(())
 NO_COUNTER_GROUPS: Final = CounterGroups((), ())
 """For the many pools that have none."""
@@ -64,7 +66,7 @@ class PoolView:
     ) -> None:
         self.pool = pool
         self._shares_stay_held = shares_stay_held
-        self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)
+        self.slices = [s for s in slices if s.devices]
         self.devices: tuple[Device, ...] = tuple(device for s in self.slices for device in s.devices)
         self.numbers = {device.name: number for number, device in enumerate(self.devices)}
         self.origin: tuple[Slice, ...] = tuple(s for s in self.slices for _ in s.devices)
@@ -84,7 +86,7 @@ class PoolView:
         )
         self._found = len(self._every_slice)
         self._announced = slices[0].spec.pool.resource_slice_count
-        """If the slices disagree about their number, the first one that came counts."""
+        """If the slices disagree about their number, the first one by name counts."""
         self.status = self._status(len(slices), rules)
         self.is_offered = self.status is Status.USABLE or (
             rules.gives_of_incomplete_pools and self.status is Status.INCOMPLETE
@@ -240,6 +242,7 @@ class Pool:
         self._errors_stay = semantics.errors_stay_on_node
         self._partitionable = features.partitionable_devices
         self._drawn: Mapping[str, Drawn] | None = NOTHING_DRAWN if semantics.counters_stay_drawn else None
+        self._before: Mapping[str, Drawn] | None = None
         self._stale = False
         self._slices: dict[str, Slice] = {}
         self._views: dict[tuple[str, ...], PoolView] = {}
@@ -261,9 +264,9 @@ class Pool:
     def by_age(self) -> tuple[list[Slice], list[Slice]]:
         """The slices of the highest generation, sorted by name, and the older ones."""
         self._refresh()
-        ordered = sorted(self._slices.values(), key=lambda s: s.name)
-        newest = [s for s in ordered if s.generation == self._generation]
-        return newest, [s for s in ordered if s.generation != self._generation]
+        every = self._slices.values()
+        newest = [s for s in every if s.generation == self._generation]
+        return newest, [s for s in every if s.generation != self._generation]
 
     def put(self, slice_: Slice) -> None:
         """A slice was added or replaced."""
@@ -280,14 +283,27 @@ class Pool:
         self._drawn = drawn
         self._stale = True
 
-    def drawn_by(self, names: Set[str]) -> dict[str, Drawn]:
-        """Return the draws of the named devices, if they are published."""
-        self._refresh()
-        newest = [s for s in self._slices.values() if s.generation == self._generation]
-        sets = [set_ for s in newest for set_ in s.spec.shared_counters or ()]
+    def drawn_by(self, generation: int, names: Set[str] | None = None) -> dict[str, Drawn]:
+        """Return the draws of the devices, or of those named, in the slices of a generation."""
+        slices = [s for s in self._slices.values() if s.generation == generation]
+        sets = [set_ for s in slices for set_ in s.spec.shared_counters or ()]
         counters = frozenset((set_.name, counter) for set_ in sets for counter in set_.counters or ())
-        devices = (device for s in newest for device in s.devices if device.name in names)
-        return {device.name: Drawn(device.consumes_counters or (), counters) for device in devices}
+        found: dict[str, Drawn] = {}
+        for device in (device for s in slices for device in s.devices if names is None or device.name in names):
+            note_drawn(found, device.name, Drawn.of(device.consumes_counters or (), counters))
+        return found
+
+    def _drawn_before(self) -> Mapping[str, Drawn] | None:
+        """Return what devices in use may have drawn and the newest generation does not say."""
+        if self._drawn is None or self._before is not None:
+            return self._before
+        self._before = self._drawn
+        older = {s.generation for s in self._slices.values()} - {self._generation} if len(self._slices) > 1 else ()
+        if older and any(s.has_counters for s in self._slices.values()):
+            self._before = before = dict(self._drawn)
+            for name, record in (drawn for generation in older for drawn in self.drawn_by(generation).items()):
+                note_drawn(before, name, record)
+        return self._before
 
     def _refresh(self) -> None:
         """Sorts the slices again after changes, on demand, so that many changes cost one pass."""
@@ -297,7 +313,9 @@ class Pool:
         self._views.clear()
         self._by_owning_node.clear()
         self._multi_node = []
-        self._superseded = self._unreadable = None
+        self._superseded = self._unreadable = self._before = None
+        if len(self._slices) > 1:  # the order in which they came says nothing
+            self._slices = dict(sorted(self._slices.items()))
         self._generation = max((s.generation for s in self._slices.values()), default=0)
         for slice_ in self._slices.values():
             if slice_.reach is Reach.NODE and slice_.owning_node is not None:
@@ -380,6 +398,7 @@ class Pool:
         if relevant and not self._newest_only:
             newest = max(s.generation for s in relevant)
         relevant = [s for s in relevant if s.generation == newest]
+        relevant.sort(key=_NAME)
         if not relevant:
             return None
         if newest < self._generation and len(relevant) != relevant[0].spec.pool.resource_slice_count:
@@ -395,7 +414,7 @@ class Pool:
                 others,
                 rules=self._rules,
                 counters=self._partitionable,
-                drawn=self._drawn,
+                drawn=self._drawn_before(),
                 shares_stay_held=self._shares_stay_held,
             )
             self._views[key] = view
@@ -403,7 +422,7 @@ class Pool:
 
 
 def newest_slices(slices: Iterable[ResourceSlice]) -> dict[PoolId, list[ResourceSlice]]:
-    """By pool. Whether a pool is complete does not matter."""
+    """By pool, sorted by name. Whether a pool is complete does not matter."""
     pools: dict[PoolId, list[ResourceSlice]] = {}
     for slice_ in slices:
         newest = pools.setdefault(PoolId.of(slice_), [])
@@ -412,4 +431,6 @@ def newest_slices(slices: Iterable[ResourceSlice]) -> dict[PoolId, list[Resource
             newest.clear()
         if ahead >= 0:
             newest.append(slice_)
+    for newest in pools.values():
+        newest.sort(key=lambda slice_: slice_.metadata.name)
     return pools

@@ -37,13 +37,13 @@ SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
         [["r=drv/p/a"]],
         [["r=drv/p/a"]],
     ),
-    "slices that do not agree how many they are, the first of which is right": (
-        [slice_("t", device("b"), count=2), slice_("s", device("a"), count=3)],
+    "slices that do not agree how many they are, the first of which by name is right": (
+        [slice_("t", device("b"), count=3), slice_("s", device("a"), count=2)],
         [["r=drv/p/a"]],
         [["r=drv/p/a", "r=drv/p/b"]],
     ),
-    "slices that do not agree how many they are, the first of which is wrong": (
-        [slice_("t", device("b"), count=3), slice_("s", device("a"), count=2)],
+    "slices that do not agree how many they are, the first of which by name is wrong": (
+        [slice_("t", device("b"), count=2), slice_("s", device("a"), count=3)],
         "none",
         "nodeError",
     ),

@@ -461,7 +461,7 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("claims of a pod that no scheduler sees", 'nodeSelector: {kubernetes.io/hostname: "n1"}'),
         ("device that draws from a counter set of no slice", "counter set gpu-0-counters, which no slice of the pool"),
         ("device that draws from a counter that its set does not have", "counter memory of counter set c, which does"),
-        ("counter set that is defined twice", "counter set c is defined twice, by slice n9-counters and slice again"),
+        ("counter set that is defined twice", "counter set c is defined twice, by slice again and slice n9-counters"),
         ("slice of two without the other", "announces 2 slices of its newest generation and has fewer"),
         ("value that no device has", "a100, h100"),
         ("template of another namespace", "there is one in namespace web"),
