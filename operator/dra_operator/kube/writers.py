@@ -5,7 +5,7 @@ done and writes nothing. Writes to volumes are never taken back: the PV controll
 is gone. A volume that got another claim, or a claim that got another node, is left alone.
 
 Events tell people what happened to an object. Every event has a reason of the catalogue ``EventReason``;
-``docs/operator.md`` lists them for people, and a test keeps the two alike. No decision depends on events: they are
+``docs/how-it-works.md`` lists them for people, and a test keeps the two alike. No decision depends on events: they are
 written in the background, never waited for, and lost rather than retried. The same message about the same object is one
 Event with a count. Each object may cause a burst of events and then only one every few minutes, so that a pod that
 fails ten times a second does not flood the cluster. An event that the object itself shows (``SHOWN``: a placed pod has
