@@ -12,19 +12,16 @@ from dra_operator.gates import OPERATOR
 
 HEAD: Final = f"""# Feature gates
 
-This page is made from `proto/dra_api/gates.py` by `make settings`; a test compares the two.
+Stage and default of the feature gates that concern devices, in each release of Kubernetes; a locked default cannot be
+changed. The operator decides as the release of its API server, or as `--kubernetes-version` says: newer ones count as
+{NEWEST}, older ones than {min(Release)} as {min(Release)}. `DRAFractionalCapacityRange` is on by default beside an API
+server whose minimum compatibility version is 1.37 or newer.
 
-What each release of Kubernetes made of the feature gates that concern devices: stage, default, and a lock where the
-default cannot be changed. The release is that of the API server (`--kubernetes-version auto`), or the one that
-`--kubernetes-version` names. A server that emulates another release counts as that one. One that is newer than {NEWEST}
-is treated as {NEWEST}, one that is older than {min(Release)} as {min(Release)}; the operator says so once in its log,
-and in `/readyz?verbose`. `DRAFractionalCapacityRange` is on by default beside an API server whose minimum compatibility
-version is 1.37 or newer; that of a plain 1.37 is 1.36.
+A gate is refused if the component does not look at it, if the release lacks it or locks it to the other value, or if a
+gate that it needs is off. `operator` stands for the operator and the commands that decide as it does, `API server` and
+`nodes` for the development cluster's.
 
-A gate is refused where the component does not look at it, where the release does not have it, where it is locked to the
-other value, and where a gate that it needs is off; the message names gate, release and remedy. A need counts if the
-same component looks at both gates. `operator` stands for the operator and the commands that decide as it does,
-`API server` and `nodes` for those of the development cluster.
+`make settings` writes this page.
 
 """
 _LOOKS: Final = {"operator": OPERATOR.gates, "API server": API_SERVER.gates, "nodes": NODE_GATES}

@@ -115,26 +115,20 @@ def _of(path: tuple[str, ...]) -> dict[str, Any]:
 
 HEAD = """# Settings of the operator
 
-This page is made from `operator/dra_operator/app/settings.py` by `make settings`; a test compares the two.
-
-Every setting can be given to `dra-operator run` in three ways. A flag has precedence over the environment variable, the
-variable over the file, the file over the default.
+Every setting of `dra-operator run` can be given in three ways. The flag has precedence over the variable, the variable
+over the file, the file over the default. All times are in seconds.
 
 | Where | How |
 |---|---|
-| flag | `--metrics-port 8080`; a switch: `--leader-elect`, `--no-leader-elect`, `--leader-elect=false` |
+| flag | `--metrics-port 8080`; a switch: `--leader-elect`, `--no-leader-elect`; `-v` and `-vv` for the verbosity |
 | environment variable | `DRA_OPERATOR_METRICS_PORT=8080` |
 | file | `metrics-port: 8080` in the YAML file that `--config FILE` or `DRA_OPERATOR_CONFIG` names |
 
-A wrong value ends the operator with exit code 2 and one line. It names the setting, the value, where the value came
-from, and what is allowed. A flag, a variable that begins with `DRA_OPERATOR_`, or a key in the file that is not a
-setting ends it as well, and the line names the closest setting. All times are in seconds.
+An unknown setting or a wrong value ends the operator with exit code 2 and one line that says what is allowed. Set
+`enableServiceLinks: false` in manifests of your own: a Service `dra-operator-metrics` brings a variable that looks like
+a setting.
 
-Kubernetes gives each pod variables for the Services in its namespace. A Service `dra-operator-metrics` would bring
-`DRA_OPERATOR_METRICS_PORT=tcp://...`, hence `enableServiceLinks: false` in `manifests/operator`.
-Variables of other Services are left alone.
-
-`-v` stands for `--verbosity 1`, `-vv` for `--verbosity 2`.
+`make settings` writes this page.
 
 | Setting | Default | Allowed | Meaning |
 |---|---|---|---|
@@ -143,8 +137,7 @@ Variables of other Services are left alone.
 FORMER_HEAD = """
 ## Former names
 
-A setting may still be given by the name that it had before, in each of the three ways and in the chart's values. The
-operator warns at its start. Both names together end it with exit code 2.
+These still count, in the chart's values too, with a warning at the start; both names together are an error.
 
 | Former name | Setting |
 |---|---|
