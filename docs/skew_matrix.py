@@ -1,4 +1,4 @@
-"""Prints which releases work together, tried on the development cluster: the table in docs/kubernetes-1.37.md.
+"""Prints which releases work together, tried on the development cluster; docs/kubernetes-1.37.md has the result.
 
 ``.venv/bin/python docs/skew_matrix.py`` takes some minutes. Each row is a cluster of one release, with a node agent of
 that release and a plugin. Each column is the operator, told to decide as a release, or by itself. In each cell a pod
