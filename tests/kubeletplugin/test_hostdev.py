@@ -802,3 +802,18 @@ def test_a_wrong_file_ends_the_command_with_one_line(tmp_path: Path, capsys: pyt
     error = capsys.readouterr().err
     assert error.startswith(f"dra-kubelet-plugin: error: the configuration {path} is invalid: devices[0] ('S').name: ")
     assert error.count("\n") == 1
+
+
+def test_an_address_of_the_node_that_is_none_ends_the_command_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "hostdev.yaml"
+    path.write_text("devices: [{name: s, paths: [/dev/null]}]")
+    monkeypatch.setenv("HOST_IPS", "10.0.0.1,node-1")
+    assert main(["hostdev", f"--config={path}", "--list"]) == 2
+    assert capsys.readouterr().err == (
+        "dra-kubelet-plugin: error: HOST_IPS: 'node-1' does not appear to be an IPv4 or IPv6 address; take the pod's "
+        "field status.hostIPs\n"
+    )
+    monkeypatch.setenv("HOST_IPS", "10.0.0.1,fd00::1")
+    assert main(["hostdev", f"--config={path}", "--list"]) == 0

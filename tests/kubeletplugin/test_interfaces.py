@@ -38,7 +38,7 @@ CONFIG = msgspec.convert({"driverName": "nic.example.com", "nodeName": "n", "dev
 @pytest.fixture
 def host(tmp_path: Path) -> FakeHost:
     """A host with one interface that nothing needs."""
-    host = FakeHost(tmp_path)
+    host = FakeHost(tmp_path, addresses=("192.0.2.7", "2001:db8::7"))
     host.interface("eth1", ifindex="3", iflink="3", flags="0x1003")
     return host
 
@@ -59,6 +59,15 @@ def route(host: FakeHost, interface: str, *, six: bool = False) -> None:
         )
 
 
+def routes(host: FakeHost, *lines: tuple[str, str, str, str]) -> None:
+    """Give interfaces routes of IPv4: target, router and mask as the kernel prints them."""
+    path = host.at("/proc/net/route")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    made = (f"{name}\t{target}\t{router}\t0003\t0\t0\t0\t{mask}\t0\t0\t0\n" for name, target, router, mask in lines)
+    path.write_text(head + "".join(made))
+
+
 def below(host: FakeHost, upper: str, lower: str) -> None:
     """Let one interface stand on another one."""
     host.at(f"/sys/class/net/{upper}/lower_{lower}").symlink_to(f"../{lower}")
@@ -76,6 +85,27 @@ def _uplink(host: FakeHost) -> None:
 def _uplink_six(host: FakeHost) -> None:
     host.interface("x", ifindex="2", iflink="2")
     route(host, "x", six=True)
+
+
+def _tunnel(host: FakeHost) -> None:
+    """Two routes to half of all addresses win over the default route, which stays."""
+    host.interface("x", ifindex="2", iflink="2")
+    routes(host, ("x", "00000000", "010200C0", "00000080"), ("x", "00000080", "010200C0", "00000080"))
+
+
+def _address(host: FakeHost) -> None:
+    """No route leads to other networks; a wider one of another interface has the address as well."""
+    host.interface("x", ifindex="2", iflink="2")
+    routes(host, ("eth1", "000000C0", "00000000", "0000FFFF"), ("x", "000200C0", "00000000", "00FFFFFF"))
+
+
+def _address_six(host: FakeHost) -> None:
+    host.interface("x", ifindex="2", iflink="2")
+    path = host.at("/proc/net/if_inet6")
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "20010db8000000000000000000000008 03 40 00 80     eth1\n20010db8000000000000000000000007 02 40 00 80        x\n"
+    )
 
 
 def _below_the_uplink(host: FakeHost) -> None:
@@ -121,6 +151,9 @@ NEVER: list[tuple[Callable[[FakeHost], None], str]] = [
     (_loopback, "it is the loopback interface"),
     (_uplink, "the node's network needs it: it has a default route of IPv4"),
     (_uplink_six, "the node's network needs it: it has a default route of IPv6"),
+    (_tunnel, "the node's network needs it: it has a default route of IPv4"),
+    (_address, "the node's network needs it: it has the node's address 192.0.2.7"),
+    (_address_six, "the node's network needs it: it has the node's address 2001:db8::7"),
     (_below_the_uplink, "the node's network needs it: vlan7, which stands on it, has a default route of IPv4"),
     (_bridge, "it is a bridge, which carries traffic of others"),
     (_bond, "it is a bond, which carries traffic of others"),
@@ -141,6 +174,21 @@ def test_an_interface_that_the_node_needs_is_never_offered(
     assert "nic-eth1" in found.devices
     assert "nic-x" not in found.devices
     assert f"entry 'nic', device /sys/class/net/x: the interface x is never offered: {why}" in found.problems
+
+
+def test_what_the_node_needed_once_is_not_offered_while_its_route_is_away(host: FakeHost) -> None:
+    """A link that is down for a moment has no routes, and a bond that is made anew no ports."""
+    _below_the_uplink(host)
+    looking = Looking(CONFIG, host)
+    assert list(looking.thoroughly().devices) == ["nic-eth1"]
+    host.at("/proc/net/route").unlink()
+    for upper, lower in (("vlan7", "bond7"), ("bond7", "x")):
+        host.at(f"/sys/class/net/{upper}/lower_{lower}").unlink()
+    found = looking.thoroughly()
+    assert list(found.devices) == ["nic-eth1"]
+    why = "(vlan7, which stands on it, has a default route of IPv4): start the driver again if that is over"
+    assert f"the node's network needed it a while ago {why}" in "\n".join(found.problems)
+    assert "nic-x" in Looking(CONFIG, host).thoroughly().devices
 
 
 def test_virtual_functions_are_offered_while_the_node_uses_their_card(host: FakeHost) -> None:

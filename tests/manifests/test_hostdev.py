@@ -86,6 +86,8 @@ async def test_network_interfaces_need_the_network_of_the_node(kubectl: Kubectl,
     rendered = yaml_text.load_all(await kubectl("kustomize", str(root)))
     (spec,) = (obj["spec"] for obj in rendered if obj["kind"] == "DaemonSet")
     assert spec["template"]["spec"]["hostNetwork"] is True
+    [addresses] = (it for it in spec["template"]["spec"]["containers"][0]["env"] if it["name"] == "HOST_IPS")
+    assert addresses["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIPs"
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}, "the port is the node's"
     await kubectl("create", "namespace", "dra-plugins")
     assert "created (server dry run)" in await kubectl("apply", "--dry-run=server", "-k", str(root))

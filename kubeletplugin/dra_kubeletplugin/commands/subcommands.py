@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -171,7 +172,7 @@ def _simulated_controller(options: argparse.Namespace) -> None:
 def _hostdev(options: argparse.Namespace) -> None:
     set_up_logging(options.log_level, options.log_format)
     config = _overridden(read_config(Path(options.config)), options)
-    tree = HostTree()
+    tree = HostTree(addresses=_addresses(os.environ.get("HOST_IPS", "")))
     if options.list:
         found = scan(config, tree)
         print(listing(config, tree, found), end="")
@@ -182,6 +183,17 @@ def _hostdev(options: argparse.Namespace) -> None:
     hotplug = Hotplug(config, looking, in_pods=in_pods)
     driver = HostdevDriver(config.driver_name, looking.thoroughly, hotplug.health, in_pods)
     run_to_the_end(_serve(driver, config, options, hotplug.resources, partial(replugged, hotplug)))
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    """The node's addresses, as the field ``status.hostIPs`` of a pod gives them. Raises SettingsError."""
+    addresses = tuple(text.split(",")) if text else ()
+    for address in addresses:
+        try:
+            ip_address(address)
+        except ValueError as error:
+            raise SettingsError(f"HOST_IPS: {error}; take the pod's field status.hostIPs") from error
+    return addresses
 
 
 def _new(options: argparse.Namespace) -> None:

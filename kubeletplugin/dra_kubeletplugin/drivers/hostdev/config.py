@@ -343,9 +343,11 @@ class Found:
     """One look at the host.
 
     ``owned`` says by device what of the host belonged to it alone when it was looked at: read later, the number of a
-    node that was pulled meanwhile would be missing, and the device would seem to be another one.
+    node that was pulled meanwhile would be missing, and the device would seem to be another one. ``needed`` are network
+    interfaces that this look or one before it found the node's network to need, with the reason.
     """
 
     devices: dict[str, HostDevice] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     owned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    needed: dict[str, str] = field(default_factory=dict)

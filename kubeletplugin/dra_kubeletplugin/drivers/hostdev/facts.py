@@ -40,9 +40,10 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class HostTree:
-    """The host's files; ``root`` is where its root folder is mounted."""
+    """The host's files; ``root`` is where its root folder is mounted, ``addresses`` those of the node."""
 
     root: Path = Path("/")
+    addresses: tuple[str, ...] = ()
 
     def glob(self, pattern: str) -> list[str]:
         """Paths on the host that match, those with numbers in the order of the numbers.

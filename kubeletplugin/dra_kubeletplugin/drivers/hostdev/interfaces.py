@@ -1,9 +1,12 @@
 """Network interfaces: which of them a claim may have, and which a pod has.
 
 A container runtime moves an interface into the network namespace of the pod. That takes it from the node, so the
-driver never offers an interface that the node's own network needs: loopback, one with a default route, a bridge, bond
-or overlay, and the interfaces below these. Nor does it offer the node's end of a pod's veth pair. DRANET leaves out
-fewer: the interfaces with the best default route, their ports, and loopback.
+driver never offers an interface that the node's own network needs: loopback, one with a default route or with an
+address of the node, a bridge, bond or overlay, and the interfaces below these. Nor does it offer the node's end of a
+pod's veth pair. DRANET leaves out fewer: the interfaces with the best default route, their ports, and loopback.
+
+Routes vanish for a moment when a link goes down or a network manager starts again. What the node needed at any look
+is therefore not offered until the driver starts again.
 
 A network card may be divided into virtual functions (SR-IOV), each with an interface of its own. These are offered,
 also if the node's network needs the card's own interface. That one is not: with it a pod could set addresses, VLANs and
@@ -19,8 +22,11 @@ All of this is about the network namespace of this process: the DaemonSet runs w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from types import MappingProxyType
 
 from dra_kubeletplugin import ClaimRef, PreparedDevice
 from dra_kubeletplugin.drivers.hostdev.config import Found
@@ -33,6 +39,8 @@ OWNS = "network interface "
 _CLASS = "/sys/class/net"
 _LOOPBACK_FLAG = 0x8
 _ROUTE_UP_FLAG, _ROUTE_REJECT_FLAG = 0x1, 0x200
+_LONGEST_DEFAULT_MASK = 3
+"""Bits: a route to half of all addresses, as VPNs set two of, or to ``2000::/3`` is a default route too."""
 _OF_THE_NODE = {
     "bridge": "a bridge",
     "bond": "a bond",
@@ -50,8 +58,9 @@ _LINK_TO_NET = re.compile(r"/sys/devices/(?!virtual/).+(?=/net/[^/]+$)")
 class Interfaces:
     """The interfaces of one look at the host; read once, since what is below what takes many files."""
 
-    def __init__(self, tree: HostTree) -> None:
+    def __init__(self, tree: HostTree, needed: Mapping[str, str] = MappingProxyType({})) -> None:
         self._tree = tree
+        self._needed_before = needed
 
     def why_not(self, name: str) -> str:
         """Return why a claim must not have the interface ``name``, or an empty text."""
@@ -59,11 +68,10 @@ class Interfaces:
             return ""  # a bond's folder lists no such interface; CDI fails for what is not there
         if self._flags(name) & _LOOPBACK_FLAG:
             return "it is the loopback interface"
-        for upper, route in self._uplinks.items():
-            if name == upper:
-                return f"the node's network needs it: it has {route}"
-            if name in self._below(upper):
-                return f"the node's network needs it: {upper}, which stands on it, has {route}"
+        if why := self._needed_now.get(name):
+            return f"the node's network needs it: {why}"
+        if why := self._needed_before.get(name):
+            return f"the node's network needed it a while ago ({why}): start the driver again if that is over"
         if kind := self._kind(name):
             return f"it is {kind}, which carries traffic of others"
         if master := self._tree.link(f"{_CLASS}/{name}/master"):
@@ -82,19 +90,54 @@ class Interfaces:
     def _names(self) -> list[str]:
         return [path.rpartition("/")[2] for path in self._tree.glob(f"{_CLASS}/*")]
 
+    @property
+    def needed(self) -> dict[str, str]:
+        """The interfaces that the node's network needs or needed, with the reason as a sentence; for the next look."""
+        return {**self._needed_before, **self._needed_now}
+
     @cached_property
-    def _uplinks(self) -> dict[str, str]:
-        """The interfaces with a default route, in words which."""
+    def _needed_now(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for line in (self._tree.whole_text("/proc/net/route") or "").splitlines()[1:]:
-            interface, target, _, flags, _, _, _, mask, *_ = line.split()
-            if int(target, 16) == int(mask, 16) == 0 and _is_used(int(flags, 16)):
+        for upper, what in self._uplinks().items():
+            found[upper] = f"it has {what}"
+            for lower in self._below(upper):
+                found.setdefault(lower, f"{upper}, which stands on it, has {what}")
+        return found
+
+    def _uplinks(self) -> dict[str, str]:
+        """Return the interfaces by which the node reaches others, and is reached."""
+        found: dict[str, str] = {}
+        targets = list(self._targets())
+        for interface, target in targets:
+            if target.prefixlen <= _LONGEST_DEFAULT_MASK:
                 found.setdefault(interface, "a default route of IPv4")
         for line in (self._tree.whole_text("/proc/net/ipv6_route") or "").splitlines():
-            target, length, *_, flags, interface = line.split()
-            if int(target, 16) == int(length, 16) == 0 and _is_used(int(flags, 16)):
+            _, length, *_, flags, interface = line.split()
+            if int(length, 16) <= _LONGEST_DEFAULT_MASK and _is_used(int(flags, 16)):
                 found.setdefault(interface, "a default route of IPv6")
+        # Without a default route, as in a network that leads nowhere else, the address tells.
+        for address in map(ip_address, self._tree.addresses):
+            if isinstance(address, IPv4Address):
+                own = [(target.prefixlen, interface) for interface, target in targets if address in target]
+                holders = [interface for length, interface in own if length == max(own)[0]]
+            else:
+                holders = [interface for interface, held in self._addresses_six() if held == address]
+            for interface in holders:
+                found.setdefault(interface, f"the node's address {address}")
         return found
+
+    def _targets(self) -> Iterator[tuple[str, IPv4Network]]:
+        """Yield the interface of each route of IPv4 that is in use, with its target."""
+        for line in (self._tree.whole_text("/proc/net/route") or "").splitlines()[1:]:
+            interface, target, _, flags, _, _, _, mask, *_ = line.split()
+            if _is_used(int(flags, 16)):
+                begin = int(target, 16).to_bytes(4, sys.byteorder)  # the kernel prints its own number
+                yield interface, IPv4Network((begin, int(mask, 16).bit_count()), strict=False)
+
+    def _addresses_six(self) -> Iterator[tuple[str, IPv6Address]]:
+        for line in (self._tree.whole_text("/proc/net/if_inet6") or "").splitlines():
+            address, *_, interface = line.split()
+            yield interface, IPv6Address(int(address, 16))
 
     def _below(self, upper: str) -> set[str]:
         """Return what an interface stands on: ports of a bridge or bond, the parent of a VLAN, theirs in turn."""

@@ -35,7 +35,7 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
     """Look for all entries, in their order; ``before`` is what the last look found."""
     by_name: dict[str, list[HostDevice]] = {}
     problems: list[str] = []
-    interfaces = Interfaces(tree)
+    interfaces = Interfaces(tree, before.needed)
     for entry in config.devices:
         for parts in _groups(entry, _matching(entry, _found(entry, tree))):
             try:
@@ -61,7 +61,7 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
         else:
             devices[name], belongings[name] = kept, own
             owners |= dict.fromkeys(own, kept)
-    return Found(devices, tuple(problems), belongings)
+    return Found(devices, tuple(problems), belongings, interfaces.needed)
 
 
 def _check_interfaces(made: HostDevice, interfaces: Interfaces) -> None:
