@@ -82,7 +82,7 @@ def check(it: GangProgress) -> None:
     assert (it.refusal is not None) == (it.state in (REFUSING, REFUSED))
     assert (it.awaited is not None) == (it.state is AWAITING)
     assert it.waits_because is {REFUSED: REFUSAL, AWAITING: AWAITED}.get(it.state)
-    assert it.attempt is None or it.state is PLANNING
+    assert (it.attempt is None and it.former is None) or it.state is PLANNING
     assert not it.leader or it.leader in it.pods
 
 

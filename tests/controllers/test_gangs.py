@@ -351,6 +351,21 @@ async def test_when_the_leader_goes_a_pod_that_can_be_tried_leads(world: World) 
     assert len(world.bound()) == 2
 
 
+async def test_a_gang_that_waits_and_is_tried_again_by_one_pod_after_the_other_writes_nothing(world: World) -> None:
+    """One more pod than it needs: what each of them finds names other pods, and says the same."""
+    furnish(world, 1, 1)
+    add(world, "g", 2, range(3))
+    world.start()
+    async with world.running() as control:
+        await world.quiet()
+        leader, before = leader_of_a_refused_gang(world), len(world.api.calls)
+        for number in range(10):
+            control.queues.add([Key("placement", f"ns/g-{number % 3}")])
+            await world.quiet()
+    assert [(call.verb, call.name) for call in world.api.calls[before:]] == []
+    assert leader_of_a_refused_gang(world) == leader
+
+
 @pytest.mark.parametrize("end", ["bound", "failed", "ending", "in another gang"])
 async def test_when_the_leader_does_not_wait_any_more_another_pod_leads(end: str, world: World) -> None:
     """Others bound it, ended it, or gave it to another gang: the rest of this one waits with it no more."""

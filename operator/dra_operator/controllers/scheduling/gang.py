@@ -135,6 +135,8 @@ class GangProgress:
         """The plan, while it is put aside until the leader's next turn."""
         self.refusal: GangRefusal | None = None
         """Why the gang has no place: in REFUSING and REFUSED."""
+        self.former: GangRefusal | None = None
+        """Why it had none before the attempt: in PLANNING."""
         self.awaited: AwaitedClaims | None = None
         """For which claims it waits: in AWAITING."""
         self.pods: Sequence[str] = ()
@@ -156,7 +158,8 @@ class GangProgress:
         """Have the pod plan for all. An attempt that comes to no end leaves no refusal to wait with."""
         # First, since it raises: an event out of turn must change nothing.
         self._move(GangEvent.LEAD)
-        self.leader, self.pods, self.refusal, self.awaited = pod.key, [pod.key], None, None
+        self.leader, self.pods, self.awaited = pod.key, [pod.key], None
+        self.former, self.refusal = self.refusal, None
 
     def await_claims(self, awaited: AwaitedClaims) -> None:
         """Note that too few pods have their claims."""
@@ -171,12 +174,13 @@ class GangProgress:
     def take(self, members: Iterable[Pod]) -> None:
         """Note that devices and room of these are taken; the leader is one of them."""
         self._move(GangEvent.TAKE)
-        self.pods = [pod.key for pod in members]
+        self.pods, self.former = [pod.key for pod in members], None
 
     def refuse(self, refusal: GangRefusal) -> None:
-        """Note that there is no place for the gang."""
+        """Note that there is no place for the gang. The pod that says so has the gang's next write, like the leader."""
         self._move(GangEvent.REFUSE)
-        self.refusal = refusal
+        self.refusal, self.former = refusal, None
+        self.pods = list({self.leader: None, refusal.leader.key: None})
 
     def forget(self) -> None:
         """Forget why the gang waits: it has changed since it was refused, or its claims are made."""
@@ -186,7 +190,7 @@ class GangProgress:
     def end(self) -> None:
         """Close the leader's attempt, with success or without: another pod may lead."""
         self._move(GangEvent.END)
-        self.leader, self.pods, self.attempt = "", (), None
+        self.leader, self.pods, self.attempt, self.former = "", (), None, None
 
     def _move(self, event: GangEvent) -> None:
         after = TRANSITIONS[self.state].get(event)
@@ -205,9 +209,9 @@ class GangRefusal:
         self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
         self.untried, self._wanted = untried, attempt.wanted
 
-    def covers(self, gang: Gang, wanted: int, key: str, asked: Fingerprint) -> bool:
-        """Return whether the pod and its gang asked for the same then. ``wanted``: so many pods of it need a node."""
-        return (self.gang, self._wanted) == (gang, wanted) and self.members.get(key) == asked
+    def is_of(self, gang: Gang, wanted: int) -> bool:
+        """Return whether the gang asked for the same then. ``wanted``: so many pods of it need a node."""
+        return (self.gang, self._wanted) == (gang, wanted)
 
 
 @dataclass(slots=True, eq=False)

@@ -99,7 +99,11 @@ class Gangs:
                 if waits is not None and waits.reason == GANG_INCOMPLETE.name:
                     self._context.look_again(key)
         progress = self._gangs.get(gang.key)
-        if progress is None or (refusal := progress.refusal) is None:
+        if progress is None:
+            return
+        if progress.former is not None and progress.former.leader.key == pod.key:
+            progress.former = None
+        if (refusal := progress.refusal) is None:
             return
         # The leader's message names this pod's former obstacle.
         if refusal.untried.get(pod.key, obstacle) != obstacle:
@@ -143,7 +147,8 @@ class Gangs:
         if progress.is_led:
             return self._ask_later(progress, pod, f"waits with gang {gang.title}, which is being planned")
         refusal = progress.refusal
-        if refusal is not None and self._waits_with(refusal, gang, wanted, state):
+        is_covered = refusal is not None and refusal.members.get(pod.key) == fingerprint(state)
+        if refusal is not None and is_covered and self._is_told(refusal, gang, wanted, but=pod):
             self._cluster.set_wake_conditions(pod.key, WITH_GANG)
             return Decided(partial(self._tell_mate, progress, refusal, gang, pod))
         # A plan without them would be refused, with words that are wrong a moment later.
@@ -178,15 +183,14 @@ class Gangs:
         self._cluster.set_wake_conditions(pod.key, WITH_GANG)
         return Decided(waits_for=waits_for)
 
-    def _waits_with(self, refusal: GangRefusal, gang: Gang, wanted: int, state: CycleState) -> bool:
-        """Return whether the gang was refused as it is now, and its leader still waits for what may help."""
+    def _is_told(self, refusal: GangRefusal, gang: Gang, wanted: int, but: Pod) -> bool:
+        """Return whether the gang was refused as it is now, and another pod than this one still says so, and waits for
+        what may help."""
         # A leader that is gone is woken by nothing, and all would wait with it for ever.
         leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
-        if leader is None or leader.key == state.pod.key or not self._cluster.is_waiting_member(leader):
+        if leader is None or leader.key == but.key or not self._cluster.is_waiting_member(leader):
             return False
-        if self._cluster.gang_of(leader) != gang:
-            return False
-        return refusal.covers(gang, wanted, state.pod.key, fingerprint(state))
+        return self._cluster.gang_of(leader) == gang and refusal.is_of(gang, wanted)
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Return whether something is being written for the pod, or was and had no answer.
@@ -363,10 +367,13 @@ class Gangs:
     # --- no plan ---
 
     def _refuse(self, progress: GangProgress, attempt: GangAttempt, decision: NoPlace) -> Decided:
-        refusal = GangRefusal(attempt)
+        refusal = self._former(progress, attempt, decision) or GangRefusal(attempt)
+        teller = refusal.leader
         progress.refuse(refusal)
+        self.in_hand[teller.key] = progress
         for pod in attempt.members:
-            self._cluster.set_wake_conditions(pod.key, WITH_GANG)
+            if pod.key != teller.key:
+                self._cluster.set_wake_conditions(pod.key, WITH_GANG)
         wake_on = FAILED if decision.is_error else self._helps(attempt, decision)
         self._cluster.set_wake_conditions(attempt.leader.key, wake_on)
         for pod in attempt.members:
@@ -374,6 +381,19 @@ class Gangs:
         prospect = self._makes_room.prospect(attempt.leader, attempt.gang) if self._makes_room is not None else ""
         told = f"gang {attempt.gang.title}: {decision.message}{f'; {prospect}' if prospect else ''}"
         return Decided(partial(self._tell, progress, refusal, attempt, decision, told), attempt.spent)
+
+    def _former(self, progress: GangProgress, attempt: GangAttempt, decision: NoPlace) -> GangRefusal | None:
+        """Return the refusal before this one, if its leader goes on saying why all wait.
+
+        The words of each leader name other pods of the gang. Without this every pod would be told other words after
+        each attempt, and come back to be told them after a pause: an attempt of another leader.
+        """
+        former = progress.former
+        # An error, a nomination and a pod that can be tried by now are news.
+        if former is None or former.untried or decision.is_error or attempt.nominated is not None:
+            return None
+        is_free = former.leader.key not in self.in_hand
+        return former if is_free and self._is_told(former, attempt.gang, attempt.wanted, but=attempt.leader) else None
 
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
         """A pod that fits nowhere by itself has all wait for what helps it: nothing else helps the gang.
@@ -410,7 +430,8 @@ class Gangs:
         finally:  # until then no other plan may count on what they give up
             self._over(progress)
         reason = SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE
-        result = await self._tell_all(progress, refusal, attempt.gang, members, reason, told or decision.message)
+        text = (told or decision.message) if refusal.leader.key == attempt.leader.key else None
+        result = await self._tell_all(progress, refusal, attempt.gang, members, reason, text)
         if decision.is_error:
             raise PlacementFailed(decision.message)
         if self._makes_room is not None:
@@ -424,11 +445,15 @@ class Gangs:
         gang: Gang,
         members: Iterable[Pod],
         reason: str,
-        text: str,
+        text: str | None,
     ) -> AttemptResult:
-        """One pod says why all wait, and the others name it, as long as they wait for that reason."""
+        """One pod says why all wait, and the others name it, as long as they wait for that reason.
+
+        ``text`` is None if it has said so already.
+        """
         teller = why.leader if isinstance(why, GangRefusal) else why.teller
-        await self._report.waits(teller, reason, text)
+        if text is not None:
+            await self._report.waits(teller, reason, text)
         for pod in members:
             # The gang may be decided on anew while these are written: then the words are out of date.
             current = self._cluster.pods.get(teller.key, teller.metadata.uid)
