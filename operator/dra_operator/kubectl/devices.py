@@ -37,6 +37,7 @@ from dra_operator.kubectl.facts import (
 from dra_operator.kubectl.observed import Observed, joined, no_node, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
+SEVERAL: Final = "<several>"
 COLOURS: Final = {
     "free": "green",
     "shared": "yellow",
@@ -72,7 +73,7 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
 def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
     """One line for each device."""
     columns = (
-        Column[DeviceFact]("NODE", lambda it: it.node or "<several>", repeats=lambda it: it.node == it.pool),
+        Column[DeviceFact]("NODE", _node_of, repeats=lambda it: it.node == it.pool),
         Column[DeviceFact]("DEVICE", lambda it: it.id, keeps_end=True),
         Column[DeviceFact]("STATE", lambda it: it.state, colour=lambda it: COLOURS.get(it.state, "")),
         Column[DeviceFact]("CLAIM", lambda it: joined(holder.claim for holder in it.holders)),
@@ -94,16 +95,22 @@ def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
 
 
 class DeviceHolding(Fact, frozen=True):
-    """One claim that has one device."""
+    """One claim that has one device; ``node`` and ``state`` as in ``DeviceFact``."""
 
     node: str
     device: str
+    state: str
     claim: str
     pods: tuple[str, ...]
     owner: str
     since: str
     access: str
     """exclusive, shared or admin."""
+
+
+def _node_of(it: DeviceFact | DeviceHolding) -> str:
+    # No slice says any more where a device that is gone was.
+    return it.node or ("<unknown>" if it.state == "gone" else SEVERAL)
 
 
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -113,7 +120,7 @@ def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
     columns: list[Column[DeviceHolding]] = [
-        Column("NODE", lambda it: it.node or "<several>", repeats=lambda it: f"/{it.node}/" in it.device),
+        Column("NODE", _node_of, repeats=lambda it: f"/{it.node}/" in it.device),
         Column("DEVICE", lambda it: it.device, keeps_end=True),
         Column("CLAIM", lambda it: it.claim),
         Column("PODS", lambda it: joined(it.pods)),
@@ -150,6 +157,7 @@ def _holding(device: DeviceFact, number: int) -> DeviceHolding:
     return DeviceHolding(
         node=device.node,
         device=device.id,
+        state=device.state,
         claim=holder.claim,
         pods=holder.pods,
         owner=holder.owner,
@@ -226,7 +234,7 @@ def pools_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     columns: list[Column[PoolFact]] = [
         Column("DRIVER", lambda it: it.driver),
         Column("POOL", lambda it: it.name),
-        Column("NODE", lambda it: joined(it.nodes) if it.nodes else "<several>"),
+        Column("NODE", lambda it: joined(it.nodes) if it.nodes else SEVERAL),
         Column("STATUS", lambda it: it.status, colour=lambda it: "" if it.status == "complete" else "red"),
         Column("SLICES", lambda it: f"{it.slices}/{it.announced}"),
         Column("DEVICES", lambda it: it.devices),
@@ -285,7 +293,6 @@ def usage_of(name: str, devices: Sequence[DeviceFact]) -> UsageFact:
 
 BAR_BLOCKS: Final = 10
 """Blocks of a full bar."""
-SEVERAL: Final = "<several>"
 
 
 def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
@@ -334,7 +341,7 @@ def _by_node(seen: Observed, devices: Sequence[DeviceFact], selector: str | None
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
     for device in devices:
         if not selector or device.node in nodes:
-            yield device.node or SEVERAL, device
+            yield _node_of(device), device
 
 
 def _by_namespace(devices: Sequence[DeviceFact]) -> Iterator[tuple[str, DeviceFact]]:
