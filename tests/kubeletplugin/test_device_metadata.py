@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from dra_api.resource import DeviceAttribute, NetworkDeviceData, ResourceClaim
@@ -240,14 +243,32 @@ async def test_a_folder_in_the_place_of_metadata_gives_way(driver_node: DriverNo
 async def test_metadata_that_cannot_be_removed_are_an_error_of_their_claim(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0")
+        await driver.prepare(claim)
+        with (
+            mock.patch.object(shutil, "rmtree", side_effect=OSError(errno.EBUSY, "busy")),
+            pytest.raises(ClaimFailed, match="cannot remove the device metadata"),
+        ):
+            await driver.unprepare(claim)
+        await driver.unprepare(claim)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "pipe"])
+async def test_what_is_no_folder_keeps_no_claim_and_stays_where_it_is(
+    kind: str, driver_node: DriverNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The plugin has not put it there, and there are no metadata in it."""
+    (other := tmp_path / "other").mkdir()
+    put = {"file": Path.touch, "link": lambda it: it.symlink_to(other), "pipe": os.mkfifo}
+    async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
+        claim = await driver.claim("gpu-0")
         (file,) = mounted(await driver.prepare(claim)).values()
         folder = file.parent.parent
         shutil.rmtree(folder)
-        folder.write_text("in the way")
-        with pytest.raises(ClaimFailed, match="cannot remove the device metadata"):
-            await driver.unprepare(claim)
-        folder.unlink()
+        put[kind](folder)
         await driver.unprepare(claim)
+    assert [it.name for it in folder.parent.iterdir()] == [folder.name]
+    assert other.is_dir()
+    assert f"{folder} is no folder with the device metadata of a claim, and stays: remove it by hand" in caplog.text
 
 
 # --- readers ---

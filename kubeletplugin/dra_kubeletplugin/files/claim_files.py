@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -418,16 +419,18 @@ class MetadataFiles:
         return mounts
 
     def remove(self, uid: str) -> None:
-        """Remove the files of a claim; none is fine."""
+        """Remove the files of a claim; none is fine. What is no folder has none, and is left to its owner."""
         self.kept.forget(uid)
+        path = self._folder / uid
         try:
-            shutil.rmtree(self._folder / uid)
-        except FileNotFoundError:
-            pass
+            if stat.S_ISDIR(path.lstat().st_mode):  # to open a pipe would block the plugin for ever
+                shutil.rmtree(path)
+            else:
+                log.warning("%s is no folder with the device metadata of a claim, and stays: remove it by hand", path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # what is there instead of the folder of all has no files of claims
         except OSError as error:
-            if os.path.lexists(self._folder) and not self._folder.is_dir():
-                return  # what is there instead has no files of claims
-            raise ClaimError(f"cannot remove the device metadata {self._folder / uid}: {error}") from error
+            raise ClaimError(f"cannot remove the device metadata {path}: {error}") from error
 
     def sweep(self, *, keep: Iterable[str]) -> None:
         """Remove the files of claims other than these. Raises ClaimError."""
