@@ -26,13 +26,10 @@ from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
 from dra_ledger.cel_language import CelSelectors
 from pages import PAGES, Page, is_test
-from trace_objects import made_traces
 
 Names = dict[str, Any]
 NOT_RUN = {("docs/driver-production.md", 1): "serves until a signal, in a kubelet's folders"}
 OTHERWISE = {  # what a test cannot do as it is written
-    '"examples/trace/pods.csv"': "made_traces() / 'pods.csv'",
-    '"examples/trace/nodes.csv"': "made_traces() / 'nodes.csv'",
     'Path("/tmp/n1")': "root",
     "await plugin.wait()": "plugin.wait",
     'Path("cluster.json")': '(root / "cluster.json")',
@@ -112,7 +109,7 @@ BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.blocks("python")], ids=lambda page: page.name)
 async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> None:
-    names: Names = {"api": api, "made_traces": made_traces}
+    names: Names = {"api": api}
     async with NodeAgent(api, "worker-1", root=root / "n"):
         for number, block in enumerate(page.blocks("python")):
             if prepare := BEFORE.get((page.name, number)):
