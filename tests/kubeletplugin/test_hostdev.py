@@ -15,12 +15,21 @@ import pytest
 import yaml
 from dra_api.codec import decode, encode, to_dict
 from dra_api.resource import Device, ResourceClaim
-from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, Resources, SettingsError
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    KubeletPlugin,
+    PluginSettings,
+    PreparedDevice,
+    Resources,
+    SettingsError,
+)
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.drivers.hostdev.config import Found, GoneConfig, HostdevConfig, read_config
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of, owned
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS, HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import MOST_WITHDRAWN_DEVICES, Hotplug, Inventory, Looking
+from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost
@@ -155,6 +164,92 @@ def test_what_is_no_device_node_is_no_device(host: FakeHost, read: Read) -> None
     host.at("/dev/dangling").symlink_to("nowhere")
     host.at("/dev/loop").symlink_to("loop")
     assert scan(read("devices: [{name: x, paths: ['/dev/*']}]"), host) == Found()
+
+
+DISK = "/sys/devices/pci0000:00/0000:00:17.0/ata1"
+
+
+def disk(host: FakeHost, name: str, number: str, *partitions: str) -> None:
+    """A disk, with the node that takes SCSI commands for it."""
+    folder = f"{DISK}/{name}/block/{name}"
+    host.node(name, number, folder, "block", kind="b")
+    for part in partitions:
+        host.folder(f"{folder}/{part}", "block", partition="1")
+    command = f"{DISK}/{name}/scsi_generic/sg{name}"
+    host.node(f"sg{name}", number.replace("8:", "21:"), command, "scsi_generic")
+    host.at(f"{command}/device").symlink_to(host.at(f"{DISK}/{name}"))
+    link = host.at(f"/sys/class/block/{name}")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(host.at(folder))
+
+
+def _mounted(host: FakeHost) -> None:
+    host.folder("/sys/fs/ext4/sda1")
+
+
+def _mounted_btrfs(host: FakeHost) -> None:
+    host.folder("/sys/fs/btrfs/5e1f/devices/sda")
+
+
+def _swap(host: FakeHost) -> None:
+    host.folder("/proc")
+    lines = "Filename\t\t\t\tType\t\tSize\n/dev/sda1                               partition\t2097148\n"
+    host.at("/proc/swaps").write_text(lines)
+
+
+def _volume(host: FakeHost) -> None:
+    host.folder(f"{DISK}/sda/block/sda/sda1/holders/dm-0")
+
+
+USERS: list[tuple[Callable[[FakeHost], None], str]] = [
+    (_mounted, "sda1 has a mounted file system (ext4)"),
+    (_mounted_btrfs, "sda has a mounted file system (btrfs)"),
+    (_swap, "sda1 has swap space"),
+    (_volume, "dm-0 is on sda1"),
+]
+
+
+@pytest.mark.parametrize(("use", "user"), USERS, ids=[use.__name__ for use, _ in USERS])
+def test_a_disk_that_the_node_uses_is_never_offered(
+    host: FakeHost, read: Read, use: Callable[[FakeHost], None], user: str
+) -> None:
+    disk(host, "sda", "8:0", "sda1")
+    disk(host, "sdb", "8:16", "sdb1")
+    use(host)
+    config = read("devices: [{name: d, paths: ['/dev/sd?']}, {name: g, paths: ['/dev/sgsd?']}]")
+    found = scan(config, host)
+    assert list(found.devices) == ["d-sdb", "g-sgsdb"]
+    assert found.problems == (
+        f"entry 'd', device /dev/sda: a disk that the node uses is never offered: {user}",
+        f"entry 'g', device /dev/sgsda: a disk that the node uses is never offered: {user}",
+    )
+    assert list(scan(config, host, held=lambda: ["d-sda"]).devices) == ["d-sda", "d-sdb", "g-sgsdb"], "a pod mounted it"
+
+
+def test_a_disk_stays_while_a_claim_has_it_and_goes_to_the_node_afterwards(host: FakeHost, read: Read) -> None:
+    """After a start of the driver as well: its pod may have mounted it."""
+    disk(host, "sda", "8:0")
+    host.folder("/sys/fs/ext4/sda")
+    in_pods = InPods(host)
+    looking = Looking(read("devices: [{name: d, paths: [/dev/sda]}]"), host, held=in_pods.all_devices)
+    in_pods.claims = lambda: [
+        ClaimRef("default", "claim", "u", devices=(PreparedDevice(pool="worker-1", device="d-sda", requests=("r",)),))
+    ]
+    assert list(looking.thoroughly().devices) == ["d-sda"]
+    in_pods.claims = tuple
+    assert looking.thoroughly().devices == {}
+
+
+def test_a_controller_reaches_the_disks_behind_it(host: FakeHost, read: Read) -> None:
+    """With two paths to its disks, as servers have them, the disk is not below the controller."""
+    nvme = "/sys/devices/pci0000:00/0000:01:00.0/nvme/nvme0"
+    host.node("nvme0", "240:0", nvme, "nvme")
+    host.folder(f"{nvme}/nvme0c0n1", "block")
+    host.folder("/sys/class/block/nvme0n1")
+    config = read("devices: [{name: n, paths: ['/dev/nvme0']}]")
+    assert list(scan(config, host).devices) == ["n-nvme0"]
+    host.folder("/sys/fs/xfs/nvme0n1")
+    assert scan(config, host).devices == {}
 
 
 def test_nodes_of_one_camera_become_one_device(host: FakeHost, read: Read) -> None:

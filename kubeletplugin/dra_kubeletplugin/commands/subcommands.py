@@ -177,9 +177,11 @@ def _hostdev(options: argparse.Namespace) -> None:
         found = scan(config, tree)
         print(listing(config, tree, found), end="")
         if found.problems:
-            raise SettingsError(f"{len(found.problems)} devices are left out, see leftOut")
+            left_out = len(found.problems)
+            raise SettingsError(f"{left_out} device{'s are' if left_out > 1 else ' is'} left out, see leftOut")
         return
-    looking, in_pods = Looking(config, tree), InPods(tree)
+    in_pods = InPods(tree)
+    looking = Looking(config, tree, held=in_pods.all_devices)
     hotplug = Hotplug(config, looking, in_pods=in_pods)
     driver = HostdevDriver(config.driver_name, looking.thoroughly, hotplug.health, in_pods)
     run_to_the_end(_serve(driver, config, options, hotplug.resources, partial(replugged, hotplug)))

@@ -105,10 +105,16 @@ Seen = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Looking:
-    """Call it once a second; ``clock`` gives seconds."""
+    """Call it once a second; ``clock`` gives seconds. ``held`` returns the devices of prepared claims."""
 
-    def __init__(self, config: HostdevConfig, tree: HostTree, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config, self._tree, self._clock = config, tree, clock
+    def __init__(
+        self,
+        config: HostdevConfig,
+        tree: HostTree,
+        clock: Callable[[], float] = time.monotonic,
+        held: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._config, self._tree, self._clock, self._held = config, tree, clock, held
         self._seen: Seen | None = None
         self._found = Found()
         self._scanning = threading.Lock()
@@ -139,7 +145,7 @@ class Looking:
         with self._scanning:
             seen = self._glance()
             for _ in range(_LOOKS_WHILE_NODES_CHANGE):
-                found = scan(self._config, self._tree, self._found)
+                found = scan(self._config, self._tree, self._found, self._held)
                 before, seen = seen, self._glance()
                 if seen == before:
                     break

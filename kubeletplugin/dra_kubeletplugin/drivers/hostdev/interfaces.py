@@ -198,6 +198,10 @@ class InPods:
             if hardware := _LINK_TO_NET.match(self._tree.resolved(f"{_CLASS}/{name}") or ""):
                 self._folders[name] = hardware[0]
 
+    def all_devices(self) -> set[str]:
+        """Return the names of all devices of prepared claims. Raises ClaimError."""
+        return {device.device for claim in self.claims() for device in claim.devices}
+
     def devices(self) -> Iterator[tuple[str, PreparedDevice]]:
         """Yield the devices of prepared claims whose interfaces are not on the host, with the uids of the claims."""
         for claim in self.claims():

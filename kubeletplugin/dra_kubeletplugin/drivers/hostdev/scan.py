@@ -3,13 +3,17 @@
 What the entries find is matched, grouped and named. A problem, such as two devices of one name or a value that no slice
 can hold, costs only the device at fault, and is a text for the log. A node of the host belongs to one device.
 
+What the node uses itself is never offered: its network interfaces (``interfaces``), and its disks, which a pod could
+overwrite. sysfs names the disks with a mounted file system, with swap space, and those below volumes of LVM, RAID and
+encryption.
+
 ``--list``: what the file finds on this host, as YAML for a person.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import yaml
@@ -20,19 +24,26 @@ from dra_api.values import Quantity
 from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, CdiError, PluginError, Pool, check_resources, device
 from dra_kubeletplugin.drivers.hostdev.config import Entry, Found, HostdevConfig, HostDevice, IntegerFact, filled
 from dra_kubeletplugin.drivers.hostdev.driver import edits_of, net_devices, owned
-from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree, Number
 from dra_kubeletplugin.drivers.hostdev.interfaces import Interfaces
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_NUMBER = re.compile(r"[bc] [0-9]+:[0-9]+", re.ASCII)
+_PATH_TO_DISK = re.compile(r"c[0-9]+(?=n[0-9]+$)", re.ASCII)
 _LONGEST_NAME_CHARACTERS = 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _NOTHING = Found()
 SHARES = "shares"
 
 
-def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Found:
-    """Look for all entries, in their order; ``before`` is what the last look found."""
+def scan(
+    config: HostdevConfig, tree: HostTree, before: Found = _NOTHING, held: Callable[[], Collection[str]] = tuple
+) -> Found:
+    """Look for all entries, in their order; ``before`` is what the last look found.
+
+    ``held`` returns the devices that prepared claims have: a disk that a pod has mounted is not the node's.
+    """
     by_name: dict[str, list[HostDevice]] = {}
     problems: list[str] = []
     interfaces = Interfaces(tree, before.needed)
@@ -56,7 +67,9 @@ def scan(config: HostdevConfig, tree: HostTree, before: Found = _NOTHING) -> Fou
         if not kept:
             continue
         own = owned(kept)
-        if other := next((owners[part] for part in own if part in owners), None):
+        if (user := _user_of_disk(own, tree)) and name not in held():
+            problems.append(f"{_where(kept.entry, kept.parts)}: a disk that the node uses is never offered: {user}")
+        elif other := next((owners[part] for part in own if part in owners), None):
             problems.append(f"{_where(kept.entry, kept.parts)}: {other.name} has its node already; match each once")
         else:
             devices[name], belongings[name] = kept, own
@@ -69,6 +82,39 @@ def _check_interfaces(made: HostDevice, interfaces: Interfaces) -> None:
     for interface in net_devices(made):
         if why := interfaces.why_not(interface.host_interface_name):
             raise ValueError(f"the interface {interface.host_interface_name} is never offered: {why}")
+
+
+def _user_of_disk(own: Sequence[str], tree: HostTree) -> str:
+    """Return what uses a disk on the host to which one of these nodes leads, or an empty text."""
+    swaps = [line.split()[0].rpartition("/")[2] for line in (tree.whole_text("/proc/swaps") or "").splitlines()[1:]]
+    for folder in (folder for node in own if _NUMBER.fullmatch(node) for folder in _disks(node, tree)):
+        # A partition is in its disk's folder.
+        for part in (folder, *(file.rpartition("/")[0] for file in tree.glob(f"{folder}/*/partition"))):
+            name = part.rpartition("/")[2]
+            if name in swaps:
+                return f"{name} has swap space"
+            if volumes := tree.glob(f"{part}/holders/*"):
+                return f"{volumes[0].rpartition('/')[2]} is on {name}"
+            # XFS and ext4 have a folder for each mounted file system, btrfs one for each with its disks.
+            for mounted in (*tree.glob(f"/sys/fs/*/{name}"), *tree.glob(f"/sys/fs/btrfs/*/devices/{name}")):
+                return f"{name} has a mounted file system ({mounted.split('/')[3]})"
+    return ""
+
+
+def _disks(node: str, tree: HostTree) -> Iterator[str]:
+    """Yield the folders of the disks to which a node leads: its own, or those behind its commands to a controller."""
+    kind, major, minor = node.replace(":", " ").split()
+    folder = tree.folder_of(Number(kind, int(major), int(minor)))
+    if folder is None:
+        return
+    if kind == "b":
+        yield folder
+    else:  # such as /dev/sg0, /dev/bsg/0:0:0:0 and /dev/nvme0
+        for path in (*tree.glob(f"{folder}/device/block/*"), *tree.glob(f"{folder}/nvme*n*")):
+            # One of several paths to the disk nvme0n1 is called nvme0c1n1.
+            name = _PATH_TO_DISK.sub("", path.rpartition("/")[2])
+            if disk := tree.resolved(f"/sys/class/block/{name}"):
+                yield disk
 
 
 def _the_one(same: list[HostDevice], before: HostDevice | None) -> tuple[HostDevice | None, list[str]]:
