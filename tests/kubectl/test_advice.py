@@ -65,6 +65,7 @@ MEMORY = f'device.capacity["{DRIVER}"].memory'
         ("A100", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "A100"']),
         ("a010", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "a010"']),
         ("a10", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "a10"']),
+        ("a10O", {"gpu-1": "h100", "gpu-2": "a100"}, ['on gpu-2: write "a100" instead of "a10O"']),
         ("h100", {"gpu-1": "h100-sxm", "gpu-2": "l4"}, ['on gpu-1: write "h100-sxm" instead of "h100"']),
         ("b200", {"gpu-1": "h100", "gpu-2": "a100"}, []),
         ("t4", {"gpu-1": "l4"}, []),
@@ -420,3 +421,85 @@ def test_how_long_a_node_is_unreachable_is_said() -> None:
     lost["status"]["conditions"][0]["lastTransitionTime"] = "2030-01-01T09:00:00Z"
     found = told(cluster(lost, gpus("a100"), *holder("train", "gpu-1/gpu-0"), claims=(claim(),)))
     assert "node gpu-1, which is unreachable since 3h" in found.text
+
+
+def template(*requests: Json) -> Json:
+    """A template of the pod's namespace."""
+    made: Json = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    made["metadata"] = {"name": "t", "namespace": "ns"}
+    return made | {"spec": {"spec": {"devices": {"requests": list(requests)}}}}
+
+
+def of_template(*, is_made: bool = True) -> Json:
+    """The pod that waits, with a claim from the template."""
+    waits = pod(
+        "waits", schedulerName="dra-scheduler", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    )
+    statuses = [{"name": "gpu", "resourceClaimName": "waits-gpu"}]
+    return waits | ({"status": {"resourceClaimStatuses": statuses}} if is_made else {})
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_corrected_class_is_written_where_a_person_can_write_it(is_made: bool) -> None:
+    wants = asks(class_name="gup")
+    made = claim(wants, name="waits-gpu", annotations={"resource.kubernetes.io/pod-claim-name": "gpu"})
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
+    ]
+    waits = of_template(is_made=is_made)
+    waits["metadata"]["uid"] = "uid-waits"
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template(wants), *[made][: int(is_made)], waits])
+    assert "write deviceClassName gpu instead of gup" in found.advice[0], found.text
+    assert found.text.count("ResourceClaimTemplate ns/t") - (not is_made) == 1, found.text
+
+
+def test_a_claim_where_a_template_is_named_is_pointed_out() -> None:
+    elsewhere = template(asks())
+    elsewhere["metadata"]["namespace"] = "other"
+    found = told(
+        [device_class(), node("gpu-1"), slice_("gpu-1"), claim(name="t"), elsewhere, of_template(is_made=False)]
+    )
+    assert "there is a ResourceClaim of that name: write resourceClaimName" in found.text
+
+
+def test_of_a_shared_device_as_much_is_proposed_as_the_emptiest_one_gives() -> None:
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "40Gi"}}
+    share = device(
+        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
+    )
+    other = holder("other", "gpu-1/gpu-0")
+    other[0]["status"]["allocation"]["devices"]["results"][0] |= {
+        "shareID": "5d8c3f0e-0000-4000-8000-000000000001",
+        "consumedCapacity": {"memory": "30Gi"},
+    }
+    objects = [it for name in ("gpu-1", "gpu-2") for it in (node(name), slice_(name, [share]))]
+    found = told(cluster(*objects, *other, claims=(claim(asks(capacity={"requests": {"memory": "80Gi"}})),)))
+    assert found.advice[0].startswith("on gpu-2: ask for at most 40Gi memory"), found.text
+
+
+def test_pods_that_name_the_gang_with_another_size_are_told() -> None:
+    members = []
+    for number, size in enumerate("433"):
+        one = pod("waits" if not number else f"waits-{number}", schedulerName="dra-scheduler")
+        one["metadata"]["annotations"] = {"dra.kopf.dev/gang": "train", "dra.kopf.dev/gang-size": size}
+        members.append(one)
+    found = told([node("gpu-1"), *members])
+    assert "not counted: pods waits-1, waits-2 of a gang train with size 3 instead of 4" in found.text
+
+
+def test_a_misspelt_scheduler_is_named() -> None:
+    waits = waiting()
+    waits["spec"]["schedulerName"] = "dra-schedular"
+    held = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"}
+    lease: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": held}
+    lease["metadata"] = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"}
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), claim(), lease, waits])
+    assert "(did you mean dra-scheduler?)" in found.text
+
+
+def test_a_claim_in_deletion_is_kept_by_finalizers_after_its_pods() -> None:
+    kept, user = holder("train", "gpu-1/gpu-0")
+    kept["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z"}
+    kept["metadata"] |= {"finalizers": ["example.com/keep", "resource.kubernetes.io/delete-protection"]}
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), kept, user], "claim/train-claim")
+    assert "waits for its consumers to end: train; then for its finalizers: example.com/keep" in found.text

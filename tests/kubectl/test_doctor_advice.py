@@ -236,3 +236,10 @@ def test_a_pod_that_outlives_its_grace_period_with_devices_is_named(ends: str, s
     assert [one.trouble.message for one in troubles(*CLUSTER, held, runs)] == told
     runs["status"]["phase"] = "Failed"
     assert "terminating" not in [one.trouble.kind for one in troubles(*CLUSTER, held, runs)]
+
+
+def test_a_claim_that_others_keep_does_not_end_with_its_pods() -> None:
+    kept, runs = user("train")
+    kept["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": [FINALIZER, "example.com/keep"]}
+    [found] = [it for it in troubles(*CLUSTER, kept, runs) if it.trouble.kind == "deletion"]
+    assert "it ends after its pods, once the finalizer example.com/keep is gone" in found.trouble.remedy

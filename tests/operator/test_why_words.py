@@ -531,7 +531,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
         [],
         [
             "claim ns/c: allocated (drv/n1/a), reserved for web",
-            "  being deleted; waits for its consumers to end: web",
+            "  being deleted; waits for its consumers to end: web; then for its finalizers: f",
         ],
     ),
     "it is deleted, and no pod uses it": (

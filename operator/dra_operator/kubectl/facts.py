@@ -11,6 +11,7 @@ from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
 from dra_api.references import claims_of_pod, is_pod_group, pod_as_consumer, pod_is_done
 from dra_api.resource import (
+    FINALIZER,
     SCHEDULER_KEY,
     Device,
     DeviceAttribute,
@@ -35,6 +36,11 @@ from msgspec import field
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
+
+
+def other_finalizers(claim: ResourceClaim) -> list[str]:
+    """Return the finalizers of which only others know when they go."""
+    return [name for name in claim.metadata.finalizers or () if name != FINALIZER]
 
 
 def age(since: str, now: datetime) -> str:

@@ -29,7 +29,7 @@ from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, Trouble, unchanged
-from dra_operator.kubectl.facts import age, pods_of
+from dra_operator.kubectl.facts import age, other_finalizers, pods_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD, is_immediate
 from dra_operator.wording import counted, listed
@@ -109,11 +109,6 @@ def is_freed_with_its_consumers(claim: ResourceClaim) -> bool:
     return claim.status.allocation is not None and not other_finalizers(claim) and not is_immediate(claim)
 
 
-def other_finalizers(claim: ResourceClaim) -> list[str]:
-    """Return the finalizers of which only others know when they go."""
-    return [name for name in claim.metadata.finalizers or () if name != FINALIZER]
-
-
 def without_devices(claim: ResourceClaim, text: str) -> Repair:
     """Return the repair that takes the devices from a claim without consumers, and then its finalizer."""
     operations = [*unchanged(claim), {"op": "remove", "path": "/status/allocation"}]
@@ -161,7 +156,9 @@ def _not_ending(seen: Observed, claim: ResourceClaim) -> Iterator[Diagnosis]:
         names = listed(f"PodGroup {it.name}" if is_pod_group(it) else it.name for it in consumers)
         users = [user.name for user in pods_of(seen, claim) if not is_gone(seen, claim, user)]
         command = delete_pods(users, meta.namespace)
-        remedy = "it ends with its pods; if they are not needed any more, delete them"
+        which = f"finalizer{'s' * (len(others) > 1)} {listed(others)} {'are' if len(others) > 1 else 'is'}"
+        ends = f"it ends after its pods, once the {which} gone" if others else "it ends with its pods"
+        remedy = f"{ends}; if they are not needed any more, delete them"
         remedy += not_made_again(seen, users, meta.namespace)
         yield _stuck(claim, f"{message}: pods use it: {names}", remedy, command)
     elif (

@@ -7,6 +7,7 @@ each reason."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from itertools import chain
 from typing import Final
 
@@ -20,7 +21,7 @@ from dra_api.values import format_time, parse_time
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import evictions
 from dra_operator.commands.simulated import gated_by_others
-from dra_operator.kubectl.facts import DriverPods, age, belonging, is_ready, marks_of, renewal
+from dra_operator.kubectl.facts import DriverPods, age, belonging, is_ready, marks_of, other_finalizers, renewal
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.causes import holding
 from dra_operator.kubectl.why.changes import Report
@@ -224,6 +225,8 @@ def unknown_requests(made: Pipeline, pod: Pod) -> Iterator[str]:
 DEFAULT: Final = "default-scheduler"
 INSTALL: Final = "install the operator (kubectl apply -k manifests)"
 LEASES: Final = {DEFAULT: "kube-scheduler"}
+SAME_NAME_SIMILARITY: Final = 0.9
+"""From here on a name is a misspelt one: kai-scheduler is none of dra-scheduler."""
 """By the name of the scheduler; the operator's Lease has the name in its own."""
 
 
@@ -259,7 +262,8 @@ def idle_scheduler(made: Pipeline, pod: Pod) -> Iterator[str]:
     if lease is not None or was_looked_at(pod):
         return
     known = (it.removeprefix("dra-operator-") for it in leases if it.startswith("dra-operator-"))
-    meant = likely_meant(name, [*known, made.cluster.scheduler_name, DEFAULT])
+    others = [it for it in (*known, made.cluster.scheduler_name, DEFAULT) if it != name]
+    meant = likely_meant(name, others) or get_close_matches(name, others, 1, SAME_NAME_SIMILARITY)
     if is_operators or meant or not _lacks_claims(made, pod):
         kind, remedy = ("dra-operator", INSTALL) if is_operators else ("scheduler", "start that scheduler")
         seems = f"there is no Lease {title}, and no scheduler has looked at the pod"
@@ -351,7 +355,9 @@ def why_claim(made: Pipeline, claim: ResourceClaim) -> Report:
     if claim.metadata.deletion_timestamp is not None:
         users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
         finalizers = ", ".join(claim.metadata.finalizers or ()) or "none"
+        others = ", ".join(other_finalizers(claim))
         waits = f"waits for its consumers to end: {users}" if users else f"waits for its finalizers: {finalizers}"
+        waits += f"; then for its finalizers: {others}" if users and others else ""
         report.object_to(f"being deleted; {waits}")
     report.take_in(_ahead(made, claim), indent=2)
     if claim.status.allocation is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
 from dra_api.resource import Device, ResourceClaim, ResourceSlice
@@ -181,11 +182,16 @@ def _qualified(name: str, driver: str) -> tuple[str, str]:
     return (domain, id_) if slash else (driver, name)
 
 
+_LOOKS: Final = str.maketrans({"o": "0", "l": "1", "i": "1", "_": "-"})
+"""What each of these characters is mistaken for."""
+
+
 def likely_meant(word: str, known: Iterable[str]) -> list[str]:
     """Return the known words that a person may have meant, the likeliest first.
 
     A likely slip is a difference of case, then one letter left out, doubled or too many, or two letters in the wrong
-    order, then a word cut short. A letter that is another one makes another word: ``npu`` is no slip of ``gpu``.
+    order, or characters that look alike (``a10O``, ``node_1``), then a word cut short. Any other letter makes another
+    word: ``npu`` is no slip of ``gpu``.
     """
     ranked = sorted((rank, other) for other in set(known) if (rank := _slip(word, other)) is not None)
     return [other for _, other in ranked]
@@ -202,7 +208,7 @@ def _slip(word: str, other: str) -> int | None:
     place = next((at for at, letter in enumerate(shorter) if letter != longer[at]), len(shorter))
     if len(shorter) == len(longer):
         swapped = shorter[:place] + shorter[place + 1 : place + 2] + shorter[place : place + 1] + shorter[place + 2 :]
-        return 1 if swapped == longer else None
+        return 1 if swapped == longer or one.translate(_LOOKS) == two.translate(_LOOKS) else None
     if len(longer) == len(shorter) + 1 and shorter[place:] == longer[place + 1 :]:
         return 1
     return 2 if longer.startswith(shorter) and len(shorter) > 1 else None

@@ -132,7 +132,7 @@ class FixSearch:
         if self._trial.asked >= MOST_NODE_ANSWERS:
             return False
         answer = self._trial.answer(node)
-        if made and (isinstance(answer, Fits) or self._removes_error(made)) and (chosen := self._chosen(node)):
+        if made and (isinstance(answer, Fits) or self._may_help_elsewhere(made)) and (chosen := self._chosen(node)):
             self._found.setdefault(frozenset(change.text for change in made), self._fix(chosen, made))
             return True
         if answer is None or len(made) == most or _is_same(answer, before):
@@ -146,9 +146,11 @@ class FixSearch:
                     helped.add(change.group)
         return bool(helped)
 
-    def _removes_error(self, made: tuple[Change, ...]) -> bool:
-        """After a selector that failed here was changed, another node may do."""
-        return any("selector" in change.group or "class" in change.group for change in made)
+    def _may_help_elsewhere(self, made: tuple[Change, ...]) -> bool:
+        """Another node may do without a selector that failed here, or has more of a capacity left than this one."""
+        return any("selector" in change.group or "class" in change.group for change in made) or (
+            made[-1].group.startswith("capacity")
+        )
 
     def _remedies(self, node: str, answer: NodeStatus) -> Iterator[Change]:
         trial = self._trial

@@ -297,8 +297,10 @@ def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
 
 
 def _similar_template(made: Pipeline, namespace: str, name: str) -> str:
-    """A template with a similar name, or with this one in another namespace, where it is of no use."""
+    """A claim of this name, a template with a similar one, or with this one in a namespace where it is of no use."""
     every = made.cluster.templates
+    if f"{namespace}/{name}" in made.cluster.claims:
+        return "; there is a ResourceClaim of that name: write resourceClaimName"
     if similar := similar_name(name, names_in(every, namespace)):
         return similar
     others = sorted(it.metadata.namespace for it in every if it.metadata.name == name)

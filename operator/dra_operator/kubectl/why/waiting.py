@@ -8,12 +8,14 @@ from functools import partial
 from typing import Final
 
 from dra_api.core import Pod
-from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceSlice
+from dra_api.references import pod_is_done
+from dra_api.resource import ResourceClaim, ResourceClaimSpec, ResourceClaimTemplate, ResourceSlice
 from dra_api.storage import PersistentVolumeClaim
 from msgspec.structs import replace
 
 from dra_operator.allocator import DeviceId
 from dra_operator.cache import Cluster
+from dra_operator.kubectl.facts import other_finalizers
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.scheduling import (
     ConflictCheckDue,
@@ -141,7 +143,7 @@ def why_besides(
         elif then.changes and (node := Trial(made, then.pod, then.templates).node()):
             fix = Fix(node, then.changes, Trial(made, then.pod, then.templates).edits(then.changes))
             report.fixes = [fix]
-            report.add(["it would fit with this change, which was tried:", f"  on {node}: {fix.text}"])
+            report.add(_fixes(report.fixes, made, then.pod))
     return report
 
 
@@ -150,11 +152,30 @@ def _devices(claim: ResourceClaim) -> str:
 
 
 def _members(made: Pipeline, pod: Pod) -> Iterator[str]:
-    """How many pods the gang lacks."""
+    """How many pods the gang lacks, and which pods mean it but name another size, topology or attribute."""
     gang = made.cluster.gang_of(pod)
-    if isinstance(gang, Gang):
-        running, waiting = made.cluster.members_of(gang)
-        yield missing_members(gang, len(running) + len(waiting))
+    if not isinstance(gang, Gang):
+        return
+    running, waiting = made.cluster.members_of(gang)
+    yield missing_members(gang, len(running) + len(waiting))
+    apart: dict[str, list[str]] = {}
+    for other in made.cluster.pods:
+        if other.metadata.namespace != pod.metadata.namespace or pod_is_done(other):
+            continue
+        its = made.cluster.gang_of(other)
+        if isinstance(its, Gang) and its.title == gang.title and (differs := _difference(its, gang)):
+            apart.setdefault(differs, []).append(other.metadata.name)
+    for differs, names in apart.items():
+        yield f"not counted: pod{'s' * (len(names) > 1)} {listed(sorted(names))} of a gang {gang.title} with {differs}"
+
+
+def _difference(its: Gang, gang: Gang) -> str:
+    """What one gang asks for instead of what the other of the same name does."""
+    asked: list[tuple[str, int | str, int | str]] = [("size", its.size, gang.size)]
+    asked += [("topology", its.topology, gang.topology), ("attribute", its.attribute, gang.attribute)]
+    return " and ".join(
+        f"{what} {one or 'none'} instead of {other or 'none'}" for what, one, other in asked if one != other
+    )
 
 
 def _said_of_devices(claims: Iterable[ResourceClaim]) -> Iterator[str]:
@@ -247,7 +268,8 @@ def _tell_of_nodes(
     if not report.fixes and not search.is_cut and (apart := _apart(report, made, cycle_state, decision, supposed)):
         report.add(apart)
     else:
-        report.add(_fixes(report.fixes, cycle_state, trial.tried, outdated(made, cycle_state)))
+        again = outdated(made, cycle_state)
+        report.add(_fixes(report.fixes, made, cycle_state.pod, again) if report.fixes else [_no_fix(trial.tried)])
     report.add(search.not_tried)
     if search.is_cut:
         report.say(f"not all changes were tried: {OUT_OF_TIME}", indent=2)
@@ -288,34 +310,37 @@ def _tell_what_nodes_said(report: Report, made: Pipeline, cycle_state: CycleStat
     return published
 
 
+def _no_fix(tried: int) -> str:
+    number = counted(tried, "change was", "changes were")
+    return f"no fix found: {number} tried, alone or together" if tried else "no fix found"
+
+
 def _fixes(
-    fixes: list[Fix], cycle_state: CycleState, tried: int, again: Mapping[str, ResourceClaimSpec]
+    fixes: list[Fix], made: Pipeline, pod: Pod, again: Mapping[str, ResourceClaimSpec] | None = None
 ) -> Iterator[str]:
-    """The most promising first."""
-    if not fixes:
-        number = counted(tried, "change was", "changes were")
-        yield f"no fix found: {number} tried, alone or together" if tried else "no fix found"
-        return
-    yield (
-        "it would fit with one of these changes, each of which was tried:"
-        if len(fixes) > 1
-        else ("it would fit with this change, which was tried:")
-    )
+    """The most promising first, and how to change what cannot be changed in place."""
+    several = "one of these changes, each of which was tried:" if len(fixes) > 1 else "this change, which was tried:"
+    yield f"it would fit with {several}"
     yield from (f"  on {fix.node}: {fix.text}" for fix in fixes)
-    changed = {
-        edit.key: edit.after.spec for fix in fixes for edit in fix.edits if isinstance(edit.after, ResourceClaim)
-    }
-    for claim in cycle_state.resource_claims:
-        if changed.get(claim.key, claim.spec) not in (claim.spec, again.get(claim.key)):
-            yield f"  {_immutable(claim, cycle_state.pod)}"
-    if _changes_pod(fixes, cycle_state.pod):
-        yield f"  {_immutable_pod(cycle_state.pod)}"
+    ways: dict[str, None] = {}
+    for edit in (edit for fix in fixes for edit in fix.edits):
+        now = made.observed(edit.kind, edit.key) or made.cluster.store_of(edit.kind).get(edit.key)
+        if isinstance(edit.after, ResourceClaimTemplate):
+            ways[f"the claim is made from ResourceClaimTemplate {edit.key}: change that"] = None
+        if not isinstance(edit.after, ResourceClaim) or not isinstance(now, ResourceClaim):
+            continue
+        if edit.after.spec not in (now.spec, (again or {}).get(edit.key)):
+            ways[_immutable(now, pod)] = None
+    yield from (f"  {way}" for way in ways)
+    if _changes_pod(fixes, made, pod):
+        yield f"  {_immutable_pod(pod)}"
 
 
-def _changes_pod(fixes: list[Fix], pod: Pod) -> bool:
+def _changes_pod(fixes: list[Fix], made: Pipeline, pod: Pod) -> bool:
     """Whether some fix changes what cannot be changed of a pod; tolerations can be added."""
+    spec = (made.observed(Pod, pod.key) or pod).spec
     after = [edit.after for fix in fixes for edit in fix.edits if edit.kind is Pod and edit.key == pod.key]
-    return any(isinstance(it, Pod) and replace(it.spec, tolerations=pod.spec.tolerations) != pod.spec for it in after)
+    return any(isinstance(it, Pod) and replace(it.spec, tolerations=spec.tolerations) != spec for it in after)
 
 
 def _immutable_pod(pod: Pod) -> str:
@@ -340,8 +365,11 @@ def _kept(made: Pipeline, key: str) -> Iterator[str]:
     claim = made.cluster.claims.get(key)
     if claim is not None:
         users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+        others = ", ".join(other_finalizers(claim))
         finalizers = ", ".join(claim.metadata.finalizers or ()) or "none"
-        yield f"claim {key} is kept by its consumers: {users}" if users else f"claim {key} has finalizers: {finalizers}"
+        after = f"; after them by finalizers: {others}" if others else ""
+        kept = f"is kept by its consumers: {users}{after}" if users else f"has finalizers: {finalizers}"
+        yield f"claim {key} {kept}"
 
 
 def _outdated(made: Pipeline, cycle_state: CycleState) -> Iterator[str]:
