@@ -252,6 +252,28 @@ def test_a_controller_reaches_the_disks_behind_it(host: FakeHost, read: Read) ->
     assert scan(config, host).devices == {}
 
 
+def test_a_usb_device_as_a_whole_is_not_offered_while_the_node_uses_what_is_in_it(host: FakeHost, read: Read) -> None:
+    """A stick that the node has mounted, an adapter with the node's uplink, and a device of neither kind."""
+    bus = "/sys/devices/pci0000:00/0000:00:14.0/usb1"
+    for number, port in enumerate(("1-1", "1-2", "1-3"), start=1):
+        host.node(f"bus/usb/001/{number:03}", f"189:{number}", f"{bus}/{port}", "usb")
+    stick = f"{bus}/1-1/1-1:1.0/host3/target3:0:0/3:0:0:0/block/sdx"
+    host.folder(stick, "block")
+    host.folder("/sys/class/block")
+    host.at("/sys/class/block/sdx").symlink_to(host.at(stick))
+    host.folder("/sys/fs/ext4/sdx")
+    host.folder(f"{bus}/1-2/1-2:1.0/net/enx0", "net", flags="0x1003")
+    host.folder("/sys/class/net")
+    host.at("/sys/class/net/enx0").symlink_to(host.at(f"{bus}/1-2/1-2:1.0/net/enx0"))
+    host.folder("/proc/net", route="Iface\nenx0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0")
+    found = scan(read("devices: [{name: u, paths: ['/dev/bus/usb/001/*']}]"), host)
+    assert list(found.devices) == ["u-003"]
+    assert [problem.partition("never offered: ")[2] for problem in found.problems] == [
+        "the node's network needs it: it has a default route of IPv4",
+        "sdx has a mounted file system (ext4)",
+    ]
+
+
 def test_nodes_of_one_camera_become_one_device(host: FakeHost, read: Read) -> None:
     host.camera("video0", "video1", port="1-3", serial="C1")
     host.camera("video2", "video3", port="1-4", serial="C2")

@@ -79,9 +79,14 @@ def scan(
 
 def _check_interfaces(made: HostDevice, interfaces: Interfaces) -> None:
     """Raise ValueError for a device whose interface must stay on the node."""
-    for interface in net_devices(made):
-        if why := interfaces.why_not(interface.host_interface_name):
-            raise ValueError(f"the interface {interface.host_interface_name} is never offered: {why}")
+    names = [interface.host_interface_name for interface in net_devices(made)]
+    # Who has a USB device as a whole can take it from its driver in the kernel.
+    for part in made.parts:
+        if part.folder is not None and part.known.get("subsystem") == "usb":
+            names += [path.rpartition("/")[2] for path in part.tree.glob(f"{part.folder}/*/net/*")]
+    for name in names:
+        if why := interfaces.why_not(name):
+            raise ValueError(f"the interface {name} is never offered: {why}")
 
 
 def _user_of_disk(own: Sequence[str], tree: HostTree) -> str:
@@ -109,8 +114,9 @@ def _disks(node: str, tree: HostTree) -> Iterator[str]:
         return
     if kind == "b":
         yield folder
-    else:  # such as /dev/sg0, /dev/bsg/0:0:0:0 and /dev/nvme0
-        for path in (*tree.glob(f"{folder}/device/block/*"), *tree.glob(f"{folder}/nvme*n*")):
+    else:  # such as /dev/sg0 and /dev/bsg/0:0:0:0, /dev/nvme0, /dev/bus/usb/001/002
+        behind = ("device/block/*", "nvme*n*", "*/host*/target*/*/block/*")
+        for path in (path for pattern in behind for path in tree.glob(f"{folder}/{pattern}")):
             # One of several paths to the disk nvme0n1 is called nvme0c1n1.
             name = _PATH_TO_DISK.sub("", path.rpartition("/")[2])
             if disk := tree.resolved(f"/sys/class/block/{name}"):
