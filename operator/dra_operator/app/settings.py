@@ -139,10 +139,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
         _TIMES.workers["placement"]
     )
-    retry: Annotated[RetrySettings, _about("failed pods and failed claims, counted separately")] = _retries(
-        _TIMES.retries
-    )
-    placement_retry: Annotated[RetrySettings, _about("pods that could not be placed because of an error")] = _retries(
+    retry: Annotated[RetrySettings, _about("failed pods and claims")] = _retries(_TIMES.retries)
+    placement_retry: Annotated[RetrySettings, _about("pods that failed to be placed")] = _retries(
         _TIMES.placement_retries
     )
     search_budget: Annotated[
@@ -159,7 +157,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     filter_timeout: Annotated[
         float,
         Meta(ge=0, le=86400),
-        _about("seconds that the search on one node may take before the attempt fails and is tried again; 0: no limit"),
+        _about("seconds that the search on one node may take before the attempt fails; 0: no limit"),
     ] = _TIMES.filter_timeout
     binding_timeout: Annotated[
         _Lasting, _about("seconds that devices with binding conditions may take to get ready")
@@ -171,8 +169,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=60),
         _about(
-            "seconds that a pod waits where another scheduler allocates devices of the same driver: at most three "
-            "quarters of it while the other one decides, and all of it after the watch showed the pod's own allocation"
+            "seconds that a pod waits after its allocation, and at most three quarters of it before, where another "
+            "scheduler allocates devices of the same driver"
         ),
     ] = _TIMES.grace
     own_devices_only: Annotated[
@@ -203,8 +201,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         str,
         Meta(pattern=f"^({'|'.join(PLACEMENT_STRATEGIES)})$"),
         _about(
-            "which of the nodes that fit is best for a pod with claims, by their devices; a DeviceClass may name "
-            "another in its annotation dra.kopf.dev/placement-strategy",
+            "which of the nodes that fit is best by its devices; a DeviceClass may name another in its annotation "
+            "dra.kopf.dev/placement-strategy",
             " or ".join(PLACEMENT_STRATEGIES),
         ),
     ] = PLACEMENT_STRATEGIES[0]
@@ -212,8 +210,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         str,
         Meta(pattern=f"^({'|'.join(DEVICE_ORDERS)})$"),
         _about(
-            "which devices of a node are tried first: as kube-scheduler does; the fullest; what destroys least of what "
-            "pods usually ask for; or those that keep PCIe roots and NUMA nodes whole",
+            "which devices of a node are tried first: as kube-scheduler does; the fullest; those that leave most room "
+            "for usual requests; or those that keep PCIe roots and NUMA nodes whole",
             " or ".join(DEVICE_ORDERS),
         ),
     ] = DEVICE_ORDERS[0]
