@@ -57,12 +57,13 @@ _SINCE_OF_KIND: Final = {
 _ALIKE: Final = "kueue.x-k8s.io/"
 """A group whose structs read every version."""
 _OF_SCHEDULING: Final = ("PodGroup", "Workload")
-_FLAT: Final = "v1beta1"
-_REQUESTS: Final = {
+FLAT: Final = "v1beta1"
+"""The version that has fields of requests and devices in other places."""
+REQUESTS: Final = {
     "ResourceClaim": ("spec", "devices", "requests"),
     "ResourceClaimTemplate": ("spec", "spec", "devices", "requests"),
 }
-_MOVED: Final = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
+MOVED: Final = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
 _KEPT: Final = ("name", "firstAvailable")
 
 JSON = dict[str, Any]
@@ -84,8 +85,8 @@ def convert(obj: JSON, api_version: str) -> JSON:
         return obj
     if kind in _OF_SCHEDULING:
         obj = _rephrase(obj, kind, alpha=target == "v1alpha2")
-    elif (source == _FLAT) != (target == _FLAT):
-        obj = _reshape(obj, kind, flat=target == _FLAT)
+    elif (source == FLAT) != (target == FLAT):
+        obj = _reshape(obj, kind, flat=target == FLAT)
     return {**obj, "apiVersion": api_version}
 
 
@@ -105,8 +106,8 @@ def _version(kind: str, api_version: object) -> str:
 
 def _reshape(obj: JSON, kind: str, *, flat: bool) -> JSON:
     reshaped: JSON = obj
-    if kind in _REQUESTS:
-        reshaped = _within(obj, _REQUESTS[kind], _each(_flat_request if flat else _nested_request))
+    if kind in REQUESTS:
+        reshaped = _within(obj, REQUESTS[kind], _each(_flat_request if flat else _nested_request))
     elif kind == "ResourceSlice":
         reshaped = _within(obj, ("spec",), _without_unset_node)
         change = _each(_device_with_basic if flat else _device_without_basic)
@@ -135,8 +136,8 @@ def _each(change: Callable[[JSON], JSON]) -> Callable[[Any], Any]:
 
 def _nested_request(request: JSON) -> JSON:
     """``exactly`` exists as soon as one of its fields is set, even next to ``firstAvailable``."""
-    if not any(_is_set(request.get(name)) for name in _MOVED):
-        return {name: value for name, value in request.items() if name not in _MOVED}
+    if not any(_is_set(request.get(name)) for name in MOVED):
+        return {name: value for name, value in request.items() if name not in MOVED}
     kept = {name: value for name, value in request.items() if name in _KEPT}
     return kept | {"exactly": {name: value for name, value in request.items() if name not in _KEPT}}
 

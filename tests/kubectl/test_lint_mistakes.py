@@ -480,6 +480,17 @@ def test_a_finding_says_what_to_write(name: str, says: str, linted: Linted) -> N
     assert any(says in one["message"] for one in linted(WRONG[name])["findings"])
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize("form", ["v1", "v1beta1"])
+@pytest.mark.parametrize("made", [claim(), template(), slice_("n1", GPU, gpu("gpu-0"))], ids=lambda it: it["kind"])
+def test_fields_that_another_version_has_elsewhere_are_found(version: str, form: str, made: JSON) -> None:
+    item = conversion.convert(made, f"resource.k8s.io/{form}") | {"apiVersion": f"resource.k8s.io/{version}"}
+    said = [reason for severity, _, reason in faults_of(item, None) if severity is Severity.ERROR]
+    is_right = (version == "v1beta1") == (form == "v1beta1")
+    assert bool(said) != is_right, said
+    assert all("unknown field" in one and ": " in one for one in said)
+
+
 @pytest.mark.parametrize("where", ["template metadata", "claim status", "selectors", "containers"])
 def test_a_null_is_taken_as_the_server_takes_it_by_simulate_as_well(
     where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

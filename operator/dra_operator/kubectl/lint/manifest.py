@@ -290,15 +290,43 @@ def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, s
         yield Severity.ERROR, "apiVersion", f"a {kind} has no version {short}{_similar(short, (newest, *others))}"
         return
     yield from _of_version(kind, short, release)
+    if short == conversion.FLAT:
+        yield from _of_newer_versions(item, kind)
     try:
         shaped = conversion.convert(item, f"{GROUP}/{newest}")
     except (conversion.ConversionError, TypeError, AttributeError):
         return  # decoding names the fault
-    for path, name, known in _unknown(shaped, KINDS[kind][1], ""):
+    for path, name, hint in _unknown_fields(shaped, kind):
+        if not (short == conversion.FLAT and name == "exactly"):  # which was told in the form of this version
+            yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
+
+
+def _unknown_fields(item: JSON, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, name, and what may have been meant."""
+    for path, name, known in _unknown(item, KINDS[kind][1], ""):
         hint = _similar(name, known)
         if kind == "ResourceClaimTemplate" and (path, name) == ("spec", "devices"):
             hint = ": the spec of the claims is spec.spec of the template"
-        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
+        elif kind in conversion.REQUESTS and name in conversion.MOVED and "exactly" in known:
+            hint = ": from v1beta2 on it stands in exactly of the request"
+        elif kind == "ResourceSlice" and name == "basic":
+            hint = ": from v1beta2 on its fields stand in the device itself"
+        yield path, name, hint
+
+
+def _of_newer_versions(item: JSON, kind: str) -> Iterator[tuple[Severity, str, str]]:
+    """Yield the fields that v1beta1 has in another place: the server refuses them, and conversion would take them."""
+    way = conversion.REQUESTS.get(kind, ("spec", "devices") if kind == "ResourceSlice" else ())
+    is_slice = kind == "ResourceSlice"
+    there = "it in basic" if is_slice else "its fields in the request itself"
+    hint = f"v1beta1 has {there}; write apiVersion {GROUP}/v1 for this form"
+    found: Any = item if way else None
+    for name in way:
+        found = found.get(name) if isinstance(found, dict) else None
+    for place, one in enumerate(_each(found)):
+        path = f"{'.'.join(way)}[{one.get('name', place)}]"
+        for name in [name for name in one if (name not in ("name", "basic") if is_slice else name == "exactly")]:
+            yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses: {hint}'
 
 
 def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tuple[Severity, str, str]]:
