@@ -32,6 +32,9 @@ def names(*paths: str | Path) -> list[str]:
 
 TEXTS: dict[str, tuple[str, list[Any]]] = {
     "JSON": ('{"a": [1, 2.5, true, null, "x"]}', [{"a": [1, 2.5, True, None, "x"]}]),
+    "JSON lines": ('{"a": 1}\n{"b": [2]}\n', [{"a": 1}, {"b": [2]}]),
+    "JSON, one document behind the other": ('{\n "a": 1\n}{"b": 2}', [{"a": 1}, {"b": 2}]),
+    "JSON that is YAML with two documents": ('{"a": 1}\n---\n{"b": 2}', [{"a": 1}, {"b": 2}]),
     "a list in JSON": ("\n [1]", [[1]]),
     "YAML": ("a: 1\nb: [x, 'y']\n", [{"a": 1, "b": ["x", "y"]}]),
     "several documents, one of them empty": ("a: 1\n---\n---\nb: 2\n", [{"a": 1}, None, {"b": 2}]),
@@ -71,6 +74,7 @@ BAD: dict[str, tuple[str, str]] = {
         '{"a": 1',
         "not JSON: Input data was truncated; not YAML: while parsing a flow mapping",
     ),
+    "JSON lines that end too early": ('{"a": 1}\n{"a": 2}\n{"a"', "not JSON: document 3: Expecting ':'"),
     "JSON nested too deep": ("[" * 100_000, NESTED),
     "YAML nested too deep": ("- " * 3000, NESTED),
     "YAML indented too deep": ("\n".join(" " * level + "a:" for level in range(3000)), NESTED),

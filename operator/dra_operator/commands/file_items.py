@@ -10,6 +10,7 @@ An item keeps its text, a view of the file, so that it can be read again.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ _ITEM: Final = re.compile(rb"^(?=- )", re.MULTILINE)
 _END: Final = re.compile(rb"^(?![- \t\r\n#])", re.MULTILINE)
 _LINKED: Final = re.compile(rb"(?:: |- |^)[&*]\w|^(?:---|\.\.\.)", re.MULTILINE)
 """An alias means a value of another item; a second document may follow."""
+_GAP: Final = re.compile(r"[ \t\r\n]*")
+"""Between two documents of JSON."""
 
 
 STDIN: Final = "-"
@@ -69,8 +72,24 @@ def documents(text: str) -> list[Any]:
         try:
             return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError) as error:
-            return _flow_style(text, error)
+            return _json_stream(text) or _flow_style(text, error)
     return _yaml(text)
+
+
+def _json_stream(text: str) -> list[Any]:
+    """Return documents that stand one behind the other, as ``jq -c`` writes them; none for another form."""
+    decoder, place = json.JSONDecoder(), 0
+    found: list[Any] = []
+    try:
+        while rest := _GAP.match(text, place):
+            if (place := rest.end()) == len(text):
+                return found
+            value, place = decoder.raw_decode(text, place)
+            found.append(value)
+    except (ValueError, RecursionError) as error:
+        if len(found) > 1:  # YAML has a line between its documents
+            raise ValueError(f"not JSON: document {len(found) + 1}: {error or type(error).__name__}") from error
+    return []
 
 
 def _flow_style(text: str, error: Exception) -> list[Any]:
