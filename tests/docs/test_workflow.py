@@ -1,4 +1,4 @@
-"""The workflow of docs/driver-ci.md: its commands, with the files that ``dra-kubelet-plugin new`` writes."""
+"""The workflow of docs/driver-test.md: its commands, with the files that ``dra-kubelet-plugin new`` writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dra_driver_test.cli import parser as kit_parser
 from dra_kubeletplugin.commands.subcommands import create
 from pages import PAGES
 
-PAGE = next(page for page in PAGES if page.name == "docs/driver-ci.md")
+PAGE = next(page for page in PAGES if page.name == "docs/driver-test.md")
 WORKFLOW = yaml_text.load(PAGE.blocks("yaml")[0])
 SCRIPT = PAGE.blocks("bash")[0]
 
