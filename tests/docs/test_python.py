@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import allocator_lab as lab
-import dra_kubeletplugin
 import dra_operator.allocator
 import pytest
 from dra_api.codec import convert
@@ -28,10 +27,8 @@ from dra_ledger.cel_language import CelSelectors
 from pages import PAGES, Page, is_test
 
 Names = dict[str, Any]
-NOT_RUN = {("docs/driver-production.md", 1): "serves until a signal, in a kubelet's folders"}
 OTHERWISE = {  # what a test cannot do as it is written
     'Path("/tmp/n1")': "root",
-    "await plugin.wait()": "plugin.wait",
     'Path("cluster.json")': '(root / "cluster.json")',
     "load_kube_config()": "load_kube_config(config_file=os.environ['KUBECONFIG'])",  # read when it was imported
 }
@@ -67,23 +64,6 @@ def for_the_allocator(_names: Names, _root: Path) -> Names:
     }
 
 
-def for_the_plugin(names: Names, root: Path) -> Names:
-    settings = dra_kubeletplugin.PluginSettings(
-        driver_name=names["NAME"],
-        node_name="worker-1",
-        registry_dir=root / "n/plugins_registry",
-        data_dir=root,
-        cdi_dir=root,
-    )
-    return {
-        "Api": Api,
-        "connection": connection,
-        "settings": settings,
-        "driver": names["WellDriver"](),
-        "resources": {"worker-1": dra_kubeletplugin.Pool.of(names["devices"])},
-    }
-
-
 def for_the_node_agent(_names: Names, root: Path) -> Names:
     return {"NodeAgent": NodeAgent, "LocalRuntime": LocalRuntime, "root": root / "n", "Path": Path}
 
@@ -101,7 +81,6 @@ def for_the_ledger(_names: Names, root: Path) -> Names:
 
 BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
     ("docs/choosing-devices.md", 0): for_the_allocator,
-    ("docs/driver-production.md", 2): for_the_plugin,
     ("docs/node-agent.md", 0): for_the_node_agent,
     ("docs/ledger.md", 0): for_the_ledger,
 }
@@ -117,7 +96,7 @@ async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> No
             for shown, instead in OTHERWISE.items():
                 block = block.replace(shown, instead)
             code = compile(block, f"{page.name}, block {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            if (page.name, number) in NOT_RUN or is_test(block):
+            if is_test(block):
                 continue
             if inspect.isawaitable(waiting := eval(code, names)):
                 await waiting
