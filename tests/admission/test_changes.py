@@ -502,6 +502,27 @@ async def test_why_says_why_nobody_answers_a_check(
     assert "its quota is all that Kueue looks at" not in said
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "words"),
+    [
+        ([], "gets no place any more\n"),
+        (["kueue.x-k8s.io/resource-in-use"], "kueue.x-k8s.io/resource-in-use; Kueue removes its own one"),
+        (["x.io/keeps"], "it is kept by its finalizers: x.io/keeps\n"),
+    ],
+)
+async def test_why_says_that_a_workload_is_being_deleted_and_what_keeps_it(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], finalizers: list[str], words: str
+) -> None:
+    job = workload("train", 1)
+    job["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers}
+    world.api.add(WORKLOADS, job)
+    ask_why(world, tmp_path / "dump.json")
+    said = capsys.readouterr().out
+    assert "it was deleted" in said
+    assert words in said
+    assert "fit now" not in said
+
+
 @pytest.mark.parametrize(("cluster", "words"), [("worker-1", "in another cluster, worker-1: ask there"), (None, "")])
 async def test_why_asks_no_node_of_this_cluster_about_pods_of_another(
     world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: str | None, words: str

@@ -90,7 +90,11 @@ LONGEST_HOLDING_SECONDS: Final = 10.0
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 LATE_NEWS_SECONDS: Final = 60.0
-"""Seconds after which a time that Kueue wrote is another clock's, and not one of which the watch was late."""
+"""Seconds after which a time that Kueue wrote is another clock's, and not one of which the watch was late.
+
+A watch that is later than that makes a promise or a wait as much longer. The versions and times of own writes would
+tell the two apart, at the price of a record of both for all kinds. No ``Date`` of an answer would: the time is Kueue's.
+"""
 LONGEST_REPLACING_SECONDS: Final = 5.0
 """Seconds after which a Workload says that it waits for the one that it replaces. Kueue needs at most one."""
 CLOCK_SECONDS: Final = 1.0

@@ -34,6 +34,7 @@ from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.placing import NotPlaced, Placing
 from dra_operator.commands.simulated import ClaimQuotas
 from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.facts import age
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import Pipeline, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -49,6 +50,7 @@ T = TypeVar("T", bound=ResourceClaim | ClaimTemplate)
 ROLE: Final = (
     "the ClusterRole dra-viewer-admission in manifests/components/admission/rbac.yaml allows it: have it bound to you"
 )
+KUEUE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
 CHECKS: Final = "admissionchecks.kueue.x-k8s.io"
 PROMISE_SECONDS: Final = 300.0
 """Seconds for which a promise counts: the default of the setting ``admission-promise``."""
@@ -76,6 +78,9 @@ def why_workload(seen: Observed, settings: Settings, name: str, missing: Sequenc
     [workload] = seen.whole([workload])
     report = Report([f"workload {key} {_state(workload)}"])
     report.add(_checks(seen, workload))
+    if workload.metadata.deletion_timestamp is not None:
+        report.object_to(_ending(seen, workload))
+        return report
     if workload.settled:
         report.is_clear = workload.spec.active is not False
         return report
@@ -103,6 +108,17 @@ def _state(workload: Workload) -> str:
         return f"has no quota: it is tried again as soon as freed devices suffice, and before {requeue.requeue_at}"
     said = next((it for it in workload.status.conditions or () if it.type == "QuotaReserved"), None)
     return f"waits for quota{f': {said.message}' if said is not None and said.message else ''}"
+
+
+def _ending(seen: Observed, workload: Workload) -> str:
+    """Say that the Workload is being deleted, and what keeps it."""
+    meta = workload.metadata
+    since = age(meta.deletion_timestamp or "", seen.taken) or "a while"
+    when = f"it was deleted {since} ago, and gets no place any more"
+    if not meta.finalizers:
+        return when
+    own = "; Kueue removes its own one, unless it is down" if KUEUE_FINALIZER in meta.finalizers else ""
+    return f"{when}; it is kept by its finalizers: {listed(meta.finalizers)}{own}"
 
 
 def _checks(seen: Observed, workload: Workload) -> Iterator[str]:
