@@ -86,7 +86,7 @@ lint: install  ## lint, formatting, types, import contracts, generated code
 
 docs: $(VENV)/.docs  ## build the documentation as a site, in site/; fails on a dead link
 	.ci/mermaid
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it counts no warnings
 
 $(VENV)/.docs: $(VENV)/.installed
 	@$(UV) $(PINNED) --editable '.[dev,docs]' || $(WITH_PIP)

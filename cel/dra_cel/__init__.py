@@ -1,9 +1,10 @@
 """CEL as Kubernetes speaks it: device selectors, and expressions of admission policies.
 
->>> from dra_api.resource import Device
->>> selector = compile('device.driver == "gpu.example.com"')
->>> selector.matches(prepare("gpu.example.com", Device(name="gpu-0")))
-True
+Examples:
+    >>> from dra_api.resource import Device
+    >>> selector = compile('device.driver == "gpu.example.com"')
+    >>> selector.matches(prepare("gpu.example.com", Device(name="gpu-0")))
+    True
 
 ``compile`` gives a ``Selector`` for prepared devices, ``Program(expression, environment).evaluate(variables)`` a value
 in any environment. Errors: see ``dra_cel.basics.errors``.

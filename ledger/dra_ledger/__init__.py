@@ -1,9 +1,10 @@
 """What slices publish, and who holds what: pools, devices, counters, capacity, taints, and the claims that have them.
 
->>> from dra_ledger import Ledger
->>> ledger = Ledger.of(b'{"kind": "List", "items": []}')  # what kubectl get -o json says, for one
->>> ledger.devices(), ledger.pools(), ledger.tally("node")
-([], [], [])
+Examples:
+    >>> from dra_ledger import Ledger
+    >>> ledger = Ledger.of(b'{"kind": "List", "items": []}')  # what kubectl get -o json says, for one
+    >>> ledger.devices(), ledger.pools(), ledger.tally("node")
+    ([], [], [])
 
 Pure: no I/O, no clock, no client. It stands below the operator and the commands, and imports ``dra_api`` and
 ``dra_cel`` only. These names are its public interface; the operator and the commands use the files as well. In this

@@ -112,15 +112,16 @@ class Ledger:
     known. ``over`` are published and allocated devices that somebody else keeps, such as an allocator: the ledger takes
     nodes, claims and pods alone, and changes nothing.
 
-    >>> ledger = Ledger()
-    >>> ledger.feed({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {
-    ...     "driver": "gpu.example.com", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-    ...     "nodeName": "n1", "devices": [{"name": "gpu-0"}, {"name": "gpu-1"}]}})
-    >>> result = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
-    >>> ledger.feed({"kind": "ResourceClaim", "metadata": {"namespace": "ml", "name": "train"},
-    ...     "status": {"allocation": {"devices": {"results": [result]}}}})
-    >>> [(device.name, device.state, [holder.key for holder in device.holders]) for device in ledger.devices()]
-    [('gpu-0', 'taken', ['ml/train']), ('gpu-1', 'free', [])]
+    Examples:
+        >>> ledger = Ledger()
+        >>> spec = {"driver": "gpu.example.com", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        ...     "nodeName": "n1", "devices": [{"name": "gpu-0"}, {"name": "gpu-1"}]}
+        >>> ledger.feed({"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec})
+        >>> result = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
+        >>> ledger.feed({"kind": "ResourceClaim", "metadata": {"namespace": "ml", "name": "train"},
+        ...     "status": {"allocation": {"devices": {"results": [result]}}}})
+        >>> [(device.name, device.state, [holder.key for holder in device.holders]) for device in ledger.devices()]
+        [('gpu-0', 'taken', ['ml/train']), ('gpu-1', 'free', [])]
     """
 
     def __init__(
