@@ -6,6 +6,7 @@ commit that is named. Code blocks and generated pages are left out. A count is n
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -37,7 +38,13 @@ SEARCHES: Final = {
 
 def main() -> int:
     """Print the table."""
-    states = {"here": dict(here()), **{commit: dict(of_commit(commit)) for commit in sys.argv[1:]}}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commits", nargs="*", metavar="COMMIT", help="a column for each, beside the files here")
+    commits = parser.parse_args().commits
+    try:
+        states = {"here": dict(here()), **{commit: dict(of_commit(commit)) for commit in commits}}
+    except subprocess.CalledProcessError as error:
+        parser.error(error.stderr.strip())
     print(f"{'':42}" + "".join(f"{name:>12}" for name in states))
     for title, pattern in SEARCHES.items():
         print(f"{title:42}" + "".join(f"{count(pattern, pages):>12,}" for pages in states.values()))
