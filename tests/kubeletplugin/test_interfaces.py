@@ -22,7 +22,7 @@ from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
-from dra_kubeletplugin.drivers.hostdev.interfaces import InPods, Interfaces
+from dra_kubeletplugin.drivers.hostdev.interfaces import MOST_ABSENT_NAMES, InPods, Interfaces
 from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
@@ -189,6 +189,12 @@ def test_what_the_node_needed_once_is_not_offered_while_its_route_is_away(host: 
     why = "(vlan7, which stands on it, has a default route of IPv4): start the driver again if that is over"
     assert f"the node's network needed it a while ago {why}" in "\n".join(found.problems)
     assert "nic-x" in Looking(CONFIG, host).thoroughly().devices
+
+
+def test_the_ports_of_pods_that_came_and_went_are_not_remembered_for_ever(host: FakeHost) -> None:
+    needed = {f"veth{number}": "it was a port" for number in range(1000)} | {"eth1": "it has a default route of IPv4"}
+    found = Interfaces(host, needed).needed
+    assert found.keys() == {"eth1", *(f"veth{number}" for number in range(1000 - MOST_ABSENT_NAMES, 1000))}
 
 
 def test_virtual_functions_are_offered_while_the_node_uses_their_card(host: FakeHost) -> None:

@@ -36,6 +36,9 @@ from .facts import HostTree
 OWNS = "network interface "
 """Begins the entry of an interface in what a device owns."""
 
+MOST_ABSENT_NAMES = 64
+"""Interfaces that the node's network needed and that are not there now: so many are remembered."""
+
 _CLASS = "/sys/class/net"
 _LOOPBACK_FLAG = 0x8
 _ROUTE_UP_FLAG, _ROUTE_REJECT_FLAG = 0x1, 0x200
@@ -93,7 +96,12 @@ class Interfaces:
     @property
     def needed(self) -> dict[str, str]:
         """The interfaces that the node's network needs or needed, with the reason as a sentence; for the next look."""
-        return {**self._needed_before, **self._needed_now}
+        found = {**self._needed_before, **self._needed_now}
+        # A VLAN may be made again under its name. Each pod has another name for its port of a bridge.
+        away = [name for name in found if not self._tree.link(f"{_CLASS}/{name}")]
+        for name in away[:-MOST_ABSENT_NAMES]:
+            del found[name]
+        return found
 
     @cached_property
     def _needed_now(self) -> dict[str, str]:
