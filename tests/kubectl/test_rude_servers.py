@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
-from dra_operator.kubectl import serving
+from dra_operator.kubectl import live, serving
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import parser
 from dra_operator.kubectl.live import KINDS, read_server
@@ -147,6 +147,16 @@ async def test_a_refusal_names_the_request_and_what_helps(reading: Callable[[Ans
         with pytest.raises(Problem, match=re.escape(said.format(url=url[0]))):
             await read()
     assert len(asked) < 250
+
+
+async def test_a_server_that_is_busy_longer_than_its_version_is_waited_for_is_told_as_busy(
+    reading: Callable[[Answer], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as one that does not answer."""
+    monkeypatch.setattr(live, "VERSION_SECONDS", 1.5)
+    reading(lambda _: status(429, "TooManyRequests", "busy", **{"Retry-After": "1"}))
+    with pytest.raises(Problem, match=r"the API server has too much to do: GET .*/version: busy; try again later"):
+        await read("--request-timeout", "10s")
 
 
 async def test_a_busy_server_is_asked_again_when_it_wishes(reading: Callable[[Answer], Asked]) -> None:

@@ -45,7 +45,6 @@ from dra_kube import (
     Forbidden,
     Headers,
     KubeError,
-    NoAnswerInTime,
     NotFound,
     NotServed,
     Overrides,
@@ -138,7 +137,7 @@ async def observe(
     async with Api(where, timeout=timeout, is_patient=True) as api:
         reader = _Reader(api, namespace, room, Progress(len(kinds)))
         async with telling(reader.progress):
-            version = await _version(api, timeout)
+            version = await _version(where, timeout)
             lists = await asyncio.gather(*(reader.read(resource, kind) for resource, kind in kinds.items()))
     objects = [obj for found in lists for obj in found]
     release, gates = release_of(version)[0], defaults_of(version)
@@ -156,19 +155,15 @@ async def observe(
     )
 
 
-async def _version(api: Api, timeout: float) -> Mapping[str, Any]:
+async def _version(where: Connection, timeout: float) -> Mapping[str, Any]:
     """A server that answers nothing would be waited for without end if the person set no limit, and nothing said why.
 
     Lists of a large cluster take long; this question does not.
     """
-    seconds = min(timeout, VERSION_SECONDS)
-    try:
-        async with asyncio.timeout(seconds):
-            version = await api.raw_get("/version")
-    except TimeoutError as error:
-        raise NoAnswerInTime(f"GET {api.connection.host}/version: no answer within {seconds:g} s") from error
+    async with Api(where, timeout=min(timeout, VERSION_SECONDS), is_patient=True) as api:
+        version = await api.raw_get("/version")
     if not isinstance(version, Mapping):
-        raise Unreachable(f"{api.connection.host}/version is not an API server: the answer is no object")
+        raise Unreachable(f"{where.host}/version is not an API server: the answer is no object")
     return version
 
 
