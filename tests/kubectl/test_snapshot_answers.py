@@ -6,6 +6,7 @@ import ast
 import copy
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,3 +163,38 @@ def test_a_gang_that_lacks_pods_lacks_them_in_a_snapshot(tmp_path: Path, capsys:
     capsys.readouterr()
     assert main(["why", "pod/p0", "-n", "ns", "--from", str(copied)]) == 3
     assert "1 more pod of gang train, which needs 4: 3 are there" in capsys.readouterr().out
+
+
+HELD: Final = """
+{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {allocatable: {cpu: 8, pods: 9}}}
+---
+{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpu}}
+---
+{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: s}, spec: {driver: drv, nodeName: n1,
+ pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: d0}, {name: d1}]}}
+"""
+HOLDER: Final = """
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p%(it)s, namespace: ns, uid: up%(it)s}, status: {phase: Running},
+ spec: {nodeName: n1, resourceClaims: [{name: g, resourceClaimName: c%(it)s}],
+ containers: [{name: main, resources: {requests: {cpu: 2}}}]}}
+---
+{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c%(it)s, namespace: ns, uid: uc%(it)s},
+ spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}, status: {
+ reservedFor: [{resource: pods, name: p%(it)s, uid: up%(it)s}], allocation: {devices: {results: [
+ {request: gpu, driver: drv, pool: n1, device: d%(it)s}]}}}}
+"""
+
+
+@pytest.mark.parametrize("words", [["why", "pod/wanted"], ["drain", "n1"], ["free", "--class", "gpu"], ["doctor"]])
+def test_objects_that_were_written_by_hand_need_no_uid(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, answers = HELD + "".join(HOLDER % {"it": it} for it in (0, 1)) + f"---{WANTED}", []
+    for number, content in enumerate((text, re.sub(r", uid: \w+", "", text))):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(content)
+        code = main([*words, "-n", "ns", "--from", str(path)])
+        answers.append((code, capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert "delete it (frees drv/n1/d0)" in answers[1][1] or words[0] != "why"

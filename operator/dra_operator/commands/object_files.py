@@ -27,8 +27,9 @@ from dra_api.codec import DecodeError, convert
 from dra_api.conversion import set_defaults
 from dra_api.core import Event
 from dra_api.leases import Lease
-from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta
+from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta, OwnerReference
 from dra_api.quota import ResourceQuota
+from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.values import now
 
 from dra_operator.commands.file_items import (
@@ -46,6 +47,7 @@ from dra_operator.commands.file_items import (
 from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 
 T = TypeVar("T", bound=Object)
+R = TypeVar("R", OwnerReference, ResourceClaimConsumerReference)
 JSON = dict[str, Any]
 _TABLE: Final[Kinds] = {
     **TABLE,
@@ -134,6 +136,37 @@ def _documents(path: str, data: bytes) -> list[Any]:
 def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
     """Those of one kind."""
     return [found for found in objects if isinstance(found, kind)]
+
+
+def identified(obj: T) -> T:
+    """With a UID: objects that a person writes seldom have one, and everything goes by it.
+
+    What such a claim says of pods without a UID is told of these very pods.
+    """
+    meta, changes = obj.metadata, dict[str, Any]()
+    if not meta.uid:
+        changes["metadata"] = meta = msgspec.structs.replace(meta, uid=_made_up(type(obj).__name__, obj.key))
+    if isinstance(obj, ResourceClaim):
+        users, owners = obj.status.reserved_for or (), meta.owner_references or ()
+        if not all(it.uid for it in users):
+            named = tuple(_with_uid(it, _KINDS.get(it.resource, it.resource), meta.namespace) for it in users)
+            changes["status"] = msgspec.structs.replace(obj.status, reserved_for=named)
+        if not all(it.uid for it in owners):
+            refs = tuple(_with_uid(it, it.kind, meta.namespace) for it in owners)
+            changes["metadata"] = msgspec.structs.replace(meta, owner_references=refs)
+    return msgspec.structs.replace(obj, **changes) if changes else obj
+
+
+_KINDS: Final = {"pods": "Pod", "podgroups": "PodGroup"}
+
+
+def _with_uid(reference: R, kind: str, namespace: str) -> R:
+    uid = reference.uid or _made_up(kind, f"{namespace}/{reference.name}")
+    return msgspec.structs.replace(reference, uid=uid)
+
+
+def _made_up(kind: str, key: str) -> str:
+    return f"{kind} {key}"
 
 
 def is_snapshot(path: str) -> bool:

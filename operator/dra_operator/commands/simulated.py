@@ -38,7 +38,7 @@ from msgspec.structs import replace
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Features, Inventory, Semantics
 from dra_operator.cache import Cluster
 from dra_operator.commands.file_items import BadInput
-from dra_operator.commands.object_files import of_kind
+from dra_operator.commands.object_files import identified, of_kind
 from dra_operator.controllers.scheduling.mix import Asked, MixLearner, MixMemory
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Placement, Plan
 from dra_operator.scheduling.state import GATE, OPENED_LAST, bytes_of_large, is_at_gate, pod_requests, size_refusal
@@ -414,14 +414,6 @@ def extended_resource(cluster: Cluster, class_: str) -> str:
     """The extended resource that a device class serves; empty if none."""
     found = cluster.classes.get(class_)
     return (found.spec.extended_resource_name or "") if found is not None else ""
-
-
-def identified(obj: T) -> T:
-    """With a UID: objects in files seldom have one, and everything goes by it."""
-    meta = obj.metadata
-    if meta.uid:
-        return obj
-    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(meta, uid=f"{type(obj).__name__} {obj.key}"))
 
 
 def _nodes(objects: Sequence[Object], wanted: Sequence[str] | None) -> list[Node]:

@@ -23,8 +23,7 @@ from dra_api.resource import ResourceSlice
 
 from dra_operator.admission.pod_sets import planned_sets
 from dra_operator.commands.file_items import BadInput
-from dra_operator.commands.object_files import KINDS, decoded, files, items, without_nulls
-from dra_operator.commands.simulated import identified
+from dra_operator.commands.object_files import KINDS, decoded, files, identified, items, without_nulls
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table
 from dra_operator.kubectl.lint.manifest import PodTemplate, not_read, pod_templates
 from dra_operator.kubectl.observed import Observed, joined, notes_on, require

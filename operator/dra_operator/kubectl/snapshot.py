@@ -30,7 +30,7 @@ from dra_api.values import format_time, parse_time
 from msgspec import Struct
 
 from dra_operator.commands.file_items import STDIN, BadInput
-from dra_operator.commands.object_files import KINDS, Item, read_objects
+from dra_operator.commands.object_files import KINDS, Item, identified, read_objects
 from dra_operator.kubectl.answer import Answer, ExitCode, Problem
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.room import ObjectRoom, is_brief, room_of, without_bulk
@@ -131,6 +131,7 @@ class _Dump:
 
     def kept(self, item: Item, obj: Object) -> Object:
         """Note the object. Return the form in which it is held."""
+        obj = _identified(obj)
         self._kinds.add(type(obj))
         self._has_allocated |= isinstance(obj, ResourceClaim) and obj.status.allocation is not None
         self._has_users |= isinstance(obj, Pod) and bool(obj.spec.node_name and obj.spec.resource_claims)
@@ -148,7 +149,7 @@ class _Dump:
     def _whole(self, obj: T) -> T:
         item = self._items.get((type(obj), obj.key)) if is_brief(obj) else None
         found = item.read_again() if item is not None else None
-        return without_bulk(found) if isinstance(found, type(obj)) else obj
+        return without_bulk(_identified(found)) if isinstance(found, type(obj)) else obj
 
     def absent(self) -> Iterator[tuple[str, str]]:
         """Yield the kinds without an object in a dump that are probably missing from the dump only.
@@ -161,6 +162,10 @@ class _Dump:
         if self._has_users:
             expected |= {str(RESOURCE_CLAIMS): ResourceClaim}
         return ((name, kind.__name__) for name, kind in expected.items() if kind not in self._kinds)
+
+
+def _identified(obj: T) -> T:
+    return identified(obj) if isinstance(obj, Pod | ResourceClaim) else obj
 
 
 def _counts(obj: Object) -> bool:
