@@ -255,6 +255,11 @@ def test_variables_of_services_change_nothing(monkeypatch: pytest.MonkeyPatch) -
             ["--kubernetes-version", "1.38"],
             "--kubernetes-version: '1.38' from flag --kubernetes-version is wrong; allowed: auto, 1.32, 1.33",
         ),
+        (
+            ["--leave-drivers", "gpu.example.com nic.example.com"],
+            "--leave-drivers: 'gpu.example.com nic.example.com' from flag --leave-drivers is wrong (--leave-drivers: "
+            "'gpu.example.com nic.example.com' is no driver's name: must be a lowercase",
+        ),
         (["--colour", "red"], "unknown arguments: --colour red"),
         (["--config", "/nowhere.yaml"], "Unable to open config file: /nowhere.yaml"),
     ],

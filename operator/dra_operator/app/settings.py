@@ -27,6 +27,7 @@ import configargparse
 import msgspec
 import yaml
 from dra_api.releases import AUTO, BUILT, chosen
+from dra_api.validation.formats import driver_name
 from msgspec import Meta, Struct, inspect
 
 from dra_operator.admission.workloads import AdmissionSettings
@@ -258,7 +259,9 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         features = accepted(parse_gates(self.feature_gates), chosen(self.kubernetes_version))
         controllers_of(self.controllers)
-        LeftAlone.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only)
+        for name in sorted(LeftAlone.of(self.leave_drivers, self.leave_nodes, unmarked=self.own_devices_only).drivers):
+            if faults := list(driver_name(name, "")):
+                raise ValueError(f"--leave-drivers: {name!r} is no driver's name: {faults[0].detail}")
         if self.filter_timeout != _TIMES.filter_timeout and not features.filter_timeout:
             raise Contradiction("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
         is_timed = (self.admission_promise, self.admission_backoff) != (_ADMISSION.promise, _ADMISSION.backoff)
