@@ -503,3 +503,34 @@ def test_a_claim_in_deletion_is_kept_by_finalizers_after_its_pods() -> None:
     kept["metadata"] |= {"finalizers": ["example.com/keep", "resource.kubernetes.io/delete-protection"]}
     found = told([device_class(), node("gpu-1"), slice_("gpu-1"), kept, user], "claim/train-claim")
     assert "waits for its consumers to end: train; then for its finalizers: example.com/keep" in found.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("zone", "A", "on gpu-1: write zone In a, x instead of zone In A, x in spec.affinity.nodeAffinity of the pod"),
+        ("zoen", "a", "on gpu-1: write zone In a, x instead of zoen In a, x in spec.affinity.nodeAffinity of the pod"),
+        ("zone", "b", "on gpu-1: remove spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"),
+    ],
+)
+def test_a_typing_error_in_the_node_affinity_is_corrected(key: str, value: str, said: str) -> None:
+    term = {"matchExpressions": [{"key": key, "operator": "In", "values": [value, "x"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    found = told(
+        cluster(node("gpu-1", zone="a"), slice_("gpu-1"), claims=(claim(),), affinity={"nodeAffinity": required})
+    )
+    assert found.advice[0].startswith(said), found.text
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"),
+    [("Root", f"write matchAttribute: {DRIVER}/root instead of {DRIVER}/Root in"), ("rack", "remove the constraint")],
+)
+def test_a_typing_error_in_a_constraint_is_corrected(attribute: str, said: str) -> None:
+    devices = [device(f"gpu-{it}") for it in range(2)]
+    for each in devices:
+        each["attributes"]["root"] = {"string": "r"}
+    wants = claim(asks(count=2), constraints=[{"matchAttribute": f"{DRIVER}/{attribute}"}])
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", devices), claims=(wants,)))
+    assert found.advice[0].startswith(f"on gpu-1: {said}"), found.text
+    assert any("create it again" in line for line in found.lines)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dra_api.command_line import kubectl, with_command
-from dra_api.core import Node, Pod, Taint, Toleration
+from dra_api.core import Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, Pod, Taint, Toleration
 from dra_api.values import Quantity
 from msgspec.structs import replace
 
@@ -277,6 +278,7 @@ def _selector(pod: Pod, node: Node) -> Iterator[Change]:
     of_nodes = affinity.node_affinity if affinity is not None else None
     required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes is not None else None
     if affinity and of_nodes and required and not missing and not node_selectors.matches(required, node):
+        yield from _term_meant(pod, of_nodes, required, node)
         nodes = replace(of_nodes, required_during_scheduling_ignored_during_execution=None)
         field = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
         yield pod_change(pod, f"remove {field} from the pod", 2, lambda now: _affinity(now, "node_affinity", nodes))
@@ -297,6 +299,39 @@ def _label_meant(pod: Pod, missing: Mapping[str, str], labels: Mapping[str, str]
 
     pairs = (f"{meant[key][0]}={meant[key][1]} instead of {key}={value}" for key, value in missing.items())
     yield pod_change(pod, f"write {', '.join(pairs)} in spec.nodeSelector of the pod", 1, corrected)
+
+
+def _term_meant(pod: Pod, of_nodes: NodeAffinity, required: NodeSelector, node: Node) -> Iterator[Change]:
+    """Correct likely typing errors in one term of the node affinity, if the node matches the term then."""
+    labels, terms = node.metadata.labels or {}, required.node_selector_terms or ()
+    for place, term in enumerate(terms):
+        pairs = [(one, _expression_meant(one, labels)) for one in term.match_expressions or ()]
+        meant = replace(term, match_expressions=tuple(new for _, new in pairs) or None)
+        if meant == term or not node_selectors.matches(NodeSelector(node_selector_terms=(meant,)), node):
+            continue
+        selector = NodeSelector(node_selector_terms=(*terms[:place], meant, *terms[place + 1 :]))
+        nodes = replace(of_nodes, required_during_scheduling_ignored_during_execution=selector)
+        texts = (f"{_in(new)} instead of {_in(old)}" for old, new in pairs if new != old)
+        text = f"write {', '.join(texts)} in spec.affinity.nodeAffinity of the pod"
+        yield pod_change(pod, text, 1, partial(_affinity, field="node_affinity", value=nodes))
+        return
+
+
+def _in(one: NodeSelectorRequirement) -> str:
+    return f"{one.key} In {', '.join(one.values or ())}"
+
+
+def _expression_meant(one: NodeSelectorRequirement, labels: Mapping[str, str]) -> NodeSelectorRequirement:
+    """The expression with the key, or the value, that was probably meant."""
+    values = one.values or ()
+    if one.operator != "In" or labels.get(one.key) in values:
+        return one
+    if one.key not in labels:
+        keys = likely_meant(one.key, (it for it in labels if labels[it] in values))
+        return replace(one, key=keys[0]) if keys else one
+    has = labels[one.key]
+    wrong = next((it for it in values if likely_meant(it, [has])), None)
+    return replace(one, values=tuple(has if it == wrong else it for it in values))
 
 
 def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:

@@ -82,12 +82,12 @@ def with_fields(**fields: object) -> Callable[[Wanted], Wanted]:
     return lambda wanted: replace(wanted, **fields)
 
 
-def without_constraint(claim: ResourceClaim, constraint: DeviceConstraint) -> Patch:
-    """The claim without one of its constraints."""
+def with_constraint(claim: ResourceClaim, old: DeviceConstraint, new: DeviceConstraint | None) -> Patch:
+    """The claim with another constraint in the place of one of its own, or without that one."""
 
     def make(now: ResourceClaim) -> ResourceClaim:
-        left = tuple(one for one in now.spec.devices.constraints or () if one != constraint)
-        return _with(now, constraints=left or None)
+        every = (new if one == old else one for one in now.spec.devices.constraints or ())
+        return _with(now, constraints=tuple(one for one in every if one is not None) or None)
 
     return Patch(ResourceClaim, claim.key, make)
 
@@ -137,7 +137,7 @@ def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal,
             yield from _counts(claim, name, wanted, refusal)
             if refusal.rule in (Rule.CAPACITY, Rule.COMBINATION):
                 yield from _capacity(claim, name, wanted, view, cycle_state.usage)
-        yield from _constraints(claim)
+        yield from _constraints(claim, view)
 
 
 def named(claim: ResourceClaim, request: str) -> str:
@@ -279,12 +279,30 @@ def _capacity_named(device: Device, name: str, driver: str) -> DeviceCapacity | 
     return capacities.get(name) or capacities.get(name.removeprefix(f"{driver}/"))
 
 
-def _constraints(claim: ResourceClaim) -> Iterator[Change]:
-    for constraint in claim.spec.devices.constraints or ():
+def _constraints(claim: ResourceClaim, view: NodeView) -> Iterator[Change]:
+    """Correct a likely typing error in the attribute of a constraint; after these, without the constraint."""
+    constraints = claim.spec.devices.constraints or ()
+    known = _attributes(view) if constraints else frozenset()
+    for constraint in constraints:
+        field = "match_attribute" if constraint.match_attribute else "distinct_attribute"
         kind = "matchAttribute" if constraint.match_attribute else "distinctAttribute"
-        attribute = constraint.match_attribute or constraint.distinct_attribute
+        attribute = constraint.match_attribute or constraint.distinct_attribute or ""
+        group = f"constraint {claim.key} {attribute}"
+        for meant in likely_meant(attribute, known)[:1] if attribute not in known else ():
+            text = f"write {kind}: {meant} instead of {attribute} in claim {claim.key}"
+            patch = with_constraint(claim, constraint, replace(constraint, **{field: meant}))
+            yield Change(text, (patch,), 1, group)
         text = f"remove the constraint {kind}: {attribute} from claim {claim.key}"
-        yield Change(text, (without_constraint(claim, constraint),), 3)
+        yield Change(text, (with_constraint(claim, constraint, None),), 3, group)
+
+
+def _attributes(view: NodeView) -> frozenset[str]:
+    """The attributes of the node's devices, each with its domain."""
+    return frozenset(
+        name if "/" in name else f"{view.driver(number)}/{name}"
+        for number, device in enumerate(view.devices)
+        for name in device.attributes or ()
+    )
 
 
 def _with_capacity(what: str, amount: Quantity | None) -> Callable[[Wanted], Wanted]:
