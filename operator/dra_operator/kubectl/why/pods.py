@@ -225,9 +225,9 @@ def unknown_requests(made: Pipeline, pod: Pod) -> Iterator[str]:
 DEFAULT: Final = "default-scheduler"
 INSTALL: Final = "install the operator (kubectl apply -k manifests)"
 LEASES: Final = {DEFAULT: "kube-scheduler"}
+"""By the name of the scheduler; the operator's Lease has the name in its own."""
 SAME_NAME_SIMILARITY: Final = 0.9
 """From here on a name is a misspelt one: kai-scheduler is none of dra-scheduler."""
-"""By the name of the scheduler; the operator's Lease has the name in its own."""
 
 
 def not_ours(made: Pipeline, pod: Pod) -> str:
