@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Self
 
 import pytest
 from bare_client import EVENTS, NODES, PODS, Client, Json
-from dra_devcluster.apiserver.controllers import workloads
+from dra_devcluster.apiserver.controllers import jobs, worker, workloads
+from dra_devcluster.apiserver.errors import StatusError
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.store import Stored
+from dra_devcluster.apiserver.verbs.write import create
 
 APPS = "/apis/apps/v1/namespaces/default"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}
 Pods = list[Json]
+
+
+class Later(datetime):
+    """The next minute, in which a schedule is due."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) + timedelta(minutes=1)
 
 
 def workload(kind: str, image: str = "example.com/app:1", *, pod: Json | None = None, **spec: Any) -> Json:
@@ -86,6 +99,43 @@ async def test_replicas_without_end_keep_nobody_waiting(client: Client, monkeypa
     await pods(client, lambda items: len(items) >= 6)
     await client.patch(f"{APPS}/replicasets/w", {"spec": {"replicas": 0}})
     await pods(client, lambda items: not items)
+
+
+BATCH = "/apis/batch/v1/namespaces/default"
+_JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}}
+_CRON_JOB = {"schedule": "* * * * *", "jobTemplate": {"spec": _JOB}}
+OWNERS: list[tuple[str, Json, str]] = [
+    (f"{APPS}/replicasets", workload("ReplicaSet", replicas=1), PODS),
+    (f"{APPS}/deployments", workload("Deployment", replicas=1), f"{APPS}/replicasets"),
+    (f"{APPS}/daemonsets", workload("DaemonSet"), PODS),
+    (f"{BATCH}/jobs", {"metadata": {"name": "w"}, "spec": _JOB}, PODS),
+    (f"{BATCH}/cronjobs", {"metadata": {"name": "w"}, "spec": _CRON_JOB}, f"{BATCH}/jobs"),
+]
+
+
+@pytest.mark.parametrize(("path", "owner", "made"), OWNERS, ids=[path.rpartition("/")[2] for path, *_ in OWNERS])
+async def test_what_was_refused_is_made_when_nothing_refuses_it_any_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str, owner: Json, made: str
+) -> None:
+    """Neither the object nor what it owns changes then."""
+    refused = 0
+
+    def refuse(write: Write, body: Json) -> Stored:
+        nonlocal refused
+        if made.endswith(write.resource.plural) and refused < 3:
+            refused += 1
+            raise StatusError(403, "Forbidden", "not yet")
+        return create(write, body)
+
+    for module in (workloads, jobs):
+        monkeypatch.setattr(module, "create", refuse)
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "datetime", Later)
+    await node(client, "n")
+    await client.post(path, owner)
+    await client.until(made, lambda answer: bool(answer.json["items"]))
+    said = [event for event in (await client.get(EVENTS))["items"] if event["reason"] == "FailedCreate"]
+    assert [event["count"] for event in said] in ([3], []), "events that say the same are counted"
 
 
 async def test_one_refused_pod_speaks_for_all(client: Client) -> None:

@@ -25,6 +25,7 @@ from typing import Final
 
 from dra_api.values import format_time, now, parse_time
 
+from dra_devcluster.apiserver.controllers import worker
 from dra_devcluster.apiserver.controllers.workloads import (
     BATCH_PODS,
     WorkloadController,
@@ -183,7 +184,6 @@ class JobController(WorkloadController):
             return
         for index in missing:
             if not self._create(job, index):
-                self.add_later(stored.key, BACKOFF_SECONDS)
                 return
 
     def _create(self, job: Json, index: int) -> bool:
@@ -529,7 +529,7 @@ class CronJobController(WorkloadController):
             active = []
         made = self._create(obj, due)
         if made is None:
-            self.add_later(stored.key, BACKOFF_SECONDS)
+            self.add_later(stored.key, worker.RETRY_SECONDS)
             return active
         status["lastScheduleTime"] = format_time(due.astimezone(UTC))
         return [*active, (made, made.decode())]

@@ -1,8 +1,11 @@
 """Controllers (tasks that work off a queue of keys, filled by changes of the store), and two that derive objects.
 
-A key that is added twice is handled once. The rules of an aggregated ClusterRole are the rules of all ClusterRoles that
-its selectors choose. The status of a ResourceQuota says how much of it the namespace uses. The default roles and
-bindings exist from the start: ``cluster-admin``, ``edit``, ``view``, ``system:*``.
+A key that is added twice is handled once. One whose work fails is handled again after a pause: what was in the way may
+go without a change of the object, as when a policy is deleted or a PriorityClass made.
+
+The rules of an aggregated ClusterRole are the rules of all ClusterRoles that its selectors choose. The status of a
+ResourceQuota says how much of it the namespace uses. The default roles and bindings exist from the start:
+``cluster-admin``, ``edit``, ``view``, ``system:*``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dra_api.codec import convert
 from dra_api.meta import LabelSelector
 from dra_api.selectors import Selector
 
-from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.resources import used
 from dra_devcluster.apiserver.metadata import dig
@@ -26,6 +29,8 @@ from dra_devcluster.apiserver.structure import load_data
 from dra_devcluster.apiserver.verbs.write import create, store_changed, update
 from dra_devcluster.background import cancelled
 
+RETRY_SECONDS: Final = 10.0
+"""Until work that failed is tried again."""
 K = TypeVar("K")
 log = logging.getLogger(__name__)
 
@@ -78,8 +83,12 @@ class Worker(Generic[K]):
                 del self._keys[key]
                 try:
                     self.handle(key)
+                except StatusError as error:
+                    log.warning("%s: %s is tried again: %s", type(self).__name__, key, error)
+                    self.add_later(key, RETRY_SECONDS)
                 except Exception:  # one broken object must not stop the work on all others
                     log.exception("%s: %s failed", type(self).__name__, key)
+                    self.add_later(key, RETRY_SECONDS)
                 await asyncio.sleep(0)  # requests come first
 
     async def __aenter__(self) -> Self:

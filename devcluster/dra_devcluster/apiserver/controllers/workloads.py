@@ -24,6 +24,7 @@ from typing import NamedTuple
 import orjson
 from dra_api.values import now
 
+from dra_devcluster.apiserver.controllers import worker
 from dra_devcluster.apiserver.controllers.scheduler import fits
 from dra_devcluster.apiserver.controllers.worker import Worker
 from dra_devcluster.apiserver.errors import Json, StatusError
@@ -86,9 +87,10 @@ class WorkloadController(Worker[Key]):
         return sorted(found, key=lambda stored: stored.decode()["metadata"]["creationTimestamp"])
 
     def create_pod(self, owner: Json, spec: Json, labels: dict[str, str], more: Json | None = None) -> bool:
-        """Create a pod from the template in the owner's spec; an event reports one that cannot be made.
+        """Create a pod from the template in the owner's spec.
 
-        ``more`` is further metadata. Returns whether the pod was made.
+        If it cannot be made, an event reports that, and the owner is looked at again later. ``more`` is further
+        metadata. Returns whether the pod was made.
         """
         template = (owner["spec"].get("template") or {}).get("metadata") or {}
         meta = {
@@ -105,6 +107,7 @@ class WorkloadController(Worker[Key]):
             create(self.write("", "pods", meta["namespace"], "create"), body)
         except StatusError as error:
             self.report(owner, "FailedCreate", f"Error creating: {error}")
+            self.add_later((meta["namespace"], owner["metadata"]["name"]), worker.RETRY_SECONDS)
             return False
         return True
 
@@ -123,12 +126,14 @@ class WorkloadController(Worker[Key]):
         return Write(self.registry, resource, namespace=namespace, verb=verb, subresource=subresource, manager=MANAGER)
 
     def report(self, owner: Json, reason: str, message: str, kind: str = "Warning") -> None:
-        """Write an event about an object of this resource."""
+        """Write an event about an object of this resource; one that says the same is counted."""
         meta, moment = owner["metadata"], now()
         about = {"kind": self.kind, "apiVersion": self.resource.api_version}
         about |= {key: meta[key] for key in ("name", "namespace", "uid")}
+        said = hashlib.blake2b(f"{meta['uid']} {reason} {message}".encode(), digest_size=8).hexdigest()
+        name = f"{meta['name'][:200]}.{said}"
         event = {
-            "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+            "metadata": {"name": name, "namespace": meta["namespace"]},
             "involvedObject": about,
             "reason": reason,
             "message": message,
@@ -139,7 +144,13 @@ class WorkloadController(Worker[Key]):
             "count": 1,
         }
         with suppress(StatusError):  # the namespace may be in deletion
-            create(self.write("", "events", meta["namespace"], "create"), event)
+            known = self.registry.store.collection("", "events").get(meta["namespace"], name)
+            if known is None:
+                create(self.write("", "events", meta["namespace"], "create"), event)
+            else:
+                again = known.decode()
+                again |= {"lastTimestamp": moment, "count": again.get("count", 0) + 1}
+                update(self.write("", "events", meta["namespace"], "update"), known, again)
 
 
 def controller_of(obj: Json) -> Json:
@@ -343,7 +354,8 @@ class DaemonSetController(WorkloadController):
         if not new:  # else the pods that are made now are not ready yet
             new = self._roll_out(obj, there, limit)
         for name in new:
-            self.create_pod(obj, pinned(spec, name), {REVISION_LABEL: digest})
+            if not self.create_pod(obj, pinned(spec, name), {REVISION_LABEL: digest}):
+                break  # the others would be refused as well
         ready = sum(any(daemon.is_ready for daemon in daemons) for daemons in there.values())
         status = {
             "desiredNumberScheduled": len(nodes),
