@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from allocator_lab import partition_problem
 from dra_api.core import Pod
+from dra_operator.kubectl import devices, free
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.cli import main
 from dra_operator.kubectl.pipeline import (
@@ -21,6 +22,7 @@ from dra_operator.kubectl.pipeline import (
     pipeline,
 )
 from dra_operator.kubectl.snapshot import load
+from dra_operator.kubectl.whatif import fitting
 from dra_operator.kubectl.why.answer import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
 
@@ -195,3 +197,50 @@ def test_taint_says_for_which_pods_no_place_was_looked_for(capsys: pytest.Captur
     untried = [line for line in lines if "was not found out within the time limit; --time-limit gives more" in line]
     assert (code, len(untried)) == (ExitCode.IN_THE_WAY, 3)
     assert all("no node would take it" not in line for line in lines)
+
+
+def test_drain_says_for_which_pods_no_place_was_looked_for(
+    costly: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    text = costly.read_text().replace('"schedulerName"', '"nodeName": "node-0", "schedulerName"')
+    costly.write_text(text.replace('"uid": "Pod', f'"ownerReferences": [{json.dumps(owner)}], "uid": "Pod'))
+    assert main(["drain", "node-0", "--from", str(costly), "--time-limit", "0.000001s"]) == 3
+    said = capsys.readouterr().out
+    assert "0 of 2 pods of node node-0 would find another node" in said
+    assert "2 pods were not tried: the time limit was reached; kubectl dra drain --time-limit gives more" in said
+
+
+@pytest.mark.parametrize("after", [0, 2, 60])
+def test_free_shows_what_it_found_until_its_limit(
+    after: int, costly: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, within = ticking(), Pausing.within
+    monkeypatch.setattr(Pausing, "within", lambda self, _: within(self, after + 0.5, clock=clock))
+    monkeypatch.setattr(free, "_largest", lambda *_: 7)
+    assert main(["free", "--class", "hard", "--from", str(costly)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("hard    node-") == min(after, 3)
+    assert ("more may be free: the time limit was reached" in captured.err) == (after < 3)
+
+
+def test_top_leaves_out_largest_requests_that_take_too_long(
+    costly: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "LARGEST_SECONDS", -1.0)
+    assert main(["top", "classes", "--from", str(costly)]) == 0
+    assert "<not in time>" in capsys.readouterr().out
+
+
+def test_fit_says_that_it_was_not_found_out_what_would_be_left(
+    costly: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To say how many devices a class has left may take much longer than to place the pods."""
+
+    def late(*_: object) -> Never:
+        raise TookTooLong
+
+    monkeypatch.setattr(fitting, "left_in", late)
+    (file := tmp_path / "pod.yaml").write_text(MANY.format(count=1))
+    assert main(["fit", "-f", str(file), "--from", str(costly), "-n", "default"]) == 0
+    assert f"what would be left was not found out: {FIT_LIMIT}" in capsys.readouterr().out

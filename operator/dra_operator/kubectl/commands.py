@@ -227,6 +227,7 @@ def _free_arguments(parser: argparse.ArgumentParser) -> None:
         "--class", type=plain_name(*CLASSES), dest="device_class", metavar="CLASS", help="only this device class"
     )
     add_selector_argument(parser, "nodes")
+    add_time_limit_argument(parser)
     add_shared_arguments(parser, is_table=True, decides=False)
 
 
@@ -402,6 +403,7 @@ def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
+    add_time_limit_argument(parser)
     add_shared_arguments(parser, is_table=True)
 
 

@@ -9,6 +9,7 @@ load nothing of the scheduler.
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -295,6 +296,10 @@ BAR_BLOCKS: Final = 10
 """Blocks of a full bar."""
 
 
+LARGEST_SECONDS: Final = 30.0
+"""Time to find the largest requests of all classes."""
+
+
 def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Usage by what the options say. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
@@ -306,9 +311,9 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
         from dra_operator.kubectl.free import Members, best_offer  # asks the allocator: it takes long to load
-        from dra_operator.kubectl.pipeline import pipeline
+        from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 
-        made = pipeline(seen, settings)
+        made, due = pipeline(seen, settings), time.monotonic() + LARGEST_SECONDS
         ledger = ledger_of(made)
         members, devices = Members(ledger), every_device_of(made, ledger)
         by_class = {name: members.of(name, devices) for name in members.classes}
@@ -316,7 +321,12 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
         def largest(fact: UsageFact) -> str:
             """The largest request that a node without cordon could serve now."""
-            best = best_offer(made, fact.name, by_class[fact.name])
+            left = due - time.monotonic()
+            try:
+                with made.pausing.within(max(left, 1e-9)):  # 0 is no limit
+                    best = best_offer(made, fact.name, by_class[fact.name])
+            except TookTooLong:
+                return "<not in time>"
             return f"{best.largest} on {best.node}" if best is not None else "0"
 
         more = [Column("LARGEST", largest)]

@@ -286,7 +286,9 @@ def _lines(found: Fitting, wanted: Wanted, copies: int | None) -> Iterator[str]:
         placed = sum(bool(one.node) for one in found.pods)
         yield f"{placed} of {counted(len(found.pods), 'pod')} would fit"
         yield from _reasons(found.pods)
-    if found.left:
+    if found.left is None:
+        yield f"what would be left was not found out: {OUT_OF_TIME}"
+    elif found.left:
         yield f"largest request of a class that would fit then: {', '.join(left.text for left in found.left)}"
 
 

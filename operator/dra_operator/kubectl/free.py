@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from dra_api.core import Node
 from dra_api.meta import ObjectMeta
@@ -26,7 +27,7 @@ from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, ledger_of
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import Pipeline, pipeline
+from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 
 
@@ -122,6 +123,9 @@ def _keeps_away(node: Node) -> str:
     return ",".join((["cordoned"] if node.spec.unschedulable else []) + taints)
 
 
+OUT_OF_TIME: Final = "more may be free: the time limit was reached; kubectl dra free --time-limit gives more"
+
+
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Offers of the nodes that have something to give. Raises Problem."""
     require(
@@ -139,12 +143,14 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     members, devices, matches = Members(ledger), devices_of(made, ledger), selecting(options.selector)
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
     classes = [options.device_class] if options.device_class is not None else members.classes
-    found = [
-        offer
-        for name in classes
-        for offer in offers_of(made, name, members.of(name, devices))
-        if offer.largest and offer.node in nodes
-    ]
+    found, notes = list[Offer](), list(notes_on(seen))
+    try:
+        with made.pausing.within(options.time_limit):
+            for name in classes:
+                offers = offers_of(made, name, members.of(name, devices))
+                found.extend(offer for offer in offers if offer.largest and offer.node in nodes)
+    except TookTooLong:
+        notes.append(OUT_OF_TIME)
     found.sort(key=lambda offer: (offer.device_class, -offer.largest, bool(offer.keeps_away), offer.node))
     columns: list[Column[Offer]] = [
         Column("CLASS", lambda it: it.device_class),
@@ -161,4 +167,4 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         "Offer",
         lambda it: labels_of_node(seen, it.node),
     )
-    return Answer(table, notes=notes_on(seen))
+    return Answer(table, notes=notes)

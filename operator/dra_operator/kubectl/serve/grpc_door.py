@@ -234,7 +234,7 @@ def message_of(reply: Reply) -> messages.Answer:
         copies=found.copies,
         pods=map(_place, found.pods),
         notes=reply.notes,
-        left=map(_left, found.left),
+        left=map(_left, found.left or ()),
         promised=map(_place, found.promised),
         is_cut=found.is_cut,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from dra_api.core import Node, Pod
@@ -18,7 +19,7 @@ from dra_operator.cache import Cluster
 from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Table
 from dra_operator.kubectl.observed import SHOWN, Observed, joined, no_node, notes_on, require
-from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.overlay import successors
 from dra_operator.scheduling.preemption import Budget
@@ -28,11 +29,14 @@ from .overlay import Overlay
 
 STAYING: Final = {"DaemonSet": "daemon-set", "Node": "static"}
 """Pods of these owners belong to the node: a drain leaves them."""
+NOWHERE: Final = {"waits", "untried"}
+Successor = tuple[str, Placed | NotPlaced]
 
 
 class Displaced(Fact, frozen=True):
-    """``fate``: ``moves`` (to ``node``), ``waits`` (no node takes its successor: ``reason``), ``ends`` (no controller
-    makes a successor), ``ending`` (is being deleted), ``daemon-set`` or ``static`` (stays)."""
+    """``fate``: ``moves`` (to ``node``), ``waits`` (no node takes its successor: ``reason``), ``untried`` (there was no
+    time for its successor), ``ends`` (no controller makes one), ``ending`` (is being deleted), ``daemon-set`` or
+    ``static`` (stays)."""
 
     pod: str
     owner: str
@@ -70,12 +74,16 @@ class Draining(Fact, frozen=True):
     @property
     def is_placed(self) -> bool:
         """Every pod that gets a successor finds a place for it."""
-        return all(one.fate != "waits" for one in self.pods)
+        return all(one.fate not in NOWHERE for one in self.pods)
 
 
-def drained(overlay: Overlay, node: Node) -> Draining:
+def drained(overlay: Overlay, node: Node, seconds: float | None = None) -> Draining:
     """No pod goes to the node any more, and those on it go elsewhere: first all end, then the most important of their
-    successors is placed first."""
+    successors is placed first.
+
+    After ``seconds`` (0: never) the rest of them is untried; None leaves the limit to the overlay, and TookTooLong to
+    the caller.
+    """
     overlay.cordon(node)
     found: dict[str, Displaced] = {}
     going: list[Pod] = []
@@ -88,12 +96,21 @@ def drained(overlay: Overlay, node: Node) -> Draining:
         title = f"{owner.kind}/{owner.name}" if owner is not None else ""
         found[pod.key] = Displaced(pod=pod.key, owner=title, loses=loses, fate=fate)
     moving = [pod for pod in going if found[pod.key].fate == "moves"]
-    for key, outcome in successors(overlay, moving):
+    placed = successors(overlay, moving)
+    if seconds is not None:
+        placed = _in_time(overlay, placed, seconds)
+        found |= {pod.key: replace(found[pod.key], fate="untried") for pod in moving}
+    for key, outcome in placed:
         found[key] = _replaced(outcome, found[key])
     budgets = tuple(_budgets(overlay, going))
     torn = tuple(_torn(overlay, node.metadata.name, going))
-    is_clear = all(one.fate not in ("waits", "ends") for one in found.values()) and all(it.allowed for it in budgets)
+    is_clear = all(it.fate not in {*NOWHERE, "ends"} for it in found.values()) and all(it.allowed for it in budgets)
     return Draining(name=node.metadata.name, is_clear=is_clear, pods=list(found.values()), budgets=budgets, torn=torn)
+
+
+def _in_time(overlay: Overlay, placed: Iterator[Successor], seconds: float) -> Iterator[Successor]:
+    with suppress(TookTooLong), overlay.made.pausing.within(seconds):
+        yield from placed
 
 
 def pods_on(cluster: Cluster, node: str) -> list[Pod]:
@@ -114,7 +131,7 @@ def _fate(pod: Pod) -> str:
 
 def _replaced(outcome: Placed | NotPlaced, before: Displaced) -> Displaced:
     if isinstance(outcome, Placed):
-        return replace(before, node=outcome.node, devices=outcome.devices)
+        return replace(before, fate="moves", node=outcome.node, devices=outcome.devices)
     return replace(before, fate="waits", reason=outcome.reason)
 
 
@@ -141,7 +158,9 @@ def _budgets(overlay: Overlay, pods: Sequence[Pod]) -> Iterator[BudgetFact]:
 
 
 BUDGETS: Final = "poddisruptionbudgets.policy"
+OUT_OF_TIME: Final = "the time limit was reached; kubectl dra drain --time-limit gives more"
 WORDS: Final = {
+    "untried": "<not tried>",
     "ends": "ends: no controller",
     "ending": "is being deleted",
     "daemon-set": "stays: DaemonSet",
@@ -156,12 +175,12 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     node = seen.one(Node, name)
     if node is None:
         raise no_node(name, (it.key for it in seen.every(Node)))
-    found = drained(Overlay(pipeline(seen, Settings.of(options))), node)
+    found = drained(Overlay(pipeline(seen, Settings.of(options))), node, options.time_limit)
     columns: list[Column[Displaced]] = [
         Column("POD", lambda it: it.pod),
         Column("OWNER", lambda it: it.owner or "<none>"),
         Column("LOSES", lambda it: joined(it.loses)),
-        Column("GOES TO", _goes_to, colour=lambda it: "red" if it.fate in ("waits", "ends") else ""),
+        Column("GOES TO", _goes_to, colour=lambda it: "red" if it.fate in {*NOWHERE, "ends"} else ""),
         Column("GETS", lambda it: joined(it.devices), wide=True),
     ]
     table = Table(columns, found.pods, lambda it: f"pod/{it.pod.partition('/')[2]}", f"No pod runs on node {name}")
@@ -175,7 +194,7 @@ def _goes_to(one: Displaced) -> str:
 
 def _lines(found: Draining) -> Iterator[str]:
     fates = [one.fate for one in found.pods]
-    going = fates.count("moves") + fates.count("waits")
+    going = sum(map(fates.count, ("moves", *NOWHERE)))
     if going:
         yield f"{fates.count('moves')} of {counted(going, 'pod')} of node {found.name} would find another node"
     elif fates:
@@ -183,6 +202,8 @@ def _lines(found: Draining) -> Iterator[str]:
     for one in found.pods:
         if one.fate == "waits":
             yield f"  {one.pod} would wait: {one.reason}"
+    if untried := fates.count("untried"):
+        yield f"  {counted(untried, 'pod was', 'pods were')} not tried: {OUT_OF_TIME}"
     if "ends" in fates:
         yield f"  {counted(fates.count('ends'), 'pod has', 'pods have')} no controller, and would not be made again"
     for torn in found.torn:

@@ -154,12 +154,13 @@ MOST_PLACED_PODS: Final = 10_000
 
 class Fitting(Fact, frozen=True):
     """``fits``: all that was asked for, and what was drained for it. ``copies`` fit whole, and ``pods`` are those that
-    were tried or, if as many as fit were asked for, those of whole copies. ``left`` is what could be had afterwards."""
+    were tried or, if as many as fit were asked for, those of whole copies. ``left`` is what could be had afterwards, or
+    None if the time was over before."""
 
     fits: bool
     copies: int
     pods: Sequence[PodFact]
-    left: Sequence[LeftFact]
+    left: Sequence[LeftFact] | None
     drained: Draining | None = None
     next: PodFact | None = None
     """The pod that blocks the next copy, if as many as fit were asked for; None if a limit was reached."""
@@ -222,9 +223,19 @@ def fitted(
             found = _most(overlay, source, is_limited=is_limited)
         else:
             found = _number(overlay, source, copies, is_limited=is_limited)
+        left = _left(overlay, is_limited=is_limited) if tells_left and not found.is_cut else ()
     is_placed = draining is None or draining.is_placed
-    left = left_in(overlay.made) if tells_left and not found.is_cut else ()
     return replace(found, fits=found.fits and is_placed, left=left, drained=draining, promised=promised)
+
+
+def _left(overlay: Overlay, *, is_limited: bool) -> Sequence[LeftFact] | None:
+    """What could be had afterwards; None if the time was over before."""
+    try:
+        return left_in(overlay.made)
+    except TookTooLong:
+        if not is_limited:
+            raise
+        return None
 
 
 def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
