@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from dra_api.codec import convert, encode
-from dra_api.core import Pod
+from dra_api.core import Namespace, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
@@ -30,6 +30,7 @@ KINDS: Mapping[str, type[Object]] = {
     "PersistentVolumeClaim": PersistentVolumeClaim,
     "PodDisruptionBudget": PodDisruptionBudget,
     "PodGroup": PodGroup,
+    "Namespace": Namespace,
 }
 _ELSEWHERE_LIMITED = re.compile(
     r"\.status"  # written by controllers and kubelets, within the lengths of the API

@@ -11,6 +11,9 @@ The pods of a gang are decided about together, so all of them have to be lent at
 from one template. So of equal parts of lent objects one copy is held and counted (``Loans``): a thousand pods of 60 KB
 that differ in their names take less than two megabytes.
 
+Namespaces, which tenants make in some clusters, have an account together. One that is set aside keeps the label with
+its name: terms that select namespaces by other labels do not mean it.
+
 Workloads that wait for quota leave room to Workloads that have it, since only these are decided on. One that is set
 aside is read when its turn comes (``admission.api``).
 """
@@ -25,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from dra_api.codec import encode
-from dra_api.core import Pod
+from dra_api.core import Namespace, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
@@ -44,12 +47,14 @@ from dra_operator.scheduling.state import (
     workload_set_aside,
 )
 
-from .store import ALL_PODS, ClaimTemplate, without_bulk, without_selector
+from .store import ALL_PODS, ClaimTemplate, without_bulk, without_own_labels, without_selector
 
 T = TypeVar("T", bound=Object)
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SHARING: Final = frozenset({Pod, ResourceClaim, ClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget})
+_SHARING: Final = frozenset(
+    {Pod, ResourceClaim, ClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget, Namespace}
+)
 Place = tuple[type[Object], str]
 """A kind, and the key of an object or the name of a namespace."""
 
@@ -234,6 +239,8 @@ class Bulk:
                 return workload_set_aside(obj)  # type: ignore[return-value]
             case PersistentVolumeClaim() | PodDisruptionBudget():
                 return without_selector(obj)  # type: ignore[return-value]
+            case Namespace():
+                return without_own_labels(obj)  # type: ignore[return-value]
             case Pod():
                 return pod_set_aside(obj, is_placed=self._is_placed(obj))  # type: ignore[return-value]
             case ResourceClaim():
@@ -278,7 +285,7 @@ class Bulk:
         if size is None:
             return
         kind, key = place
-        account = (kind, key.partition("/")[0])
+        account = (kind, key.rpartition("/")[0])
         self._total -= size
         left = self._sums[account] - size
         if left:

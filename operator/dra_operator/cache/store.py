@@ -252,7 +252,7 @@ class ClaimTemplate(Object, frozen=True):
 def without_bulk(obj: T) -> T:
     """The object itself, or what is kept of it if it is large.
 
-    Nodes, namespaces and volumes keep their labels, which selectors look at; who may create them is no tenant.
+    Nodes, namespaces and volumes keep their labels, which selectors look at.
     """
     match obj:
         case Pod():
@@ -328,6 +328,14 @@ def _without_labels(meta: ObjectMeta) -> ObjectMeta:
         annotations=annotations_read(meta),
         owner_references=None if owner is None else (owner,),
     )
+
+
+def without_own_labels(namespace: Namespace) -> Namespace:
+    """Return the short form of a namespace for which there is no room: the API server gives each this label."""
+    return replace(namespace, metadata=replace(namespace.metadata, labels={NAME_LABEL: namespace.metadata.name}))
+
+
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 def without_selector(obj: PersistentVolumeClaim | PodDisruptionBudget) -> PersistentVolumeClaim | PodDisruptionBudget:
