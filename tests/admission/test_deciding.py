@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from admission_world import AdmissionWorld, LaggingWorld
+from admission_world import EPOCH, AdmissionWorld, LaggingWorld
 from dra_api.codec import convert
 from dra_api.kueue import REPLACED_SLICE, Workload
 from dra_kube import (
@@ -35,7 +36,7 @@ from dra_operator.admission.workloads import (
 from dra_operator.controllers.workers import LogLine
 from dra_operator.scheduling.state import workload_set_aside
 from fake_api import ERRORS, Call
-from kueue_model import CHECK, admission_check, check_of, finish, is_true, pods_of, workload
+from kueue_model import CHECK, admission_check, check_of, finish, flavor, is_true, pods_of, workload
 from objects import Make, Obj
 
 
@@ -161,19 +162,65 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
         world.at(59.0)
         await world.rests(0.3)
         assert world.kueue.decided == {"Retry": 1}
+        for turn, (now, due) in enumerate([(60, 240), (180, 480), (420, 960), (900, 1560), (1500, 2160), (2100, 2760)]):
+            world.at(now - 1)
+            await world.rests(0.1)
+            before = requeue_at(world, "second")
+            world.at(now)
+            world.admission._next.look_again()
+            await world.until("it waits on", partial(waits_until, world, "second", due))
+            assert before < due, f"turn {turn}"
+        assert world.kueue.decided == {"Retry": 1}, "a turn in vain takes it from others"
+        world.at(2700)
+        world.admission._next.look_again()
+        await world.until("it is tried all the same", lambda: world.kueue.decided == {"Retry": 2})
+    assert not world.kueue.forgotten
+    assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
+
+
+def requeue_at(world: AdmissionWorld, name: str) -> float:
+    """When Kueue would end its wait, in seconds; 0 if it does not wait."""
+    due = world.workload(name).get("status", {}).get("requeueState", {}).get("requeueAt")
+    return (datetime.fromisoformat(due) - EPOCH).total_seconds() if due else 0
+
+
+def waits_until(world: AdmissionWorld, name: str, due: float) -> bool:
+    """Whether it waits until then, and its check says why."""
+    return requeue_at(world, name) == due and has_reason(world, name)
+
+
+def has_reason(world: AdmissionWorld, name: str) -> bool:
+    """Whether its check waits, and says why."""
+    check = world.check(name)
+    return check["state"] == "Pending" and "nodes are available" in check["message"]
+
+
+@pytest.mark.parametrize("tolerates", [False, True], ids=["labels", "taints"])
+async def test_a_job_gets_its_turn_if_another_flavor_may_help(world: AdmissionWorld, tolerates: bool) -> None:
+    """Kueue chooses the flavor, and may choose another one the next time."""
+    world.api.change(RESOURCE_FLAVORS, "any", lambda it: it["spec"].update(nodeLabels={"kind": "a"}))
+    taint = [{"key": "kind", "value": "b", "effect": "NoSchedule"}] if tolerates else []
+    for node in world.api.of(NODES):
+        is_free = node["metadata"]["name"] == "node-1"
+        labels = {"kind": "b" if is_free else "a"}
+        world.api.change(NODES, node["metadata"]["name"], partial(mark, labels=labels, taints=taint if is_free else []))
+    tolerations = [{"key": "kind", "operator": "Exists"}] if tolerates else []
+    world.api.add(RESOURCE_FLAVORS, flavor("b", nodeLabels={"kind": "b"}, tolerations=tolerations))
+    world.api.add(WORKLOADS, workload("first", 2, nodeSelector={"kind": "a"}))
+    world.api.add(WORKLOADS, workload("second", 1, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: requeue_at(world, "second"))
+        await world.rests(0.2)
         world.at(60.0)
         world.admission._next.look_again()
         await world.until("it is tried again", lambda: world.kueue.decided == {"Retry": 2})
-        await world.until("it backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
-        await world.rests(0.2)
-        world.at(179.0)
-        await world.rests(0.3)
-        assert world.kueue.decided == {"Retry": 2}
-        world.at(180.0)
-        world.admission._next.look_again()
-        await world.until("it is tried once more", lambda: world.kueue.decided == {"Retry": 3})
-    assert not world.kueue.forgotten
-    assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
+
+
+def mark(node: Obj, labels: dict[str, str], taints: list[Obj]) -> None:
+    node["metadata"].setdefault("labels", {}).update(labels)
+    node["spec"] = {"taints": taints}
 
 
 @asynccontextmanager
@@ -698,8 +745,8 @@ async def test_a_wait_is_ended_in_time_whatever_clock_says_when_it_began(
         await world.rests(0.2)
         assert world.kueue.decided["Retry"] == 1
         world.at(61)
-        await world.until("it is tried again", lambda: world.kueue.decided["Retry"] == 2, 5)
-        await world.until("second backs off", lambda: "requeueAt" in str(world.workload("second").get("status")))
+        await world.until("it waits on", lambda: requeue_at(world, "second") > 200 and has_reason(world, "second"))
+        assert world.kueue.decided["Retry"] == 1
         await world.rests(0.2)
         finish(world.api, "ns/first")
         world.at(63)

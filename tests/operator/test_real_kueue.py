@@ -166,6 +166,32 @@ async def test_a_job_waits_with_a_true_reason_and_is_admitted_when_devices_come_
         assert site.metric("dra_operator_admission_broken_promises_total") == 0
 
 
+async def test_a_back_off_whose_end_would_be_in_vain_goes_on(
+    ground: ProvingGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_operator.admission.workloads.FIRST_BACKOFF_SECONDS", 2.0)
+    async with operator(ground):
+        await add_job(ground, "first", 2)
+        await runs(ground, "first", 2)
+        await add_job(ground, "second", 1)
+        await without_quota(ground, "second")
+        times = set[str | None]()
+
+        async def goes_on() -> bool:
+            found = await workload_of(ground, "second")
+            assert found is not None
+            [check] = found["status"]["admissionChecks"]
+            if check["state"] == "Pending" and "nodes are available" in check["message"]:
+                times.add(found["status"].get("requeueState", {}).get("requeueAt"))
+            assert check.get("retryCount", 0) <= 1, "it was tried in vain"
+            return len(times - {None}) >= 4
+
+        await ground.until("it has waited on three times", goes_on)
+        await finish(ground, "first")
+        await becomes(ground, "second", "Admitted")
+        await runs(ground, "second", 1)
+
+
 async def test_a_job_that_no_empty_cluster_takes_is_deactivated(
     ground: ProvingGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ from .workloads import (
     is_in_queue,
     rank,
     requeue_patch,
+    returned_at,
     states,
 )
 
@@ -69,7 +70,13 @@ pause doubles each time."""
 LONGEST_LEFT_BEHIND_SECONDS: Final = 600.0
 CHECK_PAUSE_SECONDS: Final = 1.0
 """Seconds for which a check is not active then."""
-_ORDER: Final = (CheckStage.PROMISED, CheckStage.LATE, CheckStage.CANDIDATE, CheckStage.BACKING_OFF)
+_ORDER: Final = (
+    CheckStage.PROMISED,
+    CheckStage.LATE,
+    CheckStage.CANDIDATE,
+    CheckStage.BACKING_OFF,
+    CheckStage.RETURNING,
+)
 """What has been promised comes first."""
 
 
@@ -217,6 +224,13 @@ class WorkloadWriter:
         async with self._limit:
             patch = decision_patch(workload, self.names.active, decision, format_time(self._now()))
             return await self._patch(workload, patch)
+
+    async def wait_on(self, workload: Workload, decision: CheckDecision) -> None:
+        """Have Kueue wait longer. When it has taken that over, the check is pending again (``after_eviction``)."""
+        async with self._limit:
+            since = format_time(returned_at(workload) or self._now())
+            if await self._patch(workload, decision_patch(workload, self.names.active, decision, since)) is Written.YES:
+                tell(logger, logging.DEBUG, "Kueue waits on", workload=workload.key, seconds=decision.wait)
 
     async def end_wait(self, workload: Workload, why: str) -> bool:
         """Have Kueue try the Workload again. Return whether that was written."""

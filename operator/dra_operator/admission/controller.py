@@ -43,6 +43,7 @@ from dra_operator.sources.kinds import WATCHED
 from .api import AsideReader, WorkloadWriter, Written
 from .ideal import Losses
 from .planner import CheckAnswers, CheckRound, Planner, SeenChange, ViewSettings
+from .pod_sets import least_asked
 from .promises import Outcome, PromisedWorkload, Promises, shown_nodes
 from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound, Resting, frees
 from .workloads import (
@@ -87,6 +88,12 @@ others: they may need the quota.
 A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """
 LONGEST_HOLDING_SECONDS: Final = 10.0
+MOST_RETURNING_JOBS: Final = 10
+"""At most so many of those whose back-off is over are looked at in a round."""
+RETURNING_REST_SECONDS: Final = 0.1
+"""Seconds until the next of them are looked at."""
+MOST_PASSED_TURNS: Final = 6
+"""Back-offs in a row that may go on without a turn. Kueue may know what the operator does not."""
 LATE_WRITE_SECONDS: Final = 60.0
 """Seconds after which a write without an answer has no effect any more: what an API server gives a request."""
 LATE_NEWS_SECONDS: Final = 60.0
@@ -266,7 +273,7 @@ class AdmissionController:
         self._next.is_cut = bool(answers.left)
         for uid in answers.looked:
             self._memory[uid].looked = freed
-        await self._carry_out(answers, stages[CheckStage.LATE])
+        await self._carry_out(answers, stages)
 
     def _forget_view(self) -> None:
         """Have the next view made of what the cache has then, without what was noted for this one."""
@@ -293,7 +300,8 @@ class AdmissionController:
                 found[stage].append(workload)
             backing_off += stage is CheckStage.BACKING_OFF and key in self._open
         self._next.by(self._resting.due)
-        self._metrics.waiting.set(len(found[CheckStage.CANDIDATE]) + backing_off + self._resting.backing_off)
+        waiting = len(found[CheckStage.CANDIDATE]) + len(found[CheckStage.RETURNING])
+        self._metrics.waiting.set(waiting + backing_off + self._resting.backing_off)
         if len(self._memory) > len(store) + SPARE_OBJECTS:
             for uid in self._memory.keys() - {workload.metadata.uid for workload in store}:
                 del self._memory[uid]
@@ -405,6 +413,7 @@ class AdmissionController:
             stages[CheckStage.CANDIDATE]
             or stages[CheckStage.LATE]
             or stages[CheckStage.BACKING_OFF]
+            or stages[CheckStage.RETURNING]
             or (self._next.has_changed and stages[CheckStage.PROMISED])
         )
 
@@ -439,7 +448,16 @@ class AdmissionController:
             templates=self._reader.templates,
             claims=self._reader.claims,
             lost=self._losses.all(),
+            returning=[least_asked(it, flavors) for it in self._at_leisure(stages)],
         )
+
+    def _at_leisure(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> Sequence[Workload]:
+        """Return the Workloads whose back-off is over, a few at a time, and none while others hold quota in vain."""
+        returning = sorted(stages[CheckStage.RETURNING], key=rank)
+        now = returning[:MOST_RETURNING_JOBS] if not stages[CheckStage.CANDIDATE] else ()
+        if len(now) < len(returning):
+            self._next.by(self._clock() + RETURNING_REST_SECONDS)
+        return now
 
     def _promised(self, workload: Workload) -> PromisedWorkload:
         memory = self._memory[workload.metadata.uid]
@@ -452,7 +470,8 @@ class AdmissionController:
 
     # --- what follows ---
 
-    async def _carry_out(self, answers: CheckAnswers, late: Sequence[Workload]) -> None:
+    async def _carry_out(self, answers: CheckAnswers, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
+        returning = {workload.metadata.uid: workload for workload in stages[CheckStage.RETURNING]}
         for uid in answers.started:
             self._memory[uid].is_started = True
             self._promise(uid)
@@ -464,13 +483,15 @@ class AdmissionController:
             else:
                 self._kept(uid, outcome)
         async with asyncio.TaskGroup() as group:
-            for workload in late:
+            for workload in stages[CheckStage.LATE]:
                 group.create_task(self._say(workload, _LATE))
             for outcome in asked:
                 group.create_task(self._decide(outcome))
             for outcome in answers.backing_off.values():
                 if outcome.fits:
                     group.create_task(self._requeue(outcome.workload))
+            for uid, outcome in answers.returning.items():
+                group.create_task(self._return(returning[uid], outcome))
         self._metrics.promises.set(len(self._promises))
 
     async def _answer_unplanned(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> None:
@@ -484,6 +505,23 @@ class AdmissionController:
                 group.create_task(self._say(workload, _STALE))
             for workload in stages[CheckStage.DUE]:
                 group.create_task(self._writer.end_wait(workload, "its back-off is over"))
+
+    async def _return(self, workload: Workload, outcome: Outcome) -> None:
+        """Have Kueue try a Workload again whose back-off is over, or wait on if that would be in vain.
+
+        Quota that comes free is offered to one Workload after another. Where dozens are tried in vain, each takes its
+        turn from one that fits.
+        """
+        memory = self._memory[workload.metadata.uid]
+        if outcome.fits or outcome.fits_never or outcome.is_final or memory.passed_turns >= MOST_PASSED_TURNS:
+            await self._writer.end_wait(workload, "its back-off is over")
+            return
+        wait = self._next_wait(workload, memory)
+        memory.retries += 1
+        memory.passed_turns += 1
+        await self._writer.wait_on(
+            workload, CheckDecision(CheckState.RETRY, outcome.reason, wait + KUEUE_LATER_SECONDS)
+        )
 
     async def _say(self, workload: Workload, decision: CheckDecision) -> None:
         written = await self._writer.write(workload, decision)
@@ -542,7 +580,7 @@ class AdmissionController:
             memory.retries += 1
             memory.in_vain += memory.requeued
             memory.retried_at = self._clock()
-        memory.requeued = False
+        memory.requeued, memory.passed_turns = False, 0
 
     async def _keeps_quota(self, workload: Workload, decision: CheckDecision, memory: Memory) -> bool:
         """Return whether a Workload is not evicted yet, since Kueue gave it quota again and again before its back-off.
@@ -583,10 +621,13 @@ class AdmissionController:
             left = max(since, known) - now
         if left <= CLOCK_SECONDS:
             return CheckDecision(CheckState.REJECTED, outcome.reason)
-        counted = max((it.retry_count or 0 for _, it in states(outcome.workload, self._writer.names.active)), default=0)
-        wait = backoff_seconds(max(memory.retries, counted), self._settings.backoff)
+        wait = self._next_wait(outcome.workload, memory)
         # A wait that is rounded down would end before its time, and the Workload be evicted once more for nothing.
         return CheckDecision(CheckState.RETRY, outcome.reason, min(wait, math.ceil(min(left, wait))))
+
+    def _next_wait(self, workload: Workload, memory: Memory) -> float:
+        counted = max((it.retry_count or 0 for _, it in states(workload, self._writer.names.active)), default=0)
+        return backoff_seconds(max(memory.retries, counted), self._settings.backoff)
 
     def _promise(self, uid: str, seats: tuple[Nomination, ...] = ()) -> None:
         if self._promises.keep(uid, seats):

@@ -123,6 +123,8 @@ class CheckRound:
     candidates: Sequence[Workload]
     backing_off: Sequence[Workload]
     now: datetime
+    returning: Sequence[Workload] = ()
+    """As they ask for least."""
     templates: Mapping[str, ClaimTemplate | str] = field(default_factory=dict)
     """Templates that are set aside, as the server has them, or why they could not be read."""
     claims: Mapping[str, ResourceClaim | str] = field(default_factory=dict)
@@ -160,6 +162,7 @@ class CheckAnswers:
     started: set[str] = field(default_factory=set)
     candidates: dict[str, Outcome] = field(default_factory=dict)
     backing_off: dict[str, Outcome] = field(default_factory=dict)
+    returning: dict[str, Outcome] = field(default_factory=dict)
     looked: list[str] = field(default_factory=list)
     left: int = 0
 
@@ -230,7 +233,8 @@ class Planner:
         answers = CheckAnswers()
         self._searched.clear()
         try:
-            slices = [it for it in (*question.candidates, *question.backing_off) if replaced_slice(it)]
+            waiting = (*question.candidates, *question.backing_off, *question.returning)
+            slices = [it for it in waiting if replaced_slice(it)]
             named = (*(wanted.workload for wanted in question.promised), *slices)
             self._pods_by_owner = self._by_owner({workload.metadata.namespace for workload in named})
             for wanted in question.promised:
@@ -245,8 +249,12 @@ class Planner:
         """Answer the Workloads that wait, until the time of the round is over, of which so much is ``spent``."""
         began, written = time.monotonic(), 0.0
         seconds = max(TURN_SECONDS, min(spent, ROUND_SECONDS))
-        answers.left = len(question.candidates) + len(question.backing_off)
-        for waiting, has_quota in ((question.candidates, True), (question.backing_off, False)):
+        answers.left = len(question.candidates) + len(question.backing_off) + len(question.returning)
+        for waiting, answered, is_told in (
+            (question.candidates, answers.candidates, True),
+            (question.backing_off, answers.backing_off, False),
+            (question.returning, answers.returning, True),
+        ):
             for workload in self._in_turn(waiting):
                 uid, now = workload.metadata.uid, time.monotonic()
                 if now - began + written > seconds:
@@ -255,20 +263,19 @@ class Planner:
                 answers.left -= 1
                 # The first one of these equal Workloads has failed, and nothing has come free since.
                 known = self._failed.get(shape := shape_of(workload))
-                if known is not None and has_quota and not known.reason:
+                if known is not None and is_told and not known.reason:
                     known = None
-                found = known.of(workload) if known else self._judged(workload, question.flavors, says_why=has_quota)
+                found = known.of(workload) if known else self._judged(workload, question.flavors, says_why=is_told)
                 if found.fits:
                     self._failed_beside = None  # those behind it may fit in the next round, if it loses its place
                 elif known is None:
-                    reason = found.reason if has_quota else ""
+                    reason = found.reason if is_told else ""
                     self._failed[shape] = _Failure(workload.metadata.name, reason, found.fits_never, found.is_final)
-                if has_quota:
-                    answers.candidates[uid] = found
+                if is_told:
                     written += WRITE_SECONDS
                     self._spent[workload.metadata.namespace] += WRITE_SECONDS
-                elif known is None:
-                    answers.backing_off[uid] = found
+                if is_told or known is None:
+                    answered[uid] = found
                 self._spent[workload.metadata.namespace] += time.monotonic() - now
         self._spent.clear()  # nobody is kept waiting
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from dra_api import kueue
 from dra_api.codec import encode
-from dra_api.core import Pod
+from dra_api.core import Pod, Toleration
 from dra_api.kueue import POD_SET, PodSet, ResourceFlavor, Workload
 from dra_api.references import pod_is_done
 from msgspec.structs import replace
@@ -90,6 +90,24 @@ def as_first_asked(workload: Workload) -> Workload:
     sets = [it if it.min_count is None else replace(it, count=min(it.count, it.min_count)) for it in _sets_of(workload)]
     status = replace(workload.status, admission=None, admission_checks=None)
     return replace(workload, spec=replace(workload.spec, pod_sets=tuple(sets)), status=status)
+
+
+def least_asked(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Workload:
+    """Return the same, which also tolerates what it may with any of the flavors and after any other check.
+
+    Where it does not fit, it does not fit either with whatever Kueue may assign the next time.
+    """
+    tolerated = [one for flavor in flavors.values() for one in flavor.spec.tolerations or ()]
+    for check in workload.status.admission_checks or ():
+        tolerated += [one for it in check.pod_set_updates or () for one in it.tolerations or ()]
+    asked = as_first_asked(workload)
+    return replace(asked, spec=replace(asked.spec, pod_sets=tuple(_tolerant(it, tolerated) for it in _sets_of(asked))))
+
+
+def _tolerant(pod_set: PodSet, more: Sequence[Toleration]) -> PodSet:
+    template, spec = pod_set.template, pod_set.template.spec
+    spec = replace(spec, tolerations=(*(spec.tolerations or ()), *more))
+    return replace(pod_set, template=replace(template, spec=spec)) if more else pod_set
 
 
 def is_wrong(workload: Workload) -> bool:

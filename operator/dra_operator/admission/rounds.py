@@ -151,6 +151,8 @@ class Memory:
     in_vain: int = 0
     """How often that was in vain in a row."""
     retried_at: float = -math.inf
+    passed_turns: int = 0
+    """How often its back-off went on in a row, since a turn would have been in vain."""
     looked: int = 0
     """How often something had come free at the last look."""
     refused: str = ""

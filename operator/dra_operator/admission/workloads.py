@@ -8,7 +8,8 @@ the check is set to Pending, with the reason as its message.
 
 The operator ends each back-off itself. Kueue up to 0.19.2 puts a Workload whose wait it ends into its queue without
 the devices of its claims, and admits it without quota, flavors and checks if its scheduler is quick (issue 13930 of
-kubernetes-sigs/kueue). So the back-off that is written is longer than the one that is meant.
+kubernetes-sigs/kueue). So the back-off that is written is longer than the one that is meant. When that one is over and
+a turn would be in vain, *Retry* is written once more, with a longer back-off, which Kueue takes over at once.
 
 Kueue does not look at the check again before the Workload has quota. So the state of a check alone does not say what
 happens to a Workload: the conditions do, and the back-off.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import MAXYEAR, datetime
+from datetime import MAXYEAR, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +45,8 @@ FIRST_BACKOFF_SECONDS: Final = 60.0
 DOUBLED_ATTEMPTS: Final = 20
 KUEUE_LATER_SECONDS: Final = 60.0
 """Seconds after the end of a back-off at which Kueue would end it, if the operator did not."""
+LONGEST_RETURNING_SECONDS: Final = 20.0
+"""Seconds until a Workload gets its turn, if nobody has found out meanwhile whether that would be in vain."""
 KUEUE_SOONER_SECONDS: Final = 5.0
 """Seconds before Kueue would end a wait that is not by a check of ours, as for pods that were not ready in time."""
 
@@ -87,6 +90,8 @@ class CheckStage(StrEnum):
     """It was evicted after *Retry*, and Kueue waits before it tries again."""
     WAITING = "waiting"
     """Kueue waits before it tries again, and not because of us."""
+    RETURNING = "returning"
+    """Its back-off is over. It gets its turn if its pods fit, with whatever flavors; else it goes on waiting."""
     DUE = "due"
     """Its wait is over, and Kueue does not know it yet."""
     ELSEWHERE = "elsewhere"
@@ -156,10 +161,7 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
     if not workload.has_quota:
         if _is_stale(workload, names.active):
             return CheckStage.STALE
-        left = wait_left(workload, names.active, now)
-        if left is None or left <= 0:
-            return CheckStage.NONE if left is None else CheckStage.DUE
-        return CheckStage.BACKING_OFF if _is_ours(workload, names.active) else CheckStage.WAITING
+        return _stage_of_wait(workload, names.active, now)
     if any(state.state in (CheckState.RETRY, CheckState.REJECTED) for state in its):
         return CheckStage.NONE
     is_admitted = workload.has("Admitted")
@@ -172,6 +174,19 @@ def stage_of(workload: Workload, names: CheckNames, now: datetime, promise_secon
         return CheckStage.PROMISED
     is_answered = any(state.name in names.active for state in its)
     return CheckStage.CANDIDATE if is_answered and not is_admitted else CheckStage.NONE
+
+
+def _stage_of_wait(workload: Workload, names: Collection[str], now: datetime) -> CheckStage:
+    left = wait_left(workload, names, now)
+    if left is None:
+        return CheckStage.NONE
+    if not _is_ours(workload, names):
+        return CheckStage.WAITING if left > 0 else CheckStage.DUE
+    if left > 0:
+        return CheckStage.BACKING_OFF
+    if not is_taken_over(workload, names):
+        return CheckStage.NONE
+    return CheckStage.RETURNING if left > -LONGEST_RETURNING_SECONDS else CheckStage.DUE
 
 
 def runs_elsewhere(workload: Workload, names: CheckNames) -> bool:
@@ -227,10 +242,20 @@ def after_eviction(workload: Workload, names: Collection[str], back_off: CheckDe
     its = [state for _, state in states(workload, names)]
     if not its or evicted is None or evicted.status != "True" or evicted.reason != ADMISSION_CHECK:
         return None
-    requeue = workload.status.requeue_state
-    if requeue is not None and requeue.requeue_at and any(state.state == CheckState.RETRY for state in its):
-        return CheckDecision(CheckState.PENDING, its[0].message)
+    if _requeue_at(workload) is not None and any(state.state == CheckState.RETRY for state in its):
+        return CheckDecision(CheckState.PENDING, its[0].message) if is_taken_over(workload, names) else None
     return back_off if all(state.state == CheckState.PENDING for state in its) else None
+
+
+def is_taken_over(workload: Workload, names: Collection[str]) -> bool:
+    """Return whether Kueue waits for as long as the checks in *Retry* say. It takes over a longer wait at once."""
+    due = _requeue_at(workload)
+    said = (it for _, it in states(workload, names) if it.state == CheckState.RETRY and it.requeue_after_seconds)
+    return due is None or all(
+        began is None or (due - began).total_seconds() >= (it.requeue_after_seconds or 0)
+        for it in said
+        for began in [parse_time(it.last_transition_time or "")]
+    )
 
 
 def evicted_at(workload: Workload) -> str:
@@ -243,6 +268,17 @@ def evicted_at(workload: Workload) -> str:
     return (evicted.last_transition_time or "") if evicted is not None else ""
 
 
+def returned_at(workload: Workload) -> datetime | None:
+    """Return when its back-off was over, by Kueue's clock."""
+    due = _requeue_at(workload)
+    return due - timedelta(seconds=KUEUE_LATER_SECONDS) if due is not None else None
+
+
+def _requeue_at(workload: Workload) -> datetime | None:
+    requeue = workload.status.requeue_state
+    return parse_time(requeue.requeue_at) if requeue is not None and requeue.requeue_at else None
+
+
 def is_in_queue(workload: Workload) -> bool:
     """Return whether Kueue should try the Workload: it has no quota, no wait, and has not ended."""
     requeue = workload.status.requeue_state
@@ -252,8 +288,7 @@ def is_in_queue(workload: Workload) -> bool:
 
 def wait_left(workload: Workload, names: Collection[str], now: datetime) -> float | None:
     """Return the seconds until the operator ends the wait of the Workload, or None if there is none that it may end."""
-    requeue = workload.status.requeue_state
-    due = parse_time(requeue.requeue_at) if requeue is not None and requeue.requeue_at else None
+    due = _requeue_at(workload)
     if due is None or due <= now or not any(states(workload, names)):
         return None
     others = (it for it in workload.status.admission_checks or () if it.name not in names)

@@ -105,7 +105,7 @@ def _state(workload: Workload) -> str:
         return "has quota, and waits for its admission checks"
     requeue = workload.status.requeue_state
     if requeue is not None and requeue.requeue_at:
-        return f"has no quota: it is tried again as soon as freed devices suffice, and before {requeue.requeue_at}"
+        return f"has no quota: it is tried again when freed devices suffice, and looked at before {requeue.requeue_at}"
     said = next((it for it in workload.status.conditions or () if it.type == "QuotaReserved"), None)
     return f"waits for quota{f': {said.message}' if said is not None and said.message else ''}"
 
