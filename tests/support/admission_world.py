@@ -85,7 +85,7 @@ class AdmissionWorld(World):
                 task.cancel()
                 await asyncio.wait([task])
 
-    async def until(self, what: str, holds: Callable[[], object], seconds: float = 20.0) -> None:
+    async def until(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
         """Bring events until it holds."""
         try:
             async with asyncio.timeout(seconds):
