@@ -85,6 +85,8 @@ def text_of(error: BaseException) -> str:
         text = readable(str(error))
         if isinstance(error, KeyError):  # whose text is the key alone
             text = f"{type(error).__name__}: {text}"
+        elif isinstance(error, BaseExceptionGroup):  # whose text is only how many there are, as of a TaskGroup
+            text = f"{text}: {'; '.join(map(text_of, error.exceptions))}"
     except Exception:
         text = ""
     if len(text) > _LONGEST_TEXT_CHARACTERS:
@@ -314,8 +316,10 @@ def _one_of(answers: Mapping[str, Any], claim: ResourceClaim, driver: str) -> tu
 
 def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedDevice, ...]:
     """What the driver returned. Raises ClaimError, which names the device and what would be right."""
-    if not isinstance(devices, Iterable) or isinstance(devices, str | Mapping):
-        raise ClaimError(f"the driver's prepare returned {devices!r}: return a list of PreparedDevice")
+    is_promise = inspect.isawaitable(devices)  # a Future is Iterable
+    if is_promise or not isinstance(devices, Iterable) or isinstance(devices, str | Mapping):
+        remedy = "await it" if is_promise else "return a list of PreparedDevice"
+        raise ClaimError(f"the driver's prepare returned {devices!r}: {remedy}")
     allocated: dict[tuple[str, str], set[str]] = {}
     for result in results_for(driver, claim):
         allocated.setdefault((result.pool, result.device), set()).add(base_request(result.request))
@@ -335,6 +339,14 @@ def _checked(devices: Any, claim: ResourceClaim, driver: str) -> tuple[PreparedD
                 "was not allocated for: use PreparedDevice.of(result)"
             )
         found.append(_as_recorded(device))
+    if lacking := allocated.keys() - {(device.pool, device.device) for device in found}:
+        log.warning(
+            "the driver's prepare returned nothing for %s of claim %s: containers get nothing of it; return a "
+            "PreparedDevice for each of results_for(%r, claim)",
+            ", ".join(sorted(name for _, name in lacking)),
+            claim.key,
+            driver,
+        )
     return tuple(found)
 
 

@@ -144,6 +144,10 @@ WRONG = [
     ({"attributes": {"serials": [1, 2**63]}}, ValueError, "attribute 'serials': 9223372036854775808 needs more"),
     ({"attributes": {"price": b"1"}}, TypeError, "attribute 'price': b'1' is not an attribute value: use bool, int"),
     ({"attributes": {"price": 1.5}}, TypeError, "attribute 'price': 1.5 is not an attribute value: use bool, int"),
+    ({"taint": []}, TypeError, "device 'gpu-0' has no field 'taint': use taints"),
+    ({"consumesCounters": []}, TypeError, "device 'gpu-0' has no field 'consumesCounters': use consumes"),
+    ({"allowMultipleAllocations": True}, TypeError, "'allowMultipleAllocations': use allow_multiple_allocations"),
+    ({"consumes": {"gpu-0": 5}}, TypeError, "device 'gpu-0', consumes 'gpu-0': 5 is no dict of counters to amounts"),
     ({"capacity": {"memory": "40 GB"}}, ValueError, "device 'gpu-0', capacity 'memory': '40 GB' is not a quantity"),
 ]
 

@@ -118,6 +118,10 @@ ODD: list[tuple[str, Callable[[ResourceClaim], Any], str]] = [
     ("a group", lambda _: _raise(BaseExceptionGroup("both", [Odd()])), "the driver raised BaseExceptionGroup"),
     ("an error that cannot be told", lambda _: _raise(Mute()), "Mute"),
     ("an error without a text", lambda _: _raise(ValueError()), "ValueError"),
+    ("errors of a TaskGroup",
+     lambda _: _raise(ExceptionGroup("in a TaskGroup", [OSError(5, "I/O error"), KeyError("x")])),
+     "in a TaskGroup (2 sub-exceptions): [Errno 5] I/O error; KeyError: 'x'"),
+    ("what was to be awaited", lambda _: asyncio.get_running_loop().create_future(), ">: await it"),
     ("a text of 10 MB", lambda _: _raise(ValueError("x" * 10**7)), "xxx... (10,000,000 characters)"),
     ("a variable that is no UTF-8", lambda claim: [
         PreparedDevice.of(result, edits=ContainerEdits(env=("A=\udcff",))) for result in results_for(NAME, claim)],
@@ -151,6 +155,20 @@ async def test_what_a_driver_raises_costs_its_claim_and_no_other(
         monkeypatch.setattr(Alone, "answer", staticmethod(devices_of))
         found = await running.kubelet.prepare(claims)
         assert [found[claim.uid].error for claim in claims] == ["", ""]
+
+
+async def test_a_device_for_which_a_driver_returns_nothing_is_named(
+    driver_node: DriverNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with ``results_for`` and another driver's name: the pod started without its device, and nothing said why."""
+    monkeypatch.setattr(Alone, "answer", staticmethod(lambda _: []))
+    async with driver_node.run(Alone, NAME) as running:
+        claims = [await running.claim(name, name=name) for name in ("a", "b")]
+        await running.kubelet.prepare(claims)
+    said = [it.getMessage() for it in caplog.records if "returned nothing for" in it.getMessage()]
+    assert [text.partition(":")[0] for text in said] == [
+        "the driver's prepare returned nothing for a of claim default/a"
+    ]
 
 
 ANSWERS: list[tuple[str, Any, dict[str, str]]] = [

@@ -13,11 +13,13 @@ published as one empty slice: "no devices" is not "driver not running". Spec: pl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from operator import is_
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
@@ -39,6 +41,7 @@ _INT64 = range(-(2**63), 2**63)
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+_FIELDS: Final = frozenset(Device.__struct_fields__) - {"name", "attributes", "capacity", "consumes_counters"}
 AttributeValue = bool | int | str | Sequence[bool] | Sequence[int] | Sequence[str] | DeviceAttribute
 CapacityValue = int | str | Quantity | DeviceCapacity
 
@@ -57,6 +60,14 @@ def device(
     Raises TypeError for values of other types and ValueError for values that no API server takes: malformed quantities,
     numbers of more than 64 bits, texts of more than 64 bytes.
     """
+    for field in others.keys() - _FIELDS:
+        snake = re.sub("([A-Z])", r"_\1", field).lower()
+        similar = get_close_matches(snake, [*_FIELDS, "attributes", "capacity", "consumes"], 1)
+        fields = similar[0] if similar else f"attributes, capacity, consumes, {', '.join(sorted(_FIELDS))}"
+        raise TypeError(f"device {name!r} has no field {field!r}: use {fields}")
+    for what, amounts in (consumes or {}).items():
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"device {name!r}, consumes {what!r}: {amounts!r} is no dict of counters to amounts")
     return Device(
         name=name,
         attributes=_each(attribute, attributes, f"device {name!r}, attribute") or None,
@@ -92,7 +103,9 @@ def attribute(value: AttributeValue) -> DeviceAttribute:
     for kind, field in ((bool, "bools"), (int, "ints"), (str, "strings")):
         if items and all(type(item) is kind for item in items):
             return convert(DeviceAttribute, {field: items})
-    raise TypeError(f"{value!r} is not an attribute value: use bool, int, str, or a list of one of these")
+    raise TypeError(
+        f"{value!r} is not an attribute value: use bool, int, str, a list of one of these, or a DeviceAttribute"
+    )
 
 
 def _check_size(value: object) -> None:
