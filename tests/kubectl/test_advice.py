@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dra_operator.kubectl.answer import Problem
 from scheduling_causes import (
     DRIVER,
     asks,
@@ -534,3 +535,15 @@ def test_a_typing_error_in_a_constraint_is_corrected(attribute: str, said: str) 
     found = told(cluster(node("gpu-1"), slice_("gpu-1", devices), claims=(wants,)))
     assert found.advice[0].startswith(f"on gpu-1: {said}"), found.text
     assert any("create it again" in line for line in found.lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [("pod/wiats", "; there is waits"), ("pod/train", "; there is one in namespace ml"), ("pod/x", "")],
+)
+def test_a_pod_that_does_not_exist_is_answered_by_the_one_that_may_be_meant(target: str, hint: str) -> None:
+    other = pod("train")
+    other["metadata"]["namespace"] = "ml"
+    with pytest.raises(Problem) as raised:
+        told([node("gpu-1"), other, waiting()], target)
+    assert str(raised.value) == f"there is no pod {target[4:]} in namespace ns{hint}"

@@ -40,7 +40,14 @@ from dra_operator.kubectl.why.pods import (
     why_claim,
     why_pod,
 )
-from dra_operator.kubectl.why.supposed import Supposed, missing_claims, refused_devices, without
+from dra_operator.kubectl.why.supposed import (
+    Supposed,
+    missing_claims,
+    names_in,
+    refused_devices,
+    similar_name,
+    without,
+)
 from dra_operator.scheduling import CycleState, NotTried, Plan, PreFilterResult, pre_filter
 from dra_operator.scheduling.claims import CLAIM_MISSING
 from dra_operator.scheduling.state import Gang, is_at_gate
@@ -427,4 +434,8 @@ def _absent(seen: Observed, kind: str, name: str) -> str:
     why = seen.unseen.get(KINDS[kind], "")
     if why and not why.startswith("read only in"):
         return f"{why}; {VIEWER}"
-    return f"there is no {kind} {name} in namespace {seen.namespace}"
+    every = seen.every(Pod) if kind == "pod" else seen.every(ResourceClaim)
+    hint = similar_name(name, names_in(every, seen.namespace))
+    if not hint and (others := sorted(it.metadata.namespace for it in every if it.metadata.name == name)):
+        hint = f"; there is one in namespace {listed(others)}"
+    return f"there is no {kind} {name} in namespace {seen.namespace}{hint}"
