@@ -8,7 +8,7 @@ Each is one that fails now and then (``Faulty``): it raises, hangs, or returns a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -78,11 +78,13 @@ class RememberingHost(FakeHost):
         return found
 
 
-def scanned(config: HostdevConfig, host: RememberingHost, before: Found) -> Found:
+def scanned(
+    config: HostdevConfig, host: RememberingHost, before: Found, held: Callable[[], Collection[str]] = tuple
+) -> Found:
     """What ``scan`` finds; on a host in which nothing has changed since, that of the last time, as a new look."""
-    key = "scan", str(id(config)), str(id(before.devices))
+    key = "scan", str(id(config)), f"{id(before.devices)} {sorted(held())}"
     if key not in host.known:
-        found = scan(config, host, before)
+        found = scan(config, host, before, held)
         if found.devices == before.devices:
             found = replace(found, devices=before.devices)
         host.known[key] = found, config, before.devices  # which keeps their ids
