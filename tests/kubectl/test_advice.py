@@ -547,3 +547,29 @@ def test_a_pod_that_does_not_exist_is_answered_by_the_one_that_may_be_meant(targ
     with pytest.raises(Problem) as raised:
         told([node("gpu-1"), other, waiting()], target)
     assert str(raised.value) == f"there is no pod {target[4:]} in namespace ns{hint}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"capacity": {"storage": "1Gi"}}, "has 1Gi storage, and the claim asks for 2Gi"),
+        ({"accessModes": ["ReadOnlyMany"]}, "has the access modes ReadOnlyMany, and the claim asks for ReadWriteOnce"),
+        ({"claimRef": {"namespace": "ml", "name": "data", "uid": "d"}}, "belongs to PersistentVolumeClaim ml/data"),
+        ({"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "zone", "operator": "In", "values": ["b"]}]}]}}}, "is for nodes with zone In b"),
+        (None, "StorageClass local provisions none, and there is no PersistentVolume of it"),
+    ],
+)  # fmt: skip
+def test_why_a_volume_does_not_do_is_told(spec: Json | None, said: str) -> None:
+    storage: Json = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"}}
+    storage |= {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    wants: Json = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
+    wants |= {"resources": {"requests": {"storage": "2Gi"}}}
+    asked: Json = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "v", "namespace": "ns"}}
+    made: Json = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}}
+    made |= {"status": {"phase": "Available"}}
+    made["spec"] = {"capacity": {"storage": "4Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
+    made["spec"] |= spec or {}
+    objects = [storage, asked | {"spec": wants}, *([made] if spec is not None else [])]
+    found = told(cluster(node("gpu-1", zone="a"), slice_("gpu-1"), *objects, claims=(claim(),), uses="v"))
+    assert said in found.text

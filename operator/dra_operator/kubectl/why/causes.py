@@ -13,7 +13,7 @@ from typing import Final
 from dra_api.core import Node, NodeSelectorRequirement, Pod
 from dra_api.references import pod_is_done, volume_uses
 from dra_api.resource import ResourceClaim
-from dra_api.storage import PersistentVolumeClaim, StorageClass
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_api.values import Quantity
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
@@ -31,7 +31,16 @@ from dra_operator.kubectl.why.request_changes import matching
 from dra_operator.kubectl.why.selector_changes import compiled, drivers_of, references_of
 from dra_operator.kubectl.why.supposed import similar_name
 from dra_operator.scheduling import CycleState, PodFilter
-from dra_operator.scheduling.rules import NODE_SELECTOR, NOT_OFFERED, PORT, READ_WRITE_ONCE_POD, RESOURCE, TOO_MANY_PODS
+from dra_operator.scheduling.rules import (
+    NO_PROVISIONER,
+    NODE_SELECTOR,
+    NOT_OFFERED,
+    PORT,
+    READ_WRITE_ONCE_POD,
+    RESOURCE,
+    TOO_MANY_PODS,
+    UnboundClaim,
+)
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import counted, listed
 
@@ -123,6 +132,32 @@ def _volumes(cycle_state: CycleState) -> Iterator[str]:
     for it in cycle_state.volumes.unbound:
         class_ = it.claim.storage_class
         yield f"PersistentVolumeClaim {it.claim.key} (StorageClass {class_ or 'none'}) is not bound"
+        if it.selected_node is None and it.storage_class.provisioner in NO_PROVISIONER:
+            yield from _unfit(it)
+
+
+def _unfit(it: UnboundClaim) -> Iterator[str]:
+    """Why the volumes there are do not do for a claim of a class that makes none."""
+    if not it.volumes:
+        yield f"StorageClass {it.claim.storage_class} provisions none, and there is no PersistentVolume of it"
+    for volume in it.volumes[:SHOWN_VALUES]:
+        yield f"PersistentVolume {volume.key} {_unfitness(volume, it)}"
+
+
+def _unfitness(volume: PersistentVolume, it: UnboundClaim) -> str:
+    spec, claim = volume.spec, it.claim.spec
+    has, asked = ((each or {}).get("storage") for each in (spec.capacity, claim.resources.requests))
+    modes, wanted = spec.access_modes or (), claim.access_modes or ()
+    if spec.claim_ref is not None and not volume.is_reserved_for(it.claim):
+        return f"belongs to PersistentVolumeClaim {spec.claim_ref.namespace}/{spec.claim_ref.name}"
+    if has is None or (asked is not None and has.nanos < asked.nanos):
+        return f"has {has or 'no'} storage, and the claim asks for {asked}"
+    if volume.status.phase not in ("Available", "Bound"):
+        return f"is {volume.status.phase or 'not Available yet'}"
+    if not set(wanted) <= set(modes):
+        return f"has the access modes {listed(modes)}, and the claim asks for {listed(wanted)}"
+    required = spec.node_affinity.required if spec.node_affinity is not None else None
+    return f"is for {selector_text(required)}" if required is not None else "has other labels, or another mode or class"
 
 
 def volume_causes(seen: Observed, pod: Pod, name: str) -> Iterator[str]:

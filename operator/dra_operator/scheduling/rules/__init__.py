@@ -19,7 +19,7 @@ from .node_rules import (
 )
 from .pod_topology_spread import DO_NOT_SCHEDULE, SPREAD, SPREAD_LABEL
 from .rule import ANY_CHANGE, ClusterEvent, Hint
-from .volume_binding import NO_BINDINGS, Bindings, reference, with_claim, with_node
+from .volume_binding import NO_BINDINGS, NO_PROVISIONER, Bindings, UnboundClaim, reference, with_claim, with_node
 from .volumes import NO_VOLUMES, READ_WRITE_ONCE_POD, VOLUME_CLAIM_MISSING, VolumeWait, volumes_of
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "NODE_SELECTOR",
     "NOT_OFFERED",
     "NO_BINDINGS",
+    "NO_PROVISIONER",
     "NO_VOLUMES",
     "POD_AFFINITY",
     "POD_ANTI_AFFINITY",
@@ -47,6 +48,7 @@ __all__ = [
     "ClusterEvent",
     "Hint",
     "NodeResources",
+    "UnboundClaim",
     "VolumeWait",
     "reference",
     "volumes_of",

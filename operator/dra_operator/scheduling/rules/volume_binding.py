@@ -34,7 +34,7 @@ from dra_operator.scheduling.state.large import has_lost_selector
 from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
-_NO_PROVISIONER: Final = frozenset({"", "kubernetes.io/no-provisioner"})
+NO_PROVISIONER: Final = frozenset({"", "kubernetes.io/no-provisioner"})
 VOLUME_BINDING: Final = Reason(
     "volume-binding", "node(s) didn't find available persistent volumes to bind", is_about_volumes=True
 )
@@ -129,7 +129,7 @@ class UnboundClaim:
         """Return whether the class can provision a volume for the node."""
         # Without the field the provisioner may make a volume anywhere.
         topologies = self.storage_class.allowed_topologies
-        return self.storage_class.provisioner not in _NO_PROVISIONER and (
+        return self.storage_class.provisioner not in NO_PROVISIONER and (
             not topologies or any(_is_met(term, node) for term in topologies)
         )
 
