@@ -13,6 +13,7 @@ all readers of YAML derive their loader here:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
@@ -134,3 +135,24 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def repeated_keys(text: str | bytes) -> Iterator[tuple[int, int, str]]:
+    """Yield keys that stand twice in one mapping, with document and line, each from 1: the last one counts.
+
+    Raises YAMLError.
+    """
+    for number, document in enumerate(yaml.compose_all(text, SAFE), 1):
+        seen: set[int] = set()
+        left = [document] if document is not None else []
+        while left:
+            node = left.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            left += _children(node)
+            keys: set[str] = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key, yaml.ScalarNode) and key.value in keys and key.value != "<<":
+                    yield number, key.start_mark.line + 1, key.value
+                keys.add(key.value if isinstance(key, yaml.ScalarNode) else "")

@@ -558,3 +558,13 @@ def test_a_version_is_right_for_the_release_that_serves_it(
         assert errors[0].endswith(f": write resource.k8s.io/{served[0]}")
     if served and version == served[0]:
         assert not [text for _, path, text in found if path == "apiVersion"]
+
+
+def test_a_key_that_stands_twice_is_told_since_kubectl_takes_the_last_in_silence(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    text = yaml.safe_dump_all([claim(), claim()])
+    path.write_text(text + "  devices: {requests: [{name: other, exactly: {deviceClassName: gpu}}]}\n")
+    found = Manifests("default").read([str(path)])
+    said = [(one.where, one.message) for _, faults in found.each() for one in faults]
+    again = f"line {len(text.splitlines()) + 1} has devices once more in the same place"
+    assert said == [(f"{path}: document 2", f"{again}, and only the last one counts: keep one")]

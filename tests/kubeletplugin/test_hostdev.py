@@ -667,6 +667,7 @@ def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host:
 
 X = "devices: [{name: s, paths: [/dev/x], "
 BAD_FILES = [
+    ("a key twice", "devices: []\ndevices: []\n", "hostdev.yaml has devices twice in one place, again in line 2"),
     ("no YAML", "a: [", "hostdev.yaml is neither YAML nor JSON"),
     ("nothing", "", "devices: there is no entry, so nothing would be published; add one"),
     ("an unknown field", "devices: [{name: s, path: /dev/x}]",

@@ -50,6 +50,10 @@ def read_file(path: Path, kind: type[Config]) -> Config:
                 f"the configuration {path} is larger than {_LARGEST_CONFIG_BYTES >> 20} MiB: is it the right file?"
             )
         content = yaml_text.load(text.decode())
+        for _, line, key in yaml_text.repeated_keys(text):
+            raise SettingsError(
+                f"the configuration {path} has {key} twice in one place, again in line {line}: keep one"
+            )
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the configuration {path}: {error}") from error
     except yaml.YAMLError as error:

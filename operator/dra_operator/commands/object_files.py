@@ -202,9 +202,16 @@ def items(path: str, most: float = math.inf) -> Iterator[tuple[str, JSON]]:
     return ((it.where, it.value) for it in each_item(path, most))
 
 
-def each_item(path: str, most: float = math.inf, begin: Begin = lambda _path, _top: None) -> Iterator[Item]:
-    """The same with the text of each item. Raises BadInput."""
-    data = read_text(STDIN).encode() if path == STDIN else read_bytes(path)
+def data_of(path: str) -> bytes:
+    """The bytes of a file, or of standard input. Raises BadInput."""
+    return read_text(STDIN).encode() if path == STDIN else read_bytes(path)
+
+
+def each_item(
+    path: str, most: float = math.inf, begin: Begin = lambda _path, _top: None, data: bytes | None = None
+) -> Iterator[Item]:
+    """The same with the text of each item; ``data``: what the path has, if it was read. Raises BadInput."""
+    data = data_of(path) if data is None else data
     if len(data) > most:
         raise BadInput(
             f"{path}: more than {most / (1 << 20):g} MiB: give what is asked about, and no dump of a cluster"

@@ -18,6 +18,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -26,6 +27,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml
 from dra_api import conversion
 from dra_api.codec import encode
 from dra_api.core import ContainerClaim, Pod, PodResourceClaim
@@ -39,11 +41,12 @@ from dra_api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dra_api.yaml_text import repeated_keys
 from msgspec import structs
 
 from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.file_items import BadInput
-from dra_operator.commands.object_files import KINDS, Item, decoded, each_item, files, without_nulls
+from dra_operator.commands.object_files import KINDS, Item, data_of, decoded, each_item, files, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.room import in_brief, is_brief
@@ -368,6 +371,8 @@ def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
 
 
+REPEATED_KEYS_BYTES: Final = 1 << 20
+"""Length of a file up to which keys are looked for that stand twice: it takes as long as reading the file."""
 HELD_BYTES: Final = 12 << 20
 """As JSON, of the manifests that are held whole."""
 
@@ -401,8 +406,10 @@ class Manifests:
         """Take the files in. Raises Problem."""
         try:
             for path in files(paths):
-                for item in each_item(path):
-                    self.take(item)
+                data = data_of(path)
+                repeated = _repeated(path, data)
+                for item in each_item(path, data=data):
+                    self.take(item, repeated.get(item.where, ()))
         except BadInput as error:
             raise Problem(str(error), ExitCode.USAGE) from error
         return self
@@ -425,9 +432,18 @@ class Manifests:
         found, _ = _read(item.where, item.value_again(), self.namespace, self.release)
         return next((it.obj for it in found if (type(it.obj), it.obj.key) == (type(obj), obj.key)), None)
 
-    def take(self, item: Item) -> None:
-        """Take an object in."""
+    def take(self, item: Item, more: Sequence[str] = ()) -> None:
+        """Take an object in; ``more``: what its text says twice."""
         manifests, faults = _read(item.where, item.value, self.namespace, self.release)
+        title = manifests[0].title if manifests else ""
+        faults = [
+            *faults,
+            *(
+                Finding(severity=Severity.WARNING, where=item.where, object=title, field="", message=text)
+                for text in more
+                if title
+            ),
+        ]
         if not manifests and not faults:
             self.others[_kind(item.value)] += 1
             return
@@ -444,6 +460,17 @@ class Manifests:
                 self._brief.pop(place, None)
                 if self.own[place] is not obj:
                     self._brief[place] = item
+
+
+def _repeated(path: str, data: bytes) -> dict[str, list[str]]:
+    """By document, the keys that stand twice in one place of YAML: kubectl takes the last one, and says nothing."""
+    found: dict[str, list[str]] = {}
+    if len(data) <= REPEATED_KEYS_BYTES and data.lstrip()[:1] not in (b"{", b"["):
+        with suppress(yaml.YAMLError, ValueError, RecursionError):  # which reading says
+            for number, line, key in repeated_keys(data):
+                text = f"line {line} has {key} once more in the same place, and only the last one counts: keep one"
+                found.setdefault(f"{path}: document {number}", []).append(text)
+    return found
 
 
 def _read(
