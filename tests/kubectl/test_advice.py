@@ -21,6 +21,12 @@ from scheduling_causes import (
 from told import Json, told
 
 NIC = "nic.example.com"
+LEASE: Json = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"},
+    "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
+}
 
 
 def waiting(*names: str, **spec: Any) -> Json:
@@ -491,10 +497,7 @@ def test_pods_that_name_the_gang_with_another_size_are_told() -> None:
 def test_a_misspelt_scheduler_is_named() -> None:
     waits = waiting()
     waits["spec"]["schedulerName"] = "dra-schedular"
-    held = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"}
-    lease: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": held}
-    lease["metadata"] = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"}
-    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), claim(), lease, waits])
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), claim(), LEASE, waits])
     assert "(did you mean dra-scheduler?)" in found.text
 
 
@@ -573,3 +576,18 @@ def test_why_a_volume_does_not_do_is_told(spec: Json | None, said: str) -> None:
     objects = [storage, asked | {"spec": wants}, *([made] if spec is not None else [])]
     found = told(cluster(node("gpu-1", zone="a"), slice_("gpu-1"), *objects, claims=(claim(),), uses="v"))
     assert said in found.text
+
+
+@pytest.mark.parametrize(
+    ("key", "asked", "meant"),
+    [
+        ("gang-topology", "zoen", "there is zone"),
+        ("gang-match-attribute", f"{DRIVER}/modle", f"there is {DRIVER}/model"),
+    ],
+)
+def test_a_misspelt_label_or_attribute_of_a_gang_is_named(key: str, asked: str, meant: str) -> None:
+    waits = waiting("c")
+    annotations = {"dra.kopf.dev/gang": "train", "dra.kopf.dev/gang-size": "1", f"dra.kopf.dev/{key}": asked}
+    waits["metadata"] |= {"uid": "uid-waits", "annotations": annotations}
+    found = told([device_class(), node("gpu-1", zone="a"), slice_("gpu-1"), claim(), LEASE, waits])
+    assert meant in found.lines, found.text

@@ -221,12 +221,27 @@ def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Toge
     """All of it is judged together: where one pod alone would fit says nothing."""
     report.is_clear = gang.is_clear
     report.say(f"{title(cycle_state.pod)}: {gang.text}")
+    report.add(_meant_by(made, gang.gang))
     report.add(_outdated(made, cycle_state))
     report.add(gang.victims(made))
     report.add(ahead_in_line(made, cycle_state.pod))
     if gang.is_clear:
         report.add(_free_to_go(cycle_state.pod))
     return report
+
+
+def _meant_by(made: Pipeline, gang: Gang) -> Iterator[str]:
+    """The label or attribute that was probably meant, where no node or device has the one that the gang names."""
+    labels = {key for node in made.cluster.nodes for key in node.metadata.labels or ()}
+    attributes = {
+        name if "/" in name else f"{one.spec.driver}/{name}"
+        for one in (made.cluster.slices if gang.attribute else ())
+        for device in one.spec.devices or ()
+        for name in device.attributes or ()
+    }
+    for asked, known in ((gang.topology, labels), (gang.attribute, attributes)):
+        if asked and asked not in known and (similar := similar_name(asked, known)):
+            yield similar.removeprefix("; ")
 
 
 def _defers(cluster: Cluster, places: bool, _pod: Pod, drivers: frozenset[str]) -> float:
