@@ -178,6 +178,27 @@ async def test_a_back_off_is_ended_by_the_operator_since_kueue_forgets_the_devic
     assert world.seen("dra_operator_admission_requeues_total") == 0, "no device has come free"
 
 
+async def test_a_back_off_that_kueue_does_not_prolong_is_ended_before_kueue_ends_it(world: AdmissionWorld) -> None:
+    world.api.add(WORKLOADS, workload("first", 3))
+    world.api.add(WORKLOADS, workload("second", 2, created="2026-01-01T00:00:01Z"))
+    world.at(0.0)
+    world.start()
+    async with world.running():
+        await world.until("second backs off", lambda: requeue_at(world, "second"))
+        await world.rests(0.2)
+        world.others.remove(world.kueue)
+        world.at(60.0)
+        world.admission._next.look_again()
+        await world.until("it is to wait on", lambda: world.check("second")["state"] == "Retry")
+        world.at(79.0)
+        await world.rests(0.3)
+        assert requeue_at(world, "second") == 120
+        world.at(81.0)
+        world.admission._next.look_again()
+        await world.until("it may be tried again", lambda: not requeue_at(world, "second"))
+        assert world.check("second")["state"] == "Pending"
+
+
 def requeue_at(world: AdmissionWorld, name: str) -> float:
     """When Kueue would end its wait, in seconds; 0 if it does not wait."""
     due = world.workload(name).get("status", {}).get("requeueState", {}).get("requeueAt")

@@ -49,6 +49,7 @@ from .rounds import PROMISE_LOOK_SECONDS, KnownWait, Memory, NextRound, Resting,
 from .workloads import (
     DOUBLED_ATTEMPTS,
     KUEUE_LATER_SECONDS,
+    LONGEST_RETURNING_SECONDS,
     AdmissionSettings,
     CheckDecision,
     CheckNames,
@@ -335,6 +336,7 @@ class AdmissionController:
     def _known_wait(self, workload: Workload, stage: CheckStage, now: datetime) -> KnownWait:
         names = self._writer.names
         left = wait_left(workload, names.active, self._moment(workload, names, now)) or 0.0
+        left += LONGEST_RETURNING_SECONDS if left <= 0 else 0.0
         return KnownWait(workload.metadata.resource_version, stage, self._clock() + left)
 
     def _stage(self, workload: Workload, names: CheckNames, now: datetime) -> CheckStage:

@@ -46,7 +46,8 @@ DOUBLED_ATTEMPTS: Final = 20
 KUEUE_LATER_SECONDS: Final = 60.0
 """Seconds after the end of a back-off at which Kueue would end it, if the operator did not."""
 LONGEST_RETURNING_SECONDS: Final = 20.0
-"""Seconds until a Workload gets its turn, if nobody has found out meanwhile whether that would be in vain."""
+"""Seconds until a Workload gets its turn all the same, if nobody has found out meanwhile whether that would be in vain,
+or if Kueue has not taken over that it is to wait on."""
 KUEUE_SOONER_SECONDS: Final = 5.0
 """Seconds before Kueue would end a wait that is not by a check of ours, as for pods that were not ready in time."""
 
@@ -184,9 +185,9 @@ def _stage_of_wait(workload: Workload, names: Collection[str], now: datetime) ->
         return CheckStage.WAITING if left > 0 else CheckStage.DUE
     if left > 0:
         return CheckStage.BACKING_OFF
-    if not is_taken_over(workload, names):
-        return CheckStage.NONE
-    return CheckStage.RETURNING if left > -LONGEST_RETURNING_SECONDS else CheckStage.DUE
+    if left <= -LONGEST_RETURNING_SECONDS:
+        return CheckStage.DUE
+    return CheckStage.RETURNING if is_taken_over(workload, names) else CheckStage.WAITING
 
 
 def runs_elsewhere(workload: Workload, names: CheckNames) -> bool:
