@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert, decode, encode, to_dict
-from dra_api.core import Event, Node, Pod
+from dra_api.core import Event, Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -34,7 +34,7 @@ from rounds import each_of
 LEAN = 6_000
 """Bytes that may be held of the object."""
 WRITTEN_BY_OTHERS = {
-    *("Namespace", "Node", "DeviceClass", "DeviceTaintRule", "ResourceSlice", "ResourcePoolStatusRequest", "Lease"),
+    *("Node", "DeviceClass", "DeviceTaintRule", "ResourceSlice", "ResourcePoolStatusRequest", "Lease"),
     *("StorageClass", "CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment", "PersistentVolume"),
     *("ResourceQuota", "AdmissionCheck", "ResourceFlavor"),
 }
@@ -43,7 +43,7 @@ KINDS: Mapping[str, type[Object]] = {
     it.__name__: it
     for it in (
         *(Pod, ResourceClaim, ResourceClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget),
-        *(PodGroup, Event),
+        *(PodGroup, Event, Namespace),
     )
 }
 _ELSEWHERE_LIMITED = re.compile(

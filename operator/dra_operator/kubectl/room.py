@@ -49,7 +49,15 @@ _MESSAGE_CHARACTERS: Final = 500
 """Length to which a message is cut."""
 _MOST_CONDITIONS: Final = 16
 _BARE: Final = (PersistentVolumeClaim, PodDisruptionBudget, PodGroup, Namespace, ResourcePoolStatusRequest)
-_SHARING: Final = (Pod, ResourceClaim, ResourceClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget)
+_SHARING: Final = (
+    Pod,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    Workload,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    Namespace,
+)
 
 
 def room_of(options: argparse.Namespace) -> ObjectRoom:
@@ -124,7 +132,7 @@ def without_bulk(obj: T) -> T:
 
 def in_brief(obj: Object, labels: Collection[str] = ()) -> Object:
     """Return the brief form of an object."""
-    from dra_operator.cache.store import without_selector
+    from dra_operator.cache.store import without_own_labels, without_selector
     from dra_operator.scheduling.state import metadata_without_bulk, spec_set_aside, workload_set_aside
 
     match obj:
@@ -140,6 +148,8 @@ def in_brief(obj: Object, labels: Collection[str] = ()) -> Object:
             return replace(workload, metadata=_labels_in_brief(obj, workload, labels))
         case PersistentVolumeClaim() | PodDisruptionBudget():
             return without_selector(obj)
+        case Namespace():
+            return without_own_labels(obj)
     return obj
 
 
