@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -452,8 +453,10 @@ class CdiDirectory:
         return index
 
     def _current(self, file: Path, known: dict[Path, _Known]) -> CdiSpec | CdiError:
-        stat = file.stat()
-        version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            return CdiError("cannot be read: it is no regular file")  # to open a pipe would block for ever
+        version = (found.st_ino, found.st_mtime_ns, found.st_size)
         cached = known.get(file)
         parsed = cached[1] if cached and cached[0] == version else _read(file)
         self._parsed[file] = (version, parsed)

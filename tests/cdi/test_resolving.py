@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_an_unreadable_file_is_named(folder: CdiDirectory) -> None:
     (folder.path / "loop.json").symlink_to("loop.json")
     with pytest.raises(CdiError, match=r"loop\.json: cannot be read"):
         folder.index().resolve(["vendor.com/gpu=a"])
+
+
+def test_a_pipe_is_named_and_not_opened(folder: CdiDirectory) -> None:
+    """It blocked the node's agent, and so all pods of the node."""
+    write(folder, "good.json")
+    os.mkfifo(folder.path / "pipe.json")
+    index = folder.index()
+    assert index.resolve(["vendor.com/gpu=a"])
+    assert str(index.errors["pipe.json"]) == "cannot be read: it is no regular file"
 
 
 def test_the_index_takes_what_was_read_from_anywhere() -> None:
