@@ -314,7 +314,7 @@ def why_pod(made: Pipeline, pod: Pod) -> Report:
                 f"pod {pod.key} waits for devices at the scheduling gate {GATE}, which the operator then removes"
             )
         idle = list(idle_scheduler(made, pod))
-        report.take_in(why_waiting(made, pod, places=not who_else and not idle))
+        report.take_in(why_waiting(made, pod, places=not who_else and not idle, is_ours=not who_else))
         for line in idle:
             report.object_to(line)
         if who_else and (said := refusal_of(pod)):  # it decides, whatever the operator would do

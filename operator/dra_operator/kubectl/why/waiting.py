@@ -48,8 +48,11 @@ _SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates
 """What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
 
 
-def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | None = None) -> Report:
-    """``places``: the operator gives it a node, or devices. ``supposed``: what was thought out of its way before."""
+def why_waiting(
+    made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | None = None, is_ours: bool = False
+) -> Report:
+    """``places``: the operator gives it a node, or devices. ``supposed``: what was thought out of its way before.
+    ``is_ours``: the operator would do so if it worked, so that the pod's gang is judged as one."""
     report, cluster = Report(), made.cluster
     found = pre_filter(pod, cluster.snapshot(made.allocator, made.now, defers=partial(_defers, cluster, places)))
     if isinstance(found, Deferring):
@@ -71,12 +74,12 @@ def why_waiting(made: Pipeline, pod: Pod, *, places: bool, supposed: Supposed | 
     for binding in found.failed.values():
         report.say(f"{title(pod)} releases its devices and is rescheduled: {binding.text}")
     try:
-        gang = together(made, found, preempts=True) if places else None
+        gang = together(made, found, preempts=True) if places or is_ours else None
     except TookTooLong:
         report.object_to(f"{title(pod)} was not decided about: {OUT_OF_TIME}", indent=0)
         return report
     if gang is not None:
-        return _of_gang(report, made, found, gang)
+        return _of_gang(report, made, found, gang, places=places)
     decision = decide(made, found, places=places)
     answer = decision.answer
     report.is_clear = isinstance(answer, Plan)
@@ -217,7 +220,7 @@ def _without_name(pod: Pod, text: str) -> str:
     return re.sub(f'pod "{re.escape(pod.key)}"[:,] ', "", text, count=1)
 
 
-def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Together) -> Report:
+def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Together, *, places: bool) -> Report:
     """All of it is judged together: where one pod alone would fit says nothing."""
     report.is_clear = gang.is_clear
     report.say(f"{title(cycle_state.pod)}: {gang.text}")
@@ -225,7 +228,7 @@ def _of_gang(report: Report, made: Pipeline, cycle_state: CycleState, gang: Toge
     report.add(_outdated(made, cycle_state))
     report.add(gang.victims(made))
     report.add(ahead_in_line(made, cycle_state.pod))
-    if gang.is_clear:
+    if gang.is_clear and places:
         report.add(_free_to_go(cycle_state.pod))
     return report
 
@@ -341,7 +344,7 @@ def _fixes(
     for edit in (edit for fix in fixes for edit in fix.edits):
         now = made.observed(edit.kind, edit.key) or made.cluster.store_of(edit.kind).get(edit.key)
         if isinstance(edit.after, ResourceClaimTemplate):
-            ways[f"the claim is made from ResourceClaimTemplate {edit.key}: change that"] = None
+            ways[f"a template cannot be changed: {_again(edit.key)}"] = None
         if not isinstance(edit.after, ResourceClaim) or not isinstance(now, ResourceClaim):
             continue
         if edit.after.spec not in (now.spec, (again or {}).get(edit.key)):
@@ -360,9 +363,17 @@ def _changes_pod(fixes: list[Fix], made: Pipeline, pod: Pod) -> bool:
 
 def _immutable_pod(pod: Pod) -> str:
     owner = pod.metadata.controller
+    if owner is not None and owner.kind == "Job":
+        job = f"delete Job {owner.name}, or what makes it, and create it again with the change"
+        return f"neither a pod nor the template of a Job can be changed: {job}"
     if owner is not None:
         return f"a pod cannot be changed: change the template of {owner.kind} {owner.name} or of its owner"
     return f"a pod cannot be changed: delete pod {pod.key}, and create it again"
+
+
+def _again(template: str) -> str:
+    """The spec of a template is immutable as well."""
+    return f"delete ResourceClaimTemplate {template}, and create it again with the change"
 
 
 def _immutable(claim: ResourceClaim, pod: Pod) -> str:
@@ -371,7 +382,13 @@ def _immutable(claim: ResourceClaim, pod: Pod) -> str:
     for each in pod.spec.resource_claims or ():
         if each.name == entry and each.resource_claim_template_name:
             template = f"{pod.metadata.namespace}/{each.resource_claim_template_name}"
-            return f"a claim cannot be changed: change ResourceClaimTemplate {template}, and create the pod again"
+            owner = pod.metadata.controller
+            then = (
+                "create the pod again"
+                if owner is None
+                else f"delete the pod, which {owner.kind} {owner.name} makes again"
+            )
+            return f"neither a claim nor a template can be changed: {_again(template)}; then {then}"
     return f"a claim cannot be changed: delete claim {claim.key}, and create it again"
 
 
