@@ -129,17 +129,17 @@ def _versions(spec: Json) -> Iterator[FieldError]:
     versions = spec.get("versions") or []
     if sum(bool(version.get("storage")) for version in versions) != 1:
         yield faults.invalid("spec.versions", [], "must have exactly one version marked as storage version")
-    seen = set()
+    if len({version.get("name") for version in versions}) < len(versions):
+        yield faults.invalid("spec.versions", [], "must contain unique version names")
+    # The server keeps a schema that all versions have in one place, and names that.
+    is_one = all((version.get("schema") or {}) == (versions[0].get("schema") or {}) for version in versions)
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
-        if version.get("name") in seen:
-            yield faults.duplicate(f"{path}.name", version.get("name"))
-        seen.add(version.get("name"))
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not schema:
             yield faults.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
-        elif schema.get("type") != "object":
-            where = f"{path}.schema.openAPIV3Schema.type"
+        elif schema.get("type") != "object" and not (is_one and index):
+            where = f"{'spec.validation' if is_one else f'{path}.schema'}.openAPIV3Schema.type"
             yield faults.invalid(where, schema.get("type", ""), "must be object at the root")
 
 
@@ -189,7 +189,8 @@ class PolicyBindingKind(Generational):
             yield faults.invalid("spec.validationActions", actions, f"{why}response and headers serves no purpose)")
         if (wanted := spec.get("paramRef")) is not None:
             if wanted.get("name") and wanted.get("selector") is not None:
-                yield faults.forbidden("spec.paramRef.name", "name and selector are mutually exclusive")
+                for field in ("name", "selector"):
+                    yield faults.forbidden(f"spec.paramRef.{field}", "name and selector are mutually exclusive")
             if not wanted.get("name") and wanted.get("selector") is None:
                 yield faults.required("spec.paramRef", "one of name or selector must be specified")
             if not wanted.get("parameterNotFoundAction"):
