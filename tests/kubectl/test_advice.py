@@ -623,3 +623,14 @@ def test_a_gang_is_judged_as_one_while_its_operator_does_not_work() -> None:
     found = told([device_class(), node("gpu-1"), devices, claim(name="c0"), claim(name="c1"), *members])
     assert "only 1 of 2 pods fit together" in found.text
     assert "there is no Lease" in found.text
+
+
+def test_a_claim_from_a_template_is_not_to_be_created_by_a_person() -> None:
+    made = claim(name="waits-gpu", held=["old/gpu-0"], node_name="old")
+    made["metadata"] |= {"annotations": {"resource.kubernetes.io/pod-claim-name": "gpu"}}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
+    made["metadata"]["ownerReferences"] = [owner]
+    waits = of_template()
+    waits["metadata"]["uid"] = "uid-waits"
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template(asks()), made, waits])
+    assert found.advice == ["on gpu-1: delete claim ns/waits-gpu: made again from its template, it gets other devices"]

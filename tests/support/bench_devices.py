@@ -294,6 +294,7 @@ DEVICES: Final[dict[str, Break]] = {
     "a toleration of another taint": _wrong_toleration,
     "devices on two roots": _constraint("matchAttribute", "root"),
     "a constraint on an attribute that there is not": _constraint("matchAttribute", "switch"),
+    "a mistyped attribute of a constraint": _constraint("matchAttribute", "modle"),
     "devices of one model": _constraint("distinctAttribute", "model"),
     "more memory than a device has": _too_much_memory,
     "a mistyped capacity": _capacity("memroy", "10Gi", "memroy"),

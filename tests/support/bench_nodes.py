@@ -105,11 +105,14 @@ def _sidecar(scene: Scene) -> str:
     return "Insufficient cpu"
 
 
-def _affinity(scene: Scene) -> str:
-    terms = [{"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r9"]}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    scene.pod["spec"]["affinity"] = {"nodeAffinity": required}
-    return "rack In r9"
+def _affinity(key: str, value: str) -> Break:
+    def apply(scene: Scene) -> str:
+        terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        scene.pod["spec"]["affinity"] = {"nodeAffinity": required}
+        return f"{key} In {value}"
+
+    return apply
 
 
 def _room(resource: str, amount: str, *, init: bool = False) -> Break:
@@ -312,7 +315,8 @@ NODES: Final[dict[str, Break]] = {
     "too much cpu for the pod as a whole": _in_pod,
     "too much cpu with a sidecar": _sidecar,
     "a host name that no node has": _node_selector("kubernetes.io/hostname"),
-    "an affinity that no node has": _affinity,
+    "an affinity that no node has": _affinity("rack", "r9"),
+    "a mistyped host in an affinity": _affinity("kubernetes.io/hostname", "GPU-1"),
     "too much cpu": _room("cpu", "20"),
     "too much memory": _room("memory", "64Gi"),
     "too much cpu in an init container": _room("cpu", "12", init=True),

@@ -277,6 +277,13 @@ def _constraint(world: World, kind: str, attribute: str, claim: str) -> None:
         spec["devices"]["constraints"] = left
 
 
+def _rename(world: World, kind: str, new: str, old: str, claim: str) -> None:
+    for spec in _specs(world, claim):
+        for it in spec["devices"]["constraints"]:
+            if it.get(kind) == old:
+                it[kind] = new
+
+
 def _toleration(text: str) -> list[Json]:
     found = []
     for one in re.findall(r"\{(.*?)\}", text):
@@ -319,6 +326,15 @@ def _select(world: World, pairs: str) -> None:
         (key, _, value), before = new.partition("="), old.partition("=")[0]
         del selector[before]
         selector[key] = value
+
+
+def _affine(world: World, pairs: str) -> None:
+    required = world["Pod", "waits"]["spec"]["affinity"]["nodeAffinity"]
+    for term in required["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
+        for one in term["matchExpressions"]:
+            asked = f"{one['key']} {one['operator']} {', '.join(one['values'])}"
+            if found := re.search(rf"(\S+) In ([^,]+(?:, [^,]+)*?) instead of {re.escape(asked)}", pairs):
+                one["key"], one["values"] = found[1], found[2].split(", ")
 
 
 def _label(world: World, node: str, pairs: str) -> None:
@@ -406,6 +422,8 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (rf"write deviceClassName (\S+) instead of \S+ in {REQUEST}", _class),
     (r"write (resourceClaimName|resourceClaimTemplateName) (\S+) instead of (\S+) in the pod", _entry),
     (rf"write (.+?) instead of (.+?) in {SELECTOR}", _write),
+    (r"write (matchAttribute|distinctAttribute): (\S+) instead of (\S+) in claim (\S+)", _rename),
+    (r"write (.+) in spec.affinity.nodeAffinity of the pod", _affine),
     (r"write (.+) in spec.nodeSelector of the pod", _select),
     (r"ask for at most (\S+) (\S+) instead of \S+ in spec.resources of the pod", _less_in_pod),
     (rf"remove {SELECTOR} \((.+)\)", _remove_selector),
@@ -428,6 +446,7 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (r"ask for at most (\S+) (\S+) instead of \S+ in (init )?container (\S+)", _less),
     (r"ask for (\S+) instead of (\S+) in the pod", _other_resource),
     (r"delete claim (.+) and create it again, so that it gets other devices", _again),
+    (r"delete claim (.+): made again from its template, it gets other devices", _again),
     (r"wait until device ([^/]+)/([^/]+)/(\S+) is repaired \((.+)\)", _repair),
     (r"(.+) \((?:frees|makes room on) .+\)", _end),
     (r"(wait until the other consumers .+)", _end),

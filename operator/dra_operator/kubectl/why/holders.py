@@ -136,6 +136,8 @@ def release_remedies(cluster: Cluster, cycle_state: CycleState, elsewhere: Colle
         text = f"wait until the other consumers of claim {names} end, or delete them: {listed(others)}"
         if kept := [claim.key for claim in claims if is_immediate(claim)]:
             text = f"{_no_more_immediate(kept)} and {text}"
+    elif all(any(it.kind == "Pod" for it in claim.metadata.owner_references or ()) for claim in claims):
+        text = f"delete claim {names}: made again from its template, it gets other devices"
     else:
         text = f"delete claim {names} and create it again, so that it gets other devices"
     yield Change(text, (*patches, *(Patch(Pod, key, _gone) for key in others)), 4 + len(others))
