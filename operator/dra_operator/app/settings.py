@@ -236,7 +236,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     admission_backoff: Annotated[
         float,
         Meta(ge=10, le=86400),
-        _about("with the controller admission, longest seconds until Kueue retries a Workload that does not fit"),
+        _about("with the controller admission, longest seconds between two looks at a Workload that does not fit"),
     ] = _ADMISSION.backoff
     audit_interval: Annotated[
         _Lasting, _about("seconds between two comparisons of the whole cache with the API server")
