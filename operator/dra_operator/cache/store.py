@@ -28,6 +28,7 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
+    ADMIN_ACCESS_LABEL,
     OpaqueDeviceConfiguration,
     ResourceClaim,
     ResourceClaimSpec,
@@ -331,8 +332,12 @@ def _without_labels(meta: ObjectMeta) -> ObjectMeta:
 
 
 def without_own_labels(namespace: Namespace) -> Namespace:
-    """Return the short form of a namespace for which there is no room: the API server gives each this label."""
-    return replace(namespace, metadata=replace(namespace.metadata, labels={NAME_LABEL: namespace.metadata.name}))
+    """Return the short form of a namespace for which there is no room: with the label that the API server gives it, and
+    the one that admits admin access."""
+    meta, labels = namespace.metadata, {NAME_LABEL: namespace.metadata.name}
+    if (known := meta.labels or {}) and ADMIN_ACCESS_LABEL in known:
+        labels[ADMIN_ACCESS_LABEL] = known[ADMIN_ACCESS_LABEL]
+    return replace(namespace, metadata=replace(meta, labels=labels))
 
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
