@@ -157,7 +157,7 @@ def _elsewhere(namespace: str, entry: PodResourceClaim, around: Surroundings) ->
     if others := sorted(it.metadata.namespace for it in objects if it.metadata.name == name):
         return f"; there is one in namespace {others[0]}"
     here = [it.metadata.name for it in objects if it.metadata.namespace == namespace]
-    similar = get_close_matches(name, here, 1)
+    similar = get_close_matches(name, here, 1) if next(around.guesses, None) is not None else ()
     return f"; did you mean {similar[0]}?" if similar else ""
 
 

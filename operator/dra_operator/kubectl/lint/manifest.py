@@ -179,6 +179,10 @@ class Manifest:
         )
 
 
+GUESSED_NAMES: Final = 100
+"""Missing names that are compared with all names of their namespace."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """``made``: the pipeline over the cluster with the manifests in it; ``has_cluster``: False if there are files
@@ -186,6 +190,8 @@ class Surroundings:
 
     made: Pipeline
     has_cluster: bool
+    guesses: Iterator[int] = field(default_factory=lambda: iter(range(GUESSED_NAMES)))
+    """One for each missing name for which a similar one is looked for."""
 
     def would_have(self, kind: str, namespace: str = "") -> bool:
         """Return whether an object of this kind (a plural name) that is not here does not exist."""
