@@ -6,20 +6,25 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace as replace_round
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from admission_world import EPOCH, AdmissionWorld, LaggingWorld
+from admission_world import EPOCH, AdmissionWorld, LaggingWorld, made, planner, question
 from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_api.kueue import REPLACED_SLICE, Workload
+from dra_api.resource import AllocationResult
+from dra_api.values import NANO
 from dra_kube import (
     ADMISSION_CHECKS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_FLAVORS,
+    RESOURCE_SLICES,
     WORKLOADS,
     Invalid,
 )
@@ -49,6 +54,30 @@ async def promised(world: AdmissionWorld, obj: Obj) -> AsyncIterator[None]:
     async with world.running():
         await world.until("admitted", lambda: world.is_admitted(obj["metadata"]["name"]))
         yield
+
+
+async def test_what_is_being_bound_or_allocated_takes_its_place_until_it_is_not_any_more(world: AdmissionWorld) -> None:
+    """A binding that fails leaves nothing behind in the planner's view."""
+    for name in ("node-0", "node-1"):
+        world.api.change(NODES, name, lambda it: it["status"]["allocatable"].update({"example.com/card": "1"}))
+    job = workload("cards", 2, containers=[Make.asking("c", **{"example.com/card": "1"})])
+    job["metadata"]["uid"] = "cards"
+    its, asked = planner(world), question(world, candidates=[convert(Workload, job)])
+    pod = convert(Pod, Make.pod("other"))
+    spec = world.api.of(RESOURCE_SLICES)[0]["spec"]
+    device = {"pool": spec["pool"]["name"], "device": spec["devices"][0]["name"]}
+    result = {"request": "r", "driver": spec["driver"], **device}
+    flying = "ns/other", convert(AllocationResult, {"devices": {"results": [result]}})
+    rounds = [
+        (replace_round(asked, assumed=[(pod, "node-0", {"example.com/card": NANO})]), False),
+        (replace_round(asked, flying=[flying]), True),
+        (asked, True),
+    ]
+    for number, (round_, fits) in enumerate(rounds):
+        assert its.answer(round_).candidates["cards"].fits is fits, number
+    all_devices = question(world, candidates=[made("train", 4)])
+    assert not its.answer(replace_round(all_devices, flying=[flying])).candidates["train"].fits
+    assert its.answer(all_devices).candidates["train"].fits
 
 
 async def test_a_workload_whose_pods_fit_is_admitted_and_its_pods_run(world: AdmissionWorld) -> None:

@@ -175,6 +175,14 @@ async def test_admin_access_needs_the_label_of_the_namespace(client: Client, lab
         assert answer.message.endswith(f"Forbidden: {ADMIN_REFUSAL}")
 
 
+async def test_the_request_with_admin_access_is_named_beside_one_with_alternatives(client: Client) -> None:
+    both = claim("c", adminAccess=True)
+    alternative = {"name": "a", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    both["spec"]["devices"]["requests"].insert(0, {"name": "first", "firstAvailable": [alternative]})
+    answer = await client.call("POST", CLAIMS, both)
+    assert causes(answer.json) == [("spec.devices.requests[1].adminAccess", "FieldValueForbidden")]
+
+
 async def test_admin_access_cannot_be_granted_by_the_back_door(client: Client) -> None:
     await client.post(CLAIMS, claim("c"))
     status = {"allocation": {"devices": {"results": [{**RESULT, "adminAccess": True}]}}}
