@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from types import ModuleType
 from typing import Final, NamedTuple, TypeVar
 
 from dra_api.values import format_time
@@ -256,7 +257,7 @@ ACTIONS: dict[str, Action] = {
 
 
 T = TypeVar("T")
-MEASURING = (planning, preemption, cycle, workers)
+MEASURING: tuple[ModuleType, ...] = (planning, preemption, cycle, workers)
 """What measures by the machine's clock how long a piece of work takes."""
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
