@@ -173,8 +173,9 @@ def disk(host: FakeHost, name: str, number: str, *partitions: str) -> None:
     """A disk, with the node that takes SCSI commands for it."""
     folder = f"{DISK}/{name}/block/{name}"
     host.node(name, number, folder, "block", kind="b")
-    for part in partitions:
-        host.folder(f"{folder}/{part}", "block", partition="1")
+    for count, part in enumerate(partitions, start=1):
+        host.node(part, f"8:{int(number[2:]) + count}", f"{folder}/{part}", "block", kind="b")
+        host.folder(f"{folder}/{part}", partition=str(count))
     command = f"{DISK}/{name}/scsi_generic/sg{name}"
     host.node(f"sg{name}", number.replace("8:", "21:"), command, "scsi_generic")
     host.at(f"{command}/device").symlink_to(host.at(f"{DISK}/{name}"))
@@ -201,11 +202,22 @@ def _volume(host: FakeHost) -> None:
     host.folder(f"{DISK}/sda/block/sda/sda1/holders/dm-0")
 
 
+def _zfs(host: FakeHost) -> None:
+    host.folder("/run/udev/data", **{"b8:1": "E:ID_FS_TYPE=zfs_member", "b8:17": "E:ID_FS_TYPE=ext4"})
+    host.folder("/proc/spl/kstat/zfs/rpool", state="ONLINE")
+
+
+def _loop(host: FakeHost) -> None:
+    host.folder(f"{DISK}/sda/block/sda/loop", backing_file="/var/lib/snapd/snaps/core.snap")
+
+
 USERS: list[tuple[Callable[[FakeHost], None], str]] = [
     (_mounted, "sda1 has a mounted file system (ext4)"),
     (_mounted_btrfs, "sda has a mounted file system (btrfs)"),
     (_swap, "sda1 has swap space"),
     (_volume, "dm-0 is on sda1"),
+    (_zfs, "sda1 is of ZFS"),
+    (_loop, "sda shows /var/lib/snapd/snaps/core.snap"),
 ]
 
 
@@ -216,14 +228,69 @@ def test_a_disk_that_the_node_uses_is_never_offered(
     disk(host, "sda", "8:0", "sda1")
     disk(host, "sdb", "8:16", "sdb1")
     use(host)
-    config = read("devices: [{name: d, paths: ['/dev/sd?']}, {name: g, paths: ['/dev/sgsd?']}]")
-    found = scan(config, host)
-    assert list(found.devices) == ["d-sdb", "g-sgsdb"]
-    assert found.problems == (
-        f"entry 'd', device /dev/sda: a disk that the node uses is never offered: {user}",
-        f"entry 'g', device /dev/sgsda: a disk that the node uses is never offered: {user}",
-    )
-    assert list(scan(config, host, held=lambda: ["d-sda"]).devices) == ["d-sda", "d-sdb", "g-sgsdb"], "a pod mounted it"
+    for node in ("sd", "sgsd"):
+        config = read(f"devices: [{{name: d, paths: ['/dev/{node}?']}}]")
+        found = scan(config, host)
+        assert list(found.devices) == [f"d-{node}b"]
+        assert found.problems == (
+            f"entry 'd', device /dev/{node}a: a disk that the node uses is never offered: {user}",
+        )
+        held = [f"d-{node}a"]
+        assert list(scan(config, host, held=partial(list, held)).devices) == [*held, f"d-{node}b"], "a pod mounted it"
+
+
+def test_a_pattern_finds_no_other_partition_of_a_disk_that_the_node_uses(host: FakeHost, read: Read) -> None:
+    """The EFI partition is mounted as FAT, which leaves no trace in sysfs; an entry may name a partition to spare."""
+    disk(host, "sda", "8:0", "sda1", "sda2", "sda3")
+    disk(host, "sdb", "8:16", "sdb1", "sdb2")
+    host.folder("/sys/fs/ext4/sda2")
+    host.folder("/sys/fs/ext4/sdb1")
+    config = read("devices: [{name: d, paths: ['/dev/sd?*']}]")
+    assert list(scan(config, host, held=lambda: ["d-sdb1"]).devices) == ["d-sdb1", "d-sdb2"]
+    config = read("devices: [{name: d, paths: [/dev/sda3, /dev/sda2]}]")
+    assert list(scan(config, host).devices) == ["d-sda3"]
+
+
+def test_the_boot_loaders_area_of_an_emmc_belongs_to_its_disk(host: FakeHost, read: Read) -> None:
+    for number, name in enumerate(("mmcblk0", "mmcblk0boot0")):
+        host.node(name, f"179:{number}", f"{DISK}/block/{name}", "block", kind="b")
+        host.folder("/sys/class/block")
+        host.at(f"/sys/class/block/{name}").symlink_to(host.at(f"{DISK}/block/{name}"))
+    config = read("devices: [{name: d, paths: ['/dev/mmcblk*']}]")
+    assert list(scan(config, host).devices) == ["d-mmcblk0", "d-mmcblk0boot0"]
+    host.folder("/sys/fs/ext4/mmcblk0")
+    assert scan(config, host).devices == {}
+
+
+def test_what_is_on_a_disk_belongs_to_its_claim(host: FakeHost, read: Read) -> None:
+    """Partitions that a pod makes on its disk, a volume on one of these, and the node that takes commands for it."""
+    disk(host, "sdb", "8:16")
+    text = "devices: [{name: part, paths: ['/dev/sd??', '/dev/dm-*']}, {name: d, paths: ['/dev/sd?', '/dev/sg*']}]"
+    assert list(scan(read(text), host).devices) == ["d-sdb"]
+    host.node("sdb1", "8:17", f"{DISK}/sdb/block/sdb/sdb1", "block", kind="b")
+    host.folder(f"{DISK}/sdb/block/sdb/sdb1", partition="1")
+    host.node("dm-0", "252:0", "/sys/devices/virtual/block/dm-0", "block", kind="b")
+    host.folder(f"{DISK}/sdb/block/sdb/sdb1/holders")
+    host.at(f"{DISK}/sdb/block/sdb/sdb1/holders/dm-0").symlink_to(host.at("/sys/devices/virtual/block/dm-0"))
+    found = scan(read(text), host, held=lambda: ["d-sdb"])
+    assert list(found.devices) == ["d-sdb"]
+    assert found.owned["d-sdb"] == ("/dev/sdb", "b 8:16", "b 8:17", "b 252:0")
+
+
+def test_a_usb_device_as_a_whole_has_the_nodes_of_its_drivers(host: FakeHost, read: Read) -> None:
+    """No second claim gets its serial port; nobody gets the hub, and with it all that is plugged in."""
+    host.serial_adapter("ttyUSB0", "1-2.1")
+    usb = host.at("/dev/ttyUSB0").parents[1] / "sys/devices"
+    (adapter,) = (f"/sys/devices/{path.relative_to(usb)}" for path in usb.glob("**/1-2.1"))
+    host.node("bus/usb/001/003", "189:2", adapter, "usb")
+    host.node("bus/usb/001/002", "189:1", adapter.removesuffix("/1-2.1"), "usb")
+    host.folder(adapter.removesuffix("/1-2.1"), bDeviceClass="09")
+    found = scan(read("devices: [{name: u, paths: ['/dev/bus/usb/*/*']}, {name: s, paths: ['/dev/tty*']}]"), host)
+    assert list(found.devices) == ["u-003"]
+    assert [problem.partition(": ")[2] for problem in found.problems] == [
+        "a USB hub is never offered: who has it, has all that is plugged into it",
+        "u-003 has its node already; match each once",
+    ]
 
 
 def test_a_disk_stays_while_a_claim_has_it_and_goes_to_the_node_afterwards(host: FakeHost, read: Read) -> None:
@@ -250,6 +317,8 @@ def test_a_controller_reaches_the_disks_behind_it(host: FakeHost, read: Read) ->
     assert list(scan(config, host).devices) == ["n-nvme0"]
     host.folder("/sys/fs/xfs/nvme0n1")
     assert scan(config, host).devices == {}
+    host.node("ng0n1", "241:0", f"{nvme}/ng0n1", "nvme-generic")
+    assert scan(read("devices: [{name: n, paths: ['/dev/ng*']}]"), host).devices == {}
 
 
 def test_a_usb_device_as_a_whole_is_not_offered_while_the_node_uses_what_is_in_it(host: FakeHost, read: Read) -> None:

@@ -38,6 +38,7 @@ from dra_kubeletplugin.drivers.hostdev.config import (
     filled_as_path,
     hook_of,
 )
+from dra_kubeletplugin.drivers.hostdev.disks import reached
 from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import OWNS, InPods
 
@@ -90,9 +91,9 @@ def _mounts(
 
 
 def owned(made: HostDevice) -> tuple[str, ...]:
-    """Paths and numbers of its nodes, and its network interfaces: what no other claim may have meanwhile.
+    """Paths and numbers of its nodes and of those to the same hardware, and its network interfaces.
 
-    A further node whose path has no facts, such as /dev/vfio/vfio, is for all.
+    No other claim may have these meanwhile. A further node whose path has no facts, such as /dev/vfio/vfio, is for all.
     """
     first = made.parts[0]
     texts = (node.host_path or node.path for node in made.entry.container.device_nodes)
@@ -102,8 +103,9 @@ def owned(made: HostDevice) -> tuple[str, ...]:
     for path in (*(node.path for node in made.nodes), *further):
         if path:
             number = first.tree.number(path)
-            parts += [path, f"{number.type} {number}"] if number else [path]
-    parts += [f"{OWNS}{device.host_interface_name}" for device in net_devices(made)]
+            numbers = [number, *reached(number, first.tree)] if number else []
+            parts += [path, *(f"{each.type} {each}" for each in numbers)]
+    parts += [f"{OWNS}{interface}" for interface in moved_interfaces(made)]
     return tuple(dict.fromkeys(parts))
 
 
@@ -150,6 +152,12 @@ def net_devices(made: HostDevice) -> Iterator[NetDevice]:
         interface, name = (filled_as_path(text, first) for text in (device.host_interface_name, device.name))
         if interface and (name or not device.name):
             yield NetDevice(host_interface_name=interface, name=name or interface)
+
+
+def moved_interfaces(made: HostDevice) -> list[str]:
+    """Return the interfaces that a pod takes from the node: by CDI."""
+    names = [device.host_interface_name for device in net_devices(made)]
+    return list(dict.fromkeys(names))
 
 
 def network_of(made: HostDevice) -> NetworkDeviceData | None:

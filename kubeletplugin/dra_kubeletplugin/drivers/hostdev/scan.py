@@ -3,9 +3,8 @@
 What the entries find is matched, grouped and named. A problem, such as two devices of one name or a value that no slice
 can hold, costs only the device at fault, and is a text for the log. A node of the host belongs to one device.
 
-What the node uses itself is never offered: its network interfaces (``interfaces``), and its disks, which a pod could
-overwrite. sysfs names the disks with a mounted file system, with swap space, and those below volumes of LVM, RAID and
-encryption.
+What the node uses itself is never offered: its network interfaces (``interfaces``), its disks (``disks``), and USB
+hubs, by which a pod would have all that is plugged into them.
 
 ``--list``: what the file finds on this host, as YAML for a person.
 """
@@ -23,16 +22,16 @@ from dra_api.values import Quantity
 
 from dra_kubeletplugin import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, CdiError, PluginError, Pool, check_resources, device
 from dra_kubeletplugin.drivers.hostdev.config import Entry, Found, HostdevConfig, HostDevice, IntegerFact, filled
-from dra_kubeletplugin.drivers.hostdev.driver import edits_of, net_devices, owned
-from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree, Number
+from dra_kubeletplugin.drivers.hostdev.disks import user_of_disk
+from dra_kubeletplugin.drivers.hostdev.driver import edits_of, moved_interfaces, owned
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, Facts, HostTree
 from dra_kubeletplugin.drivers.hostdev.interfaces import Interfaces
 
 _STANDARD = {"pciAddress": PCI_BUS_ID, "pcieRoot": PCIE_ROOT, "numaNode": NUMA_NODE}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-_NUMBER = re.compile(r"[bc] [0-9]+:[0-9]+", re.ASCII)
-_PATH_TO_DISK = re.compile(r"c[0-9]+(?=n[0-9]+$)", re.ASCII)
 _LONGEST_NAME_CHARACTERS = 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_USB_HUB = "09"  # a class of USB devices
 _NOTHING = Found()
 SHARES = "shares"
 
@@ -53,74 +52,69 @@ def scan(
                 made = HostDevice(entry, parts, _published(entry, parts))
                 check_resources({"p": Pool.of([made.published])}, driver=config.driver_name, node_name="n")
                 edits_of(made)
-                _check_interfaces(made, interfaces)
+                _check_needed(made, interfaces)
             except (ValueError, TypeError, PluginError, CdiError) as error:
                 problems.append(f"{_where(entry, parts)}: {error}")
                 continue
             by_name.setdefault(made.name, []).append(made)
-    devices: dict[str, HostDevice] = {}
-    belongings: dict[str, tuple[str, ...]] = {}
-    owners: dict[str, HostDevice] = {}
+    ones: dict[str, HostDevice] = {}
     for name, same in by_name.items():
         kept, faults = _the_one(same, before.devices.get(name))
         problems += faults
-        if not kept:
-            continue
-        own = owned(kept)
-        if (user := _user_of_disk(own, tree)) and name not in held():
-            problems.append(f"{_where(kept.entry, kept.parts)}: a disk that the node uses is never offered: {user}")
+        if kept:
+            ones[name] = kept
+    belongings, faults = _belongings(ones, tree, held)
+    devices = {name: ones[name] for name in ones if name in belongings}
+    return Found(devices, (*problems, *faults), belongings, interfaces.needed)
+
+
+def _belongings(
+    ones: dict[str, HostDevice], tree: HostTree, held: Callable[[], Collection[str]]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return what belongs to each device that can be offered, and why the others cannot.
+
+    ``held`` reads all claims, so it is asked only if it matters.
+    """
+    all_own = {name: owned(made) for name, made in ones.items()}
+    users = {name: _user_of_disk(ones[name], own, tree, ()) for name, own in all_own.items()}
+    names = list(ones)
+    if any(users.values()) or len({part for own in all_own.values() for part in own}) < sum(map(len, all_own.values())):
+        in_claims = set(held())
+        given = {part for name in in_claims & all_own.keys() for part in all_own[name]}
+        users = {name: user and _user_of_disk(ones[name], all_own[name], tree, given) for name, user in users.items()}
+        # A pod that has a disk may make partitions on it, whose nodes are then its own.
+        names.sort(key=lambda name: name not in in_claims)
+    belongings: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    owners: dict[str, str] = {}
+    for name in names:
+        own, where = all_own[name], _where(ones[name].entry, ones[name].parts)
+        if users[name]:
+            problems.append(f"{where}: a disk that the node uses is never offered: {users[name]}")
         elif other := next((owners[part] for part in own if part in owners), None):
-            problems.append(f"{_where(kept.entry, kept.parts)}: {other.name} has its node already; match each once")
+            problems.append(f"{where}: {other} has its node already; match each once")
         else:
-            devices[name], belongings[name] = kept, own
-            owners |= dict.fromkeys(own, kept)
-    return Found(devices, tuple(problems), belongings, interfaces.needed)
+            belongings[name] = own
+            owners |= dict.fromkeys(own, name)
+    return belongings, problems
 
 
-def _check_interfaces(made: HostDevice, interfaces: Interfaces) -> None:
-    """Raise ValueError for a device whose interface must stay on the node."""
-    names = [interface.host_interface_name for interface in net_devices(made)]
-    # Who has a USB device as a whole can take it from its driver in the kernel.
+def _user_of_disk(made: HostDevice, own: Sequence[str], tree: HostTree, given: Collection[str]) -> str:
+    is_named = all(part.found in (*made.entry.paths, *made.entry.sysfs) for part in made.parts)
+    return user_of_disk(own, tree, given, is_named=is_named)
+
+
+def _check_needed(made: HostDevice, interfaces: Interfaces) -> None:
+    """Raise ValueError for a device whose interface must stay on the node, and for a USB hub."""
+    names = moved_interfaces(made)
     for part in made.parts:
         if part.folder is not None and part.known.get("subsystem") == "usb":
-            names += [path.rpartition("/")[2] for path in part.tree.glob(f"{part.folder}/*/net/*")]
+            if part.tree.text(f"{part.folder}/bDeviceClass") == _USB_HUB:
+                raise ValueError("a USB hub is never offered: who has it, has all that is plugged into it")
+            names += [path.rpartition("/")[2] for path in part.tree.glob(f"{part.folder}/**/net/*")]
     for name in names:
         if why := interfaces.why_not(name):
             raise ValueError(f"the interface {name} is never offered: {why}")
-
-
-def _user_of_disk(own: Sequence[str], tree: HostTree) -> str:
-    """Return what uses a disk on the host to which one of these nodes leads, or an empty text."""
-    swaps = [line.split()[0].rpartition("/")[2] for line in (tree.whole_text("/proc/swaps") or "").splitlines()[1:]]
-    for folder in (folder for node in own if _NUMBER.fullmatch(node) for folder in _disks(node, tree)):
-        # A partition is in its disk's folder.
-        for part in (folder, *(file.rpartition("/")[0] for file in tree.glob(f"{folder}/*/partition"))):
-            name = part.rpartition("/")[2]
-            if name in swaps:
-                return f"{name} has swap space"
-            if volumes := tree.glob(f"{part}/holders/*"):
-                return f"{volumes[0].rpartition('/')[2]} is on {name}"
-            # XFS and ext4 have a folder for each mounted file system, btrfs one for each with its disks.
-            for mounted in (*tree.glob(f"/sys/fs/*/{name}"), *tree.glob(f"/sys/fs/btrfs/*/devices/{name}")):
-                return f"{name} has a mounted file system ({mounted.split('/')[3]})"
-    return ""
-
-
-def _disks(node: str, tree: HostTree) -> Iterator[str]:
-    """Yield the folders of the disks to which a node leads: its own, or those behind its commands to a controller."""
-    kind, major, minor = node.replace(":", " ").split()
-    folder = tree.folder_of(Number(kind, int(major), int(minor)))
-    if folder is None:
-        return
-    if kind == "b":
-        yield folder
-    else:  # such as /dev/sg0 and /dev/bsg/0:0:0:0, /dev/nvme0, /dev/bus/usb/001/002
-        behind = ("device/block/*", "nvme*n*", "*/host*/target*/*/block/*")
-        for path in (path for pattern in behind for path in tree.glob(f"{folder}/{pattern}")):
-            # One of several paths to the disk nvme0n1 is called nvme0c1n1.
-            name = _PATH_TO_DISK.sub("", path.rpartition("/")[2])
-            if disk := tree.resolved(f"/sys/class/block/{name}"):
-                yield disk
 
 
 def _the_one(same: list[HostDevice], before: HostDevice | None) -> tuple[HostDevice | None, list[str]]:
