@@ -343,6 +343,20 @@ def test_a_usb_device_as_a_whole_is_not_offered_while_the_node_uses_what_is_in_i
     ]
 
 
+def test_an_interface_that_a_hook_moves_is_not_the_nodes_uplink(host: FakeHost, read: Read) -> None:
+    host.folder("/sys/class/net")
+    for name in ("eth0", "eth1"):
+        host.at(f"/sys/class/net/{name}").symlink_to(host.folder(f"{DISK}/net/{name}", "net", flags="0x1003"))
+    host.folder("/proc/net", route="Iface\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0")
+    hook = "hooks: [{hookName: createRuntime, path: /bin/mv-nic, args: [mv-nic, '{node}']}]"
+    text = f"devices: [{{name: n, sysfs: ['/sys/class/net/*'], container: {{{hook}}}, shares: 1}}]"
+    found = scan(read(text), host)
+    assert list(found.devices) == ["n-eth1"]
+    assert found.owned == {"n-eth1": ("network interface eth1",)}
+    shared = scan(read(text.replace("shares: 1", "shares: unlimited")), host)
+    assert list(shared.devices) == ["n-eth0", "n-eth1"], "such as for interfaces on top of it"
+
+
 def test_nodes_of_one_camera_become_one_device(host: FakeHost, read: Read) -> None:
     host.camera("video0", "video1", port="1-3", serial="C1")
     host.camera("video2", "video3", port="1-4", serial="C2")
