@@ -321,6 +321,31 @@ def test_a_controller_reaches_the_disks_behind_it(host: FakeHost, read: Read) ->
     assert scan(read("devices: [{name: n, paths: ['/dev/ng*']}]"), host).devices == {}
 
 
+def test_an_adapter_reaches_the_disks_behind_it(host: FakeHost, read: Read) -> None:
+    folder = "/sys/devices/platform/ufshc/host0/target0:0:0/0:0:0:0/block/sda"
+    host.folder(folder, "block")
+    host.folder("/sys/class/block")
+    host.at("/sys/class/block/sda").symlink_to(host.at(folder))
+    host.node("bsg/ufs-bsg0", "250:0", "/sys/devices/platform/ufshc/ufs-bsg0", "bsg")
+    host.at("/sys/devices/platform/ufshc/ufs-bsg0/device").symlink_to(host.at("/sys/devices/platform/ufshc"))
+    config = read("devices: [{name: b, paths: ['/dev/bsg/*']}]")
+    assert list(scan(config, host).devices) == ["b-ufs-bsg0"]
+    host.folder("/sys/fs/ext4/sda")
+    assert scan(config, host).devices == {}
+
+
+def test_the_nodes_console_is_never_offered(host: FakeHost, read: Read) -> None:
+    for minor, name in enumerate(("ttyS0", "ttyS1"), start=64):
+        host.node(name, f"4:{minor}", f"/sys/devices/platform/serial8250/tty/{name}", "tty")
+    host.folder("/sys/class/tty/console", active="tty0 ttyS0")
+    found = scan(read("devices: [{name: s, paths: ['/dev/ttyS*']}]"), host)
+    assert list(found.devices) == ["s-ttys1"]
+    (problem,) = found.problems
+    assert problem.endswith(
+        "/dev/ttyS0: the terminal ttyS0 is never offered: it is the node's console, where people log in"
+    )
+
+
 def test_a_usb_device_as_a_whole_is_not_offered_while_the_node_uses_what_is_in_it(host: FakeHost, read: Read) -> None:
     """A stick that the node has mounted, an adapter with the node's uplink, and a device of neither kind."""
     bus = "/sys/devices/pci0000:00/0000:00:14.0/usb1"

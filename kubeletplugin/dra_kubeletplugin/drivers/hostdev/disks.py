@@ -89,8 +89,8 @@ def _disks(number: Number, folder: str, tree: HostTree) -> Iterator[str]:
         return
     # Such as /dev/sg0 and /dev/bsg/0:0:0:0, /dev/nvme0, /dev/ng0n1.
     behind = ["device/block/*", "nvme*n*"]
-    if tree.link(f"{folder}/subsystem") == "usb":
-        behind.append("**/block/*")
+    # The other nodes of /dev/bsg, such as ufs-bsg0, take commands for all that is behind an adapter.
+    behind += {"usb": ["**/block/*"], "bsg": ["device/**/block/*"]}.get(tree.link(f"{folder}/subsystem") or "", [])
     names = [path.rpartition("/")[2] for pattern in behind for path in tree.glob(f"{folder}/{pattern}")]
     names += [f"nvme{match[1]}" for match in [_COMMANDS_OF_NVME.fullmatch(folder.rpartition("/")[2])] if match]
     for name in dict.fromkeys(names):

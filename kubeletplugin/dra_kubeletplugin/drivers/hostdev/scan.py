@@ -105,8 +105,13 @@ def _user_of_disk(made: HostDevice, own: Sequence[str], tree: HostTree, given: C
 
 
 def _check_needed(made: HostDevice, interfaces: Interfaces) -> None:
-    """Raise ValueError for a device whose interface must stay on the node, and for a USB hub."""
+    """Raise ValueError for a device whose interface must stay on the node, for its console, and for a USB hub."""
     names = moved_interfaces(made)
+    for node in made.nodes:
+        if node.known.get("subsystem") == "tty" and node.folder:
+            consoles = (node.tree.text("/sys/class/tty/console/active") or "").split()
+            if (name := node.folder.rpartition("/")[2]) in (*consoles, "console"):
+                raise ValueError(f"the terminal {name} is never offered: it is the node's console, where people log in")
     for part in made.parts:
         if part.folder is not None and part.known.get("subsystem") == "usb":
             if part.tree.text(f"{part.folder}/bDeviceClass") == _USB_HUB:
