@@ -6,7 +6,9 @@ device, and returns the conditions of the devices. They are written to the claim
 controller's own. A claim that has lost its devices, or is gone, is detached. Both are repeated until they succeed, and
 a new leader attaches all claims once more, so both must be fit to be done twice.
 
-A leader that loses the Lease ends its process: nothing that it has begun may go on beside the next leader.
+A leader that loses the Lease ends its process: nothing that it has begun may go on beside the next leader. One that is
+told to end keeps the Lease until its calls of the driver have ended. A thread of a call that takes too long cannot be
+stopped: then the Lease stays as it is, and the next leader waits until it runs out.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_ATTACH_PAUSE_SECONDS: Final = 1.0
 _LONGEST_ATTACH_PAUSE_SECONDS: Final = 60.0
+_LAST_CALLS_SECONDS: Final = 5.0
+"""Seconds in which the driver's calls can come to their end; shorter than a Lease, and than a pod's grace period."""
 
 
 class Controller(ABC):
@@ -86,14 +90,15 @@ async def control(
 ) -> None:
     """Publish and attach until cancelled, as the one process that may. Raises what an iterator of resources raises."""
 
+    await _control(_Claims(controller, driver, api, part), driver, resources, api)
+
+
+async def _control(claims: _Claims, driver: str, resources: Resources | AsyncIterable[Resources], api: Api) -> None:
     def report(error: Recoverable, message: str) -> None:
         log.warning("%s: %s", message, error)
 
     async with SlicePublisher(api, driver, on_error=report) as publisher:
-        tasks = [
-            asyncio.create_task(_publish(publisher, resources)),
-            asyncio.create_task(_Claims(controller, driver, api, part).run()),
-        ]
+        tasks = [asyncio.create_task(_publish(publisher, resources)), asyncio.create_task(claims.run())]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -121,11 +126,14 @@ class _Claims:
         """The attached allocation and the driver's answer, by uid."""
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._calls: set[asyncio.Task[Any]] = set()  # of the controller, those that run
         self._seen: dict[str, Change] = {}
         self._is_listed = False
+        self.grace_seconds = _LAST_CALLS_SECONDS
+        self.have_ended = True
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled, and let calls of the controller end then; ``have_ended`` says whether all did."""
         reflector = Reflector(
             self._api,
             RESOURCE_CLAIMS,
@@ -140,6 +148,19 @@ class _Claims:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if calls := set(self._calls):
+                _, late = await asyncio.wait(calls, timeout=self.grace_seconds)
+                self.have_ended = not late
+                for call in late:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _call(self, answer: Any) -> Any:
+        """Return the controller's answer. The call goes on when its claim's task is cancelled: see ``run``."""
+        call = asyncio.ensure_future(answer_of(answer))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return await asyncio.shield(call)
 
     async def _receive(self, change: Change) -> None:
         uid = change.version.uid
@@ -199,7 +220,7 @@ class _Claims:
         claim = self._claims.get(uid)
         if claim is None:
             if ref := self._attached.get(uid):
-                await answer_of(self._controller.detach(ref))
+                await self._call(self._controller.detach(ref))
                 del self._attached[uid]
                 self._told.pop(uid, None)
             return
@@ -207,7 +228,7 @@ class _Claims:
         self._attached[uid] = ref  # before: what fails half way has to be undone
         allocation, statuses = self._told.get(uid, (None, ()))
         if allocation != claim.status.allocation:  # otherwise only the status was written, perhaps by this controller
-            statuses = _statuses(await answer_of(self._controller.attach(claim)))
+            statuses = _statuses(await self._call(self._controller.attach(claim)))
             self._told[uid] = claim.status.allocation, statuses
         await report_devices(self._api, self._driver, ref, statuses, part=self._part)
 
@@ -255,13 +276,21 @@ async def lead(
             await asyncio.wait([end], timeout=election.timing.retry)
         if not stopped.is_set():
             log.info("%s leads", election.identity)
-            work = [asyncio.create_task(control(controller, name, resources, api)), asyncio.create_task(_keep(lock))]
+            claims = _Claims(controller, name, api, "controller")
+            keeping = asyncio.create_task(_keep(lock))
+            work = [asyncio.create_task(_control(claims, name, resources, api)), keeping]
             await asyncio.wait([end, *work], return_when=asyncio.FIRST_COMPLETED)
-            for task in work:
+            if keeping.done():
+                claims.grace_seconds = 0  # another process may lead
+            results: list[object] = []
+            for task in work:  # the Lease is kept until the last call has ended
                 task.cancel()
-            results = await asyncio.gather(*work, return_exceptions=True)
-            with suppress(KubeError):
-                await lock.release()
+                results += await asyncio.gather(task, return_exceptions=True)
+            if claims.have_ended:
+                with suppress(KubeError):
+                    await lock.release()
+            else:
+                log.warning("a call of the controller has not ended: the next process leads when the Lease has run out")
             for error in results:
                 if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
                     raise error

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from dra_kubeletplugin import (
     report_devices,
     results_for,
 )
+from dra_kubeletplugin.controller import lead
 from rbac_cases import ACCOUNTS, token_of
 from waiting import becomes, until
 
@@ -237,6 +239,47 @@ async def test_one_process_leads_and_the_next_takes_over(api: Api, tmp_path: Pat
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_the_lease_stays_while_a_thread_of_attach_is_at_work(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The next leader would begin beside it."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow(Switch):
+        def _attach(self) -> None:
+            begun.set()
+            may_end.wait()
+
+        async def attach(self, claim: ResourceClaim) -> Iterable[DeviceStatus]:
+            await asyncio.to_thread(self._attach)
+            self.calls.append("attached")
+            return []
+
+    async def holder() -> str:
+        (lease,) = (await api.list(LEASES))[0]
+        return str(lease["spec"].get("holderIdentity") or "")
+
+    if not ends:
+        monkeypatch.setattr("dra_kubeletplugin.controller._LAST_CALLS_SECONDS", 0.1)
+    switch = Slow()
+    await make(api, "first", "port-0")
+    leading = asyncio.create_task(lead(switch, NAME, POOLS, kubeconfig=str(tmp_path / "kubeconfig")))
+    try:
+        await becomes(begun.is_set)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert await holder() != ""
+        if ends:
+            may_end.set()
+        await leading
+        assert (switch.calls[1:], await holder() == "") == ((["attached"], True) if ends else ([], False))
+    finally:
+        may_end.set()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_the_simulated_devices_of_a_network_are_published_and_attached(api: Api, tmp_path: Path) -> None:
