@@ -221,7 +221,7 @@ def test_an_interface_is_known_by_its_name_wherever_the_entry_found_the_device(h
 
 
 def test_the_network_plugins_own_are_never_offered(host: FakeHost) -> None:
-    for name in ("cilium_host", "cilium_wg0", "docker0", "cni0"):
+    for name in ("cilium_host", "cilium_wg0", "docker0", "cni0", "ovn-k8s-mp0", "br-int", "antrea-gw0", "nodelocaldns"):
         host.interface(name, ifindex="9", iflink="9")
         assert Interfaces(host).why_not(name) == "it belongs to the node's network plugin"
 

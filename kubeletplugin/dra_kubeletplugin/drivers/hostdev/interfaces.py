@@ -53,7 +53,10 @@ _OF_THE_NODE = {
     "wireguard": "an overlay",
 }
 """Kinds of interfaces (``DEVTYPE`` of sysfs) that carry traffic of others, in words."""
-_OF_NETWORK_PLUGINS = re.compile(r"cilium_(net|host|wg\d*|vxlan|geneve)|docker0|cni0|tunl0|kube-ipvs0")
+_OF_NETWORK_PLUGINS = re.compile(
+    r"cilium_(net|host|wg\d*|vxlan|geneve)|docker0|cni0|tunl0|kube-ipvs0|bpf(in|out)\.cali|antrea-\w+|ovn-k8s-mp\d+|"
+    r"ovs-system|br-(int|ex)|nodelocaldns|kube-dummy-if"
+)
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
 _LINK_TO_NET = re.compile(r"/sys/devices/(?!virtual/).+(?=/net/[^/]+$)")
 
