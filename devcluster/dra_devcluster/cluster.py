@@ -214,7 +214,7 @@ class UsageError(Exception):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until SIGINT or SIGTERM; returns the exit code: 2 for settings that cannot be used."""
+    """Run until SIGINT, SIGTERM or SIGHUP; returns the exit code: 2 for settings that cannot be used."""
     try:
         return asyncio.run(_up(arguments, Path(arguments.kubeconfig).absolute()))
     except (ServerError, GateError, UsageError) as error:
@@ -262,8 +262,9 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     """A signal cancels the cluster, be it up or not yet; it is taken down without being cancelled again."""
     running = asyncio.create_task(_run(arguments, kubeconfig))
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not running.done():

@@ -10,8 +10,10 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import textwrap
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -137,7 +139,7 @@ def execute(options: argparse.Namespace) -> int:
         return USAGE_CODE
     began = time.monotonic()
     try:
-        driver, results = asyncio.run(_run(target, checks, options))
+        driver, results = asyncio.run(_run_until_told(target, checks, options))
         _write(options, driver, results)
     except BrokenPipeError:
         raise  # the reader has ended
@@ -149,6 +151,31 @@ def execute(options: argparse.Namespace) -> int:
     if Verdict.FAILED in verdicts:
         return FAILED_CODE
     return NOT_JUDGED_CODE if Verdict.NOT_JUDGED in verdicts else 0
+
+
+async def _run_until_told(target: Target, checks: list[Check], options: argparse.Namespace) -> tuple[str, list[Result]]:
+    """As ``_run``. Raises SystemExit when a signal has ended it, as Ctrl-C does: with the driver, and without a trace.
+
+    Those who send SIGTERM are CI systems at the end of a time-out, and SIGHUP comes from a terminal that is closed.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    told: list[int] = []
+
+    def end(number: int) -> None:
+        told.append(number)
+        task.cancel()
+
+    is_main = threading.current_thread() is threading.main_thread()  # others hear no signals
+    for number in (signal.SIGTERM, signal.SIGHUP) if is_main else ():
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            loop.add_signal_handler(number, end, number)
+    try:
+        return await _run(target, checks, options)
+    except asyncio.CancelledError:
+        if told:
+            raise SystemExit(128 + told[0]) from None
+        raise
 
 
 async def _run(target: Target, checks: list[Check], options: argparse.Namespace) -> tuple[str, list[Result]]:

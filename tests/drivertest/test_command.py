@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -120,6 +122,29 @@ def test_an_interrupted_run_ends_without_a_trace(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("dra_driver_test.command.execute", interrupted)
     assert main(["--", "driver"]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_takes_its_driver_along(short_path: Path, number: signal.Signals) -> None:
+    """As at the end of a time-out of a CI system, or when a terminal is closed."""
+    there = short_path / "there"
+    driver = [sys.executable, "-c", f"import os, time; os.mkfifo({str(there)!r}); time.sleep(60)"]
+    kit = [sys.executable, "-m", "dra_driver_test.cli", "--", *driver]
+    with subprocess.Popen(kit, env={**os.environ, "TMPDIR": str(short_path)}, stdout=subprocess.PIPE) as process:
+        while not there.exists():
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    assert list(short_path.iterdir()) == [there]
+    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _says(path, str(there))]
+    assert found == []
+
+
+def _says(path: Path, text: str) -> bool:
+    try:
+        return text in path.read_text()
+    except OSError:  # it has just ended
+        return False
 
 
 def test_a_list_whose_reader_has_ended_is_no_error() -> None:
