@@ -41,7 +41,7 @@ async def open_bench(
     driver = DriverSeat(launcher, place)
     try:
         async with Api(connection(place.kubeconfig), user_agent=USER_AGENT) as api:
-            server = ServerSeat(api, place.node)
+            server = ServerSeat(api, place.node, reserves=watches is not None)
             await server.join_node()
             seat = KubeletSeat(place.registry, limits, shares_registry=launcher is None, driver=name)
             async with seat as kubelet:

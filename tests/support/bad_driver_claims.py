@@ -319,6 +319,8 @@ class ClaimWork:
 
     def _check_users(self, found: Json) -> None:
         has, users = self._has, (found.get("status") or {}).get("reservedFor") or []
+        if not users and has("variant: it refuses claims that are not reserved"):
+            raise Refused("the claim is reserved for nobody")
         if len(users) > 1 and has("a claim of two pods is refused"):
             raise Refused("the claim has several users")
         if any(user["resource"] != "pods" for user in users) and has("a claim of a PodGroup is refused"):

@@ -409,6 +409,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "variant: a number on top": (),
     "variant: one variable for all": ("edits.do-not-overwrite-each-other",),
     "variant: something new each time": (),
+    "variant: it refuses claims that are not reserved": (),
     "it gives no ids": (),
     "it has one device": (),
     "it lends a device twice": (),

@@ -10,6 +10,7 @@ import copy
 import itertools
 import secrets
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,12 +70,22 @@ class Claim:
         """As a kubelet names it in a call."""
         return ClaimRef(self.namespace, self.uid, self.name)
 
+    @property
+    def user(self) -> Json:
+        """A pod, in terms of a reservation. Its uid is not the claim's, so a driver that mixes them up is found."""
+        return {"resource": "pods", "name": self.name, "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, self.uid))}
+
 
 class ServerSeat:
-    """The objects that the bench needs; it deletes what it made."""
+    """The objects that the bench needs; it deletes what it made.
 
-    def __init__(self, api: Api, node: str) -> None:
+    With ``reserves`` each claim that has devices is reserved for a pod, as a kubelet demands before it asks a driver.
+    That pod does not exist, so a real control plane would deallocate the claim: there nothing is reserved.
+    """
+
+    def __init__(self, api: Api, node: str, *, reserves: bool) -> None:
         self._api = api
+        self._reserves = reserves
         self._node = node
         self._numbers = itertools.count(1)
         self._main = f"dra-driver-test-{secrets.token_hex(4)}"
@@ -141,8 +152,8 @@ class ServerSeat:
         if config:
             devices["config"] = list(config)
         status: Json = {"allocation": {"devices": devices}}
-        if reserved_for:
-            status["reservedFor"] = list(reserved_for)
+        if users := reserved_for or ([claim.user] if self._reserves else ()):
+            status["reservedFor"] = list(users)
         if (await self.read(claim)).get("status", {}).get("allocation"):
             await self._set_status(claim, {})
         await self._set_status(claim, status)
