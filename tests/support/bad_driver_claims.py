@@ -352,11 +352,14 @@ class ClaimWork:
     async def _keep(self, claim: Any, results: list[Json]) -> None:
         """Enter the claim into the state. Raises Refused for a device in use."""
         has, state = self._has, self._node.state()
+        forgets = has("a restart loses adminAccess") and self._node.starts > 1
+        administrators_count = forgets or has("an administrator keeps users out")
         taken = {
             (device["pool"], device["device"])
             for uid, known in state.items()
             for device in known["devices"]
             if uid != claim.uid and (uid in self._answers or not has("it forgets at its end what is in use"))
+            if administrators_count or not device.get("adminAccess")
         }
         looking = {
             (device["pool"], device["device"])

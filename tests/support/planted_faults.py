@@ -105,6 +105,7 @@ FAULTS = [
         ("shares are exclusive", "prepare.gives-shares-to-several-claims", "in use"),
         ("it refuses admin access", "prepare.allows-admin-access", "in use"),
         ("one administrator keeps others out", "prepare.allows-admin-access", "looked at"),
+        ("an administrator keeps users out", "prepare.allows-admin-access", "keeps users off"),
         ("a claim has one share of a device", "prepare.gives-two-shares-in-a-claim", "the shares"),
         ("kind: two pools + it ignores pools", "prepare.tells-pools-apart", "same ids"),
         # --- claims ---
@@ -344,6 +345,7 @@ FAULTS = [
         ("it remembers three claims", "restart.keeps-many-claims", "still describe"),
         ("unprepare of a share takes the others along", "restart.keeps-shares-apart", "unresolvable"),
         ("unprepare of an administrator takes the device along", "restart.keeps-administrators-apart", "unresolvable"),
+        ("a restart loses adminAccess", "restart.keeps-administrators-apart", "keeps users off"),
         ("it names the subrequest after a restart", "restart.names-the-base-of-a-subrequest", "req/small"),
         (
             "it waits for ever when its start fails",

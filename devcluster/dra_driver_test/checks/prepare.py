@@ -10,7 +10,7 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.devices import Device
-from dra_driver_test.harness.server import Use
+from dra_driver_test.harness.server import ADMIN_ACCESS, Use
 
 
 @check("KM-14", "PH-08")
@@ -155,15 +155,19 @@ async def gives_shares_to_several_claims(bench: Bench) -> None:
 
 @check("api.md 2", level=Level.SHOULD)
 async def allows_admin_access(bench: Bench) -> None:
-    """Two claims with admin access get a device that another claim holds.
+    """A claim gets a device at which a claim with admin access looks, and a second one with admin access gets it then.
 
-    Monitoring pods look at devices that are in use, and an update of one starts the next pod before the last one ends.
+    Monitoring pods look at devices before and while others use them, and an update of one starts the next pod before
+    the last one ends.
     """
-    device = await bench.device()
-    await bench.prepare(await bench.claim(device))
+    watching = Use(await bench.device(), fields=ADMIN_ACCESS)
     namespace = await bench.server.admin_namespace()
-    for _ in range(2):
-        await bench.prepare(await bench.server.claim(Use(device, fields=(("adminAccess", True),)), namespace=namespace))
+    await bench.prepare(await bench.server.claim(watching, namespace=namespace))
+    try:
+        await bench.prepare(await bench.claim(watching.device))
+    except Finding as finding:
+        raise Finding(f"a claim with admin access keeps users off the device: {finding}") from None
+    await bench.prepare(await bench.server.claim(watching, namespace=namespace))
 
 
 @check("NOD-058", "PH-08")

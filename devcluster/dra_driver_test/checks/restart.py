@@ -8,8 +8,8 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
 from dra_driver_test.harness.crashes import Moment, ended_amid, moments
-from dra_driver_test.harness.devices import too_much_together
-from dra_driver_test.harness.server import Claim, Use
+from dra_driver_test.harness.devices import Device, too_much_together
+from dra_driver_test.harness.server import ADMIN_ACCESS, Claim, Use
 
 START_SHARE = (0.3, 0.7, 0.95)
 """Shares of the time from the start of the driver to its registration."""
@@ -265,10 +265,34 @@ async def keeps_shares_apart(bench: Bench) -> None:
 
 @check("api.md 2", "KM-18", restarts=True)
 async def keeps_administrators_apart(bench: Bench) -> None:
-    """After a restart, unpreparing a claim with admin access leaves the claim that holds the device as it was."""
+    """After a restart, unpreparing a claim with admin access leaves the claim that holds the device as it was.
+
+    A claim with admin access that was prepared before the restart still holds no device.
+    """
     device = await bench.device()
-    watching = Use(device, fields=(("adminAccess", True),))
-    await _apart(bench, watching, Use(device), await bench.server.admin_namespace())
+    namespace = await bench.server.admin_namespace()
+    watched = [
+        other for other in (await bench.independent())[1:2] if await _is_free_if_watched(bench, other, namespace)
+    ]
+    await _apart(bench, Use(device, fields=ADMIN_ACCESS), Use(device), namespace)
+    for other in watched:
+        try:
+            await bench.prepare(await bench.claim(other))
+        except Finding as finding:
+            raise Finding(f"a claim with admin access keeps users off the device after a restart: {finding}") from None
+
+
+async def _is_free_if_watched(bench: Bench, device: Device, namespace: str) -> bool:
+    """Prepare a claim with admin access. Return whether the driver gives the device to another claim beside it."""
+    watcher = await bench.use(Use(device, fields=ADMIN_ACCESS), namespace=namespace)
+    user = await bench.claim(device)
+    try:
+        await bench.prepare(watcher)
+        await bench.prepare(user)
+    except Finding:  # prepare.allows-admin-access judges that
+        return False
+    await bench.unprepare(user)
+    return True
 
 
 async def _apart(bench: Bench, going: Use, staying: Use, namespace: str) -> None:

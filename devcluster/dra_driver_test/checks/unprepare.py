@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench, ids_of
-from dra_driver_test.harness.server import Claim, Use
+from dra_driver_test.harness.server import ADMIN_ACCESS, Claim, Use
 
 LEAK_CLAIMS = 16
 """Claims after which a leak is seen: connections come and go as well, but not one with every second claim."""
@@ -115,7 +115,7 @@ async def of_an_administrator_leaves_the_device(bench: Bench) -> None:
     Monitoring pods end while others work with the device. It is skipped for a driver that refuses admin access.
     """
     device = await bench.device()
-    watching = Use(device, fields=(("adminAccess", True),))
+    watching = Use(device, fields=ADMIN_ACCESS)
     watcher = await bench.server.claim(watching, namespace=await bench.server.admin_namespace())
     await _outlives(bench, watcher, await bench.claim(device))
 
@@ -129,7 +129,7 @@ async def of_an_administrator_keeps_the_device_taken(bench: Bench) -> None:
     device = await bench.device()
     await bench.refuses_devices_in_use(device)
     await bench.prepare(await bench.claim(device))
-    watching = Use(device, fields=(("adminAccess", True),))
+    watching = Use(device, fields=ADMIN_ACCESS)
     watcher = await bench.server.claim(watching, namespace=await bench.server.admin_namespace())
     try:
         await bench.prepare(watcher)

@@ -36,6 +36,8 @@ from .devices import Device, Json, is_of_node
 
 CLASS = "dra-driver-test"
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+ADMIN_ACCESS = (("adminAccess", True),)
+"""Fields of a result: the claim looks at the device and does not hold it."""
 ALTERNATIVES = ("large",)
 """Subrequests that come before the one that was chosen."""
 WRITE_ATTEMPTS = 10
