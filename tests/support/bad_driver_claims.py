@@ -93,7 +93,8 @@ class ClaimWork:
         self._running += 1
         self._idle.clear()
         try:
-            if has("GetInfo waits for calls") or has("it does not unprepare while it prepares"):
+            ignores = has("unprepare is ignored while it prepares")
+            if ignores or has("GetInfo waits for calls", "it does not unprepare while it prepares"):
                 await asyncio.sleep(1.2)
             results = {claim.uid: await self._prepare_or_say(claim, messages, context) for claim in claims}
         finally:
@@ -505,7 +506,8 @@ class ClaimWork:
             error = ""
             known = self._is_prepared(claim)
             stopped = stopped or (not known and has("it stops at an unknown claim"))
-            if not stopped and not (index >= 3 and has("it unprepares at most 3 claims a call")):
+            ignored = self._running and has("unprepare is ignored while it prepares")
+            if not stopped and not ignored and not (index >= 3 and has("it unprepares at most 3 claims a call")):
                 error = await self._unprepare_or_say(claim, known)
             results[claim.uid] = messages.NodeUnprepareResourceResponse(error=error)
         self._busy.discard("unprepare")

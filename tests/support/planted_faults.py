@@ -181,6 +181,7 @@ FAULTS = [
         ("calls mix up their claims", "concurrency.of-calls-for-different-claims", "prepared ["),
         ("it unprepares one claim at a time", "concurrency.of-unprepare-calls", "busy"),
         ("it does not unprepare while it prepares", "concurrency.of-prepare-and-unprepare", "busy"),
+        ("unprepare is ignored while it prepares", "concurrency.of-prepare-and-unprepare", "still describe"),
         ("GetInfo waits for calls", "concurrency.leaves-registration-answering", "DeadlineExceeded"),
         ("a given up call keeps the lock", "concurrency.survives-calls-that-were-given-up", "DeadlineExceeded"),
         ("it works on after a given up call", "concurrency.leaves-nothing-after-a-given-up-call", "still describe"),

@@ -50,12 +50,15 @@ async def of_unprepare_calls(bench: Bench) -> None:
 
 @check("NOD-054", "KM-19")
 async def of_prepare_and_unprepare(bench: Bench) -> None:
-    """A claim can be unprepared while another one is prepared."""
+    """A claim can be unprepared while another one is prepared, and nothing of it is left."""
+    before = bench.cdi.known()
     one, other = await bench.claims(2)
     await bench.prepare(one)
     call = asyncio.create_task(bench.prepare(other))
     await asyncio.sleep(2 * bench.limits.tick)  # so that the call is under way
     await asyncio.gather(call, bench.unprepare(one))
+    await bench.unprepare(other)
+    bench.cdi.check_nothing_left(before, "a claim was unprepared while another one was prepared, then that one as well")
 
 
 @check("KM-04", "kubelet-manager.md 2")
