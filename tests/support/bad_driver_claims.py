@@ -601,7 +601,8 @@ class ClaimWork:
         has, folder = self._has, self._node.place.cdi
         if has("it leaves its files") or (claim.uid in self._failed and has("a failed claim leaves its files")):
             return
-        self._node.cdi_file(claim).unlink(missing_ok=True)
+        with suppress(OSError) if has("errors of removing a file are ignored") else nullcontext():
+            self._node.cdi_file(claim).unlink(missing_ok=True)
         pattern = None
         if has("unprepare removes all its files"):
             pattern = f"{self._node.driver}-*.json"

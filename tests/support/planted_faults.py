@@ -168,6 +168,8 @@ FAULTS = [
         ("each claim leaks memory", "unprepare.leaks-no-memory", "time after time"),
         ("each claim leaves a file", "unprepare.leaves-no-files", "seen-"),
         ("unprepare frees the first device", "unprepare.frees-each-device", "in use"),
+        ("errors of removing a file are ignored", "unprepare.reports-what-it-cannot-remove", "with success"),
+        ("unprepare goes in two steps", "unprepare.reports-what-it-cannot-remove", "with an error"),
         ("it counts preparations", "unprepare.undoes-repeated-preparations", "still describe"),
         ("unprepare reads the claim", "unprepare.needs-no-server", "failed for ResourceClaim"),
         (

@@ -298,6 +298,26 @@ async def frees_each_device(bench: Bench) -> None:
     await bench.prepare(*[await bench.claim(device) for device in devices])
 
 
+@check("KM-19", "NOD-010", level=Level.SHOULD, restarts=True)
+async def reports_what_it_cannot_remove(bench: Bench) -> None:
+    """A claim whose CDI files cannot be removed is answered with an error, and the next call removes them.
+
+    A kubelet asks again after an error. After a success nothing ever removes the files.
+    """
+    before = bench.cdi.known()
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    answer = "success"
+    with bench.cdi.unreachable():
+        try:
+            await bench.unprepare(claim)
+        except Finding:
+            answer = "an error"
+    if answer == "an error":
+        await bench.unprepare(claim)
+    bench.cdi.check_nothing_left(before, f"unprepare was answered with {answer} while the CDI folder was unreachable")
+
+
 @check("KM-19", "KM-16")
 async def undoes_repeated_preparations(bench: Bench) -> None:
     """A claim that was prepared several times is unprepared by one call.

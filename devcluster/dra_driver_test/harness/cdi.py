@@ -70,6 +70,18 @@ class CdiView:
         yield added
         added.extend(path for path in self.files() if path not in before)
 
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """In the block nobody can read or change the folder, not even root: its path is a link to itself."""
+        aside = self.folder.with_name(f"{self.folder.name}-aside")
+        self.folder.rename(aside)
+        try:
+            self.folder.symlink_to(self.folder.name)
+            yield
+        finally:
+            self.folder.unlink(missing_ok=True)
+            aside.rename(self.folder)
+
     def neighbours(self, driver: str, files: Iterable[Path]) -> dict[Path, str]:
         """What drivers of similar names would have written, named as the driver names its own files; by path.
 
