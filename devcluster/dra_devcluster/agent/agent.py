@@ -38,12 +38,11 @@ from dra_devcluster.agent.containers.container import Node
 from dra_devcluster.agent.containers.runtime import LocalRuntime
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.events import EventRecorder
-from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins.plugin import NodeMetrics, PluginSocketCount
 from dra_devcluster.agent.plugins.registration import Registrar
 from dra_devcluster.agent.pods import Pods
 from dra_devcluster.agent.server import ADDRESS, NodeServer
-from dra_devcluster.agent.settings import AgentSettings, KubeletDefect, declared_features
+from dra_devcluster.agent.settings import AgentSettings, HostPaths, KubeletDefect, declared_features
 from dra_devcluster.agent.spec import RunContainer, RunPod
 from dra_devcluster.background import cancelled
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION

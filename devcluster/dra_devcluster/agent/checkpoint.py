@@ -27,8 +27,8 @@ from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim
 
 from dra_devcluster.agent.errors import CheckpointCorrupted, ClaimError
-from dra_devcluster.agent.files import write_whole
 from dra_devcluster.agent.plugins.plugin import ClaimRef, PreparedDevice
+from dra_devcluster.agent.settings import write_whole
 
 API_VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
 FILE_NAME = "dra_manager_state"

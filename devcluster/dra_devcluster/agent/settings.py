@@ -1,16 +1,22 @@
-"""Settings of the node agent, and the known defects of a kubelet that it can have.
+"""Settings of the node agent, where the node's files lie, and the known defects of a kubelet that it can have.
 
 Periods and limits are in seconds, with the defaults of a kubelet (kubelet-manager.md section 2). Tests shorten them. A
 development cluster shortens the pauses for which a person would wait. The release of Kubernetes and its feature gates
 decide a few more.
 
 The node agent does the right thing by default. Each known defect of the kubelet of Kubernetes 1.36 has a switch, so
-that a driver or a controller can be tried against the defect that it will meet."""
+that a driver or a controller can be tried against the defect that it will meet.
+
+Several nodes share the machine, so each has a folder of its own for the files that a kubelet and a container runtime
+keep in fixed places. Containers and plugins know the fixed paths.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dra_api.gates import GATE_OF, FeatureGates
@@ -132,3 +138,30 @@ def declared_features(settings: AgentSettings) -> list[str]:
 def settings_for(release: Release, gates: FeatureGates, settings: AgentSettings) -> AgentSettings:
     """The settings with what release and gates decide."""
     return replace(settings, release=release, **{name: getattr(gates, name) for name in _SETTINGS_OF_GATES})
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace the file, and make its folder if that is missing. Raises OSError; the old file stays then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+KUBELET_ROOT = "/var/lib/kubelet"
+_CDI = ("/var/run/cdi", "/run/cdi", "/etc/cdi")
+
+
+class HostPaths:
+    """The mapping of one node. All other paths are those of the machine."""
+
+    def __init__(self, root: Path, cdi_root: Path) -> None:
+        self._places = {KUBELET_ROOT: root.absolute()} | dict.fromkeys(_CDI, cdi_root.absolute())
+
+    def real(self, path: str) -> Path:
+        """Where a path of the node lies on this machine."""
+        asked = PurePosixPath(path)
+        for place, real in self._places.items():
+            if asked.is_relative_to(place):
+                return real / asked.relative_to(place)
+        return Path(path)

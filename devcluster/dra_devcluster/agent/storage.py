@@ -29,8 +29,8 @@ from typing import NamedTuple
 from dra_kube import CONFIG_MAPS, SECRETS, Api, KubeError, Resource
 
 from dra_devcluster.agent.errors import ContainerError, VolumeError
-from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.process import Mount
+from dra_devcluster.agent.settings import HostPaths
 from dra_devcluster.agent.spec import (
     TOKEN_PATH,
     DownwardFile,

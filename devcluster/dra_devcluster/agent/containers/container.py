@@ -36,9 +36,8 @@ from dra_devcluster.agent.containers.probes import Prober
 from dra_devcluster.agent.containers.runtime import ContainerRecord, LocalRuntime, Waiting
 from dra_devcluster.agent.errors import ClaimError, ContainerError
 from dra_devcluster.agent.events import EventRecorder
-from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.processes.process import why_impossible
-from dra_devcluster.agent.settings import AgentSettings
+from dra_devcluster.agent.settings import AgentSettings, HostPaths
 from dra_devcluster.agent.spec import RunContainer, RunPod, basic_environment, expand, pod_environment
 from dra_devcluster.agent.storage import PodVolumes
 

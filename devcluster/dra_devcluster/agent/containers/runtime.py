@@ -28,7 +28,6 @@ import msgspec
 from dra_api.values import now
 
 from dra_devcluster.agent.errors import ContainerError
-from dra_devcluster.agent.files import write_whole
 from dra_devcluster.agent.pod_network import Network, PodNetwork
 from dra_devcluster.agent.processes.logs import LogFile
 from dra_devcluster.agent.processes.process import (
@@ -39,6 +38,7 @@ from dra_devcluster.agent.processes.process import (
     signal_group,
     start_ticks,
 )
+from dra_devcluster.agent.settings import write_whole
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):

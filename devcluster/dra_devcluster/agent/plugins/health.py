@@ -26,9 +26,8 @@ import msgspec
 from dra_api.releases import Release
 
 from dra_devcluster.agent.errors import HealthNotServed, HealthStreamEnded
-from dra_devcluster.agent.files import write_whole
 from dra_devcluster.agent.plugins.plugin import DraPlugin
-from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
+from dra_devcluster.agent.settings import AgentSettings, KubeletDefect, write_whole
 from dra_devcluster.background import cancelled
 
 Status = Literal["Healthy", "Unhealthy", "Unknown"]

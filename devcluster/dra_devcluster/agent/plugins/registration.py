@@ -26,7 +26,6 @@ from dra_kube import NODES, RESOURCE_SLICES, Api, KubeError, NotFound
 from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 
 from dra_devcluster.agent.errors import RegistrationError
-from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins.health import HealthMonitor, Key
 from dra_devcluster.agent.plugins.plugin import (
     HEALTH_SERVICES,
@@ -40,7 +39,7 @@ from dra_devcluster.agent.plugins.plugin import (
     open_channel,
 )
 from dra_devcluster.agent.plugins.watcher import PluginSockets, Registered, SocketWatcher
-from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
+from dra_devcluster.agent.settings import AgentSettings, HostPaths, KubeletDefect
 from dra_devcluster.background import cancelled
 
 logger = logging.getLogger(__name__)

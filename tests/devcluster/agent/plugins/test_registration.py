@@ -14,10 +14,10 @@ from typing import Any, Self, cast
 import pytest
 from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.errors import RegistrationError
-from dra_devcluster.agent.files import HostPaths
 from dra_devcluster.agent.plugins import registration
 from dra_devcluster.agent.plugins import watcher as watching
 from dra_devcluster.agent.plugins.registration import Registrar, SliceWiper
+from dra_devcluster.agent.settings import HostPaths
 from dra_kube import Api, KubeError, NotFound, Resource, ServerError, Unauthorized, Unreachable
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode

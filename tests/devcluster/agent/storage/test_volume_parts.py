@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_devcluster.agent.errors import ContainerError
-from dra_devcluster.agent.files import HostPaths
+from dra_devcluster.agent.settings import HostPaths
 from dra_devcluster.agent.spec import ResourceFieldRef, RunPod, pod_field, resource_field
 from dra_devcluster.agent.storage import File, write_folder
 
