@@ -200,7 +200,7 @@ def pools_of(node: BadNode) -> dict[str, Offer]:
     if node.has(NETWORK):
         return {f"fabric-{here}": Offer([], _plain(node))}
     if node.has(TWO_POOLS):
-        return {here: Offer([], _plain(node)[:2]), f"second-{here}": Offer([], _plain(node)[:2])}
+        return {here: Offer([], _plain(node)[:2]), f"second-{here}": Offer([], _plain(node, "SN-8")[:2])}
     return {here: Offer(_counters(node), _mixed(node))}
 
 
@@ -244,7 +244,7 @@ def _board(number: int) -> tuple[list[Json], list[Json]]:
     return [{"name": name, "counters": {"memory": {"value": "40Gi"}}}], devices
 
 
-def _plain(node: BadNode) -> list[Json]:
+def _plain(node: BadNode, serial: str = "SN-7") -> list[Json]:
     root = "0000:00" if node.has("a standard attribute has an odd form") else "pci0000:00"
     if node.has("instances fight over slices"):
         root = f"pci0000:0{node.starts}"
@@ -262,7 +262,7 @@ def _plain(node: BadNode) -> list[Json]:
     return [
         {
             "name": name,
-            "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"SN-7{name}"}, **more},
+            "attributes": {_ROOT: {"string": root}, _NUMA: numa, "serial": {"string": f"{serial}{name}"}, **more},
         }
         for name in names
     ]
@@ -330,7 +330,9 @@ def edits_of(node: BadNode, claim: Any, results: list[Json], configs: list[Json]
 
 def _called(node: BadNode, result: Json) -> str:
     """The device as a container knows it, with its pool if there are several."""
-    return f"{result['pool']}-{result['device']}" if node.has(TWO_POOLS) else str(result["device"])
+    if node.has(TWO_POOLS) and not node.has("containers get a device by its name alone"):
+        return f"{result['pool']}-{result['device']}"
+    return str(result["device"])
 
 
 def remove_metadata(node: BadNode, claim: Any) -> None:

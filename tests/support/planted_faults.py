@@ -271,6 +271,7 @@ FAULTS = [
         # --- what CDI edits contain ---
         ("every container gets the first device", "edits.are-of-the-device", "gpu-0"),
         ("every container gets the same", "edits.differ-between-devices", "BOARD=/dev/board0"),
+        ("kind: two pools + containers get a device by its name alone", "edits.differ-between-devices", "second-"),
         ("edits of two requests are swapped", "edits.belong-to-their-request", "gpu-1 of gpu-1"),
         ("ids of two requests are swapped", "edits.belong-to-their-request", "gpu-1"),
         ("one device has ids", "edits.reach-each-request", "as one of two requests, nothing"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
@@ -44,6 +45,13 @@ async def _called(bench: Bench) -> list[tuple[Device, set[str]]]:
     return [(device, {name for name in _names(device) if count[name] == 1}) for device in published]
 
 
+def _namesakes(devices: Sequence[Device]) -> list[list[Device]]:
+    """The first two devices of one name in different pools, if there are such."""
+    by_name: dict[str, Device] = {}
+    pairs = ([first, one] for one in devices if (first := by_name.setdefault(one.name, one)).pool != one.pool)
+    return [*itertools.islice(pairs, 1)]
+
+
 def _are_alike(one: Device, other: Device) -> bool:
     """Whether the devices are of one kind, and none is a part of the other, as far as their slices tell."""
     kinds = [(each.pool, sorted(each.spec.get("attributes") or {})) for each in (one, other)]
@@ -73,21 +81,23 @@ async def are_of_the_device(bench: Bench) -> None:
 
 @check("KM-17", level=Level.SHOULD)
 async def differ_between_devices(bench: Bench) -> None:
-    """Containers with different devices get something different.
+    """Containers with different devices get something different, also with devices of one name in two pools.
 
     It does not apply to devices that are shared, to edits that are empty, and to devices without a difference: a driver
     that counts seats may publish them as devices. Then allowMultipleAllocations with a capacity would say so.
     """
-    one, other = await seen_alone(bench)
-    if one.device.is_shared or not one.constant:
+    pairs = [await bench.devices(2), *_namesakes(await bench.independent())]
+    seen = [await seen_alone(bench, devices=pair) for pair in pairs]
+    compared = [(one, other) for one, other in seen if one.constant and not one.device.is_shared]
+    if not compared:
         raise Skipped("the driver shares its devices, or containers get nothing of them")
-    things = {" ".join(part[1:3]) for part in one.constant if part[0] in ("device node", "network interface")}
     called = await _called(bench)
-    differ = all(names - {device.name} for device, names in called if device in (one.device, other.device))
-    if one.constant == other.constant and (differ or any(map(_WORD.search, things))):
-        raise Finding(
-            f"containers with {one.device.name} and with {other.device.name} get the same: {shown(one.constant)}"
-        )
+    for one, other in compared:
+        things = {" ".join(part[1:3]) for part in one.constant if part[0] in ("device node", "network interface")}
+        differ = all(names - {device.name} for device, names in called if device in (one.device, other.device))
+        if one.constant == other.constant and (differ or any(map(_WORD.search, things))):
+            first, second = (f"{each.device.pool}/{each.device.name}" for each in (one, other))
+            raise Finding(f"containers with {first} and with {second} get the same: {shown(one.constant)}")
 
 
 async def _requests(bench: Bench) -> AsyncIterator[tuple[Known, Known, Content]]:

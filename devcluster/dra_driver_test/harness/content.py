@@ -86,9 +86,11 @@ class Known:
 async def _nothing() -> None: ...
 
 
-async def seen_alone(bench: Bench, between: Callable[[], Awaitable[object]] = _nothing) -> tuple[Known, Known]:
-    """Two devices as claims of their own see them; ``between`` happens after each of two rounds."""
-    devices = await bench.devices(2)
+async def seen_alone(
+    bench: Bench, between: Callable[[], Awaitable[object]] = _nothing, devices: Sequence[Device] = ()
+) -> tuple[Known, Known]:
+    """Two devices, these or any, as claims of their own see them; ``between`` happens after each of two rounds."""
+    devices = devices or await bench.devices(2)
     seen: list[list[Content]] = [[], []]
     for order in ((0, 1), (1, 0)):
         claims = {number: await bench.claim(devices[number]) for number in order}
