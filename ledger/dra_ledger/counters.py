@@ -10,7 +10,7 @@ never seen, or from a counter that is gone, are unknown. So nothing is left of t
 from, until the claim gives it back.
 
 While slices of an older generation are there, nobody can tell by which generation a claim got its device. Then the
-device in use draws the larger amount. So the answer follows from the objects, in whatever order they came.
+device in use draws the larger amount. So the order in which the objects came changes no answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Drawn(NamedTuple):
         return cls(drawn, beside, dict(_membership(consumption)))
 
     def and_(self, other: Drawn) -> Drawn:
-        """Return both, where either may be what the device drew: in any order the same."""
+        """Return the larger amount of each counter: the device drew one of the two. The order does not matter."""
         more = {name: max(amount, self.amounts.get(name, 0)) for name, amount in other.amounts.items()}
         beside = {name: others | self.beside.get(name, frozenset()) for name, others in other.beside.items()}
         return Drawn(

@@ -428,7 +428,7 @@ class MetadataFiles:
             else:
                 log.warning("%s is no folder with the device metadata of a claim, and stays: remove it by hand", path)
         except (FileNotFoundError, NotADirectoryError):
-            pass  # what is there instead of the folder of all has no files of claims
+            pass  # something else lies where the folder should be, so there are no files of claims
         except OSError as error:
             raise ClaimError(f"cannot remove the device metadata {path}: {error}") from error
 

@@ -90,7 +90,7 @@ A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """
 LONGEST_HOLDING_SECONDS: Final = 10.0
 MOST_RETURNING_JOBS: Final = 10
-"""At most so many of those whose back-off is over are looked at in a round."""
+"""Workloads whose back-off is over that a round looks at, at most."""
 RETURNING_REST_SECONDS: Final = 0.1
 """Seconds until the next of them are looked at."""
 MOST_PASSED_TURNS: Final = 6
@@ -454,7 +454,7 @@ class AdmissionController:
         )
 
     def _at_leisure(self, stages: Mapping[CheckStage, Sequence[Workload]]) -> Sequence[Workload]:
-        """Return the Workloads whose back-off is over, a few at a time, and none while others hold quota in vain."""
+        """Return the Workloads whose back-off is over, a few at a time, and none while others hold quota and wait."""
         returning = sorted(stages[CheckStage.RETURNING], key=rank)
         now = returning[:MOST_RETURNING_JOBS] if not stages[CheckStage.CANDIDATE] else ()
         if len(now) < len(returning):
@@ -509,9 +509,9 @@ class AdmissionController:
                 group.create_task(self._writer.end_wait(workload, "its back-off is over"))
 
     async def _return(self, workload: Workload, outcome: Outcome) -> None:
-        """Have Kueue try a Workload again whose back-off is over, or wait on if that would be in vain.
+        """Have Kueue try a Workload again whose back-off is over, or wait on if its pods fit nowhere.
 
-        Quota that comes free is offered to one Workload after another. Where dozens are tried in vain, each takes its
+        Quota that comes free is offered to one Workload after another. Each of dozens that fit nowhere would take its
         turn from one that fits.
         """
         memory = self._memory[workload.metadata.uid]

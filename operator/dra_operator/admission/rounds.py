@@ -152,7 +152,7 @@ class Memory:
     """How often that was in vain in a row."""
     retried_at: float = -math.inf
     passed_turns: int = 0
-    """How often its back-off went on in a row, since a turn would have been in vain."""
+    """How often its back-off went on in a row, since its pods fitted nowhere."""
     looked: int = 0
     """How often something had come free at the last look."""
     refused: str = ""

@@ -9,7 +9,7 @@ the check is set to Pending, with the reason as its message.
 The operator ends each back-off itself. Kueue up to 0.19.2 puts a Workload whose wait it ends into its queue without
 the devices of its claims, and admits it without quota, flavors and checks if its scheduler is quick (issue 13930 of
 kubernetes-sigs/kueue). So the back-off that is written is longer than the one that is meant. When that one is over and
-a turn would be in vain, *Retry* is written once more, with a longer back-off, which Kueue takes over at once.
+its pods fit nowhere, *Retry* is written once more, with a longer back-off, which Kueue takes over at once.
 
 Kueue does not look at the check again before the Workload has quota. So the state of a check alone does not say what
 happens to a Workload: the conditions do, and the back-off.
@@ -46,8 +46,8 @@ DOUBLED_ATTEMPTS: Final = 20
 KUEUE_LATER_SECONDS: Final = 60.0
 """Seconds after the end of a back-off at which Kueue would end it, if the operator did not."""
 LONGEST_RETURNING_SECONDS: Final = 20.0
-"""Seconds until a Workload gets its turn all the same, if nobody has found out meanwhile whether that would be in vain,
-or if Kueue has not taken over that it is to wait on."""
+"""Seconds after a back-off until a Workload gets its turn all the same: the planner has not reached it, or Kueue has
+not taken over the longer wait."""
 KUEUE_SOONER_SECONDS: Final = 5.0
 """Seconds before Kueue would end a wait that is not by a check of ours, as for pods that were not ready in time."""
 

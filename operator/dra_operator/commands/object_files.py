@@ -139,9 +139,9 @@ def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
 
 
 def identified(obj: T) -> T:
-    """With a UID: objects that a person writes seldom have one, and everything goes by it.
+    """Give the object a UID: objects that a person writes seldom have one, and every look-up needs it.
 
-    What such a claim says of pods without a UID is told of these very pods.
+    A claim that names pods without a UID gets the UIDs that these pods have got.
     """
     meta, changes = obj.metadata, dict[str, Any]()
     if not meta.uid:

@@ -23,7 +23,7 @@ _BOOT_AREA = re.compile(r"(mmcblk[0-9]+)(boot|gp)[0-9]+", re.ASCII)
 
 
 def reached(number: Number, tree: HostTree) -> Iterator[Number]:
-    """Yield the device nodes by which one comes to what is behind this one."""
+    """Yield the device nodes that lead to the hardware behind this one."""
     folder = tree.folder_of(number)
     if folder is None:
         return

@@ -37,7 +37,7 @@ OWNS = "network interface "
 """Begins the entry of an interface in what a device owns."""
 
 MOST_ABSENT_NAMES = 64
-"""Interfaces that the node's network needed and that are not there now: so many are remembered."""
+"""Interfaces that are remembered, at most, of those that the node's network needed and that are gone."""
 
 _CLASS = "/sys/class/net"
 _LOOPBACK_FLAG = 0x8
