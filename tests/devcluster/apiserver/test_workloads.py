@@ -333,3 +333,24 @@ async def test_a_pod_that_names_another_scheduler_is_left_alone(client: Client) 
     await client.post(PODS, lone_pod("p", schedulerName="dra-scheduler"))
     await client.post(PODS, lone_pod("placed"))
     await pods(client, lambda items: nodes_of(items) == ["", "a"])
+
+
+async def test_work_that_fails_again_and_again_is_tried_less_and_less_often(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure is a line in the log, and anybody may have thousands of such objects."""
+    pauses: list[float] = []
+
+    def refuse(write: Write, body: Json) -> Stored:
+        raise StatusError(403, "Forbidden", "never")
+
+    def add_later(self: worker.Worker[Any], key: Any, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) < 9:
+            self.add(key)
+
+    monkeypatch.setattr(workloads, "create", refuse)
+    monkeypatch.setattr(worker.Worker, "add_later", add_later)
+    await client.post(f"{APPS}/deployments", workload("Deployment", replicas=1))
+    await client.until(NODES, lambda _: len(pauses) == 9)
+    assert pauses == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0]

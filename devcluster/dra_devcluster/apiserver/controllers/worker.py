@@ -30,7 +30,8 @@ from dra_devcluster.apiserver.verbs.write import create, store_changed, update
 from dra_devcluster.background import cancelled
 
 RETRY_SECONDS: Final = 10.0
-"""Until work that failed is tried again."""
+"""Until work that failed is tried again; each failure in a row doubles it, since it is a line in the log."""
+LONGEST_RETRY_SECONDS: Final = 600.0
 K = TypeVar("K")
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Worker(Generic[K]):
         registry.store.listen(self.see)
         self._keys: dict[K, None] = {}
         self._later: dict[K, asyncio.TimerHandle] = {}
+        self._pauses: dict[K, float] = {}  # of keys whose work failed last; that of a deleted object does not fail
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -61,6 +63,10 @@ class Worker(Generic[K]):
         if waiting is not None:
             waiting.cancel()
         self._later[key] = loop.call_at(due, self._is_due, key)
+
+    def _handle_later(self, key: K) -> None:
+        self._pauses[key] = min(2 * self._pauses.get(key, RETRY_SECONDS / 2), LONGEST_RETRY_SECONDS)
+        self.add_later(key, self._pauses[key])
 
     def _is_due(self, key: K) -> None:
         del self._later[key]
@@ -83,12 +89,13 @@ class Worker(Generic[K]):
                 del self._keys[key]
                 try:
                     self.handle(key)
+                    self._pauses.pop(key, None)
                 except StatusError as error:
                     log.warning("%s: %s is tried again: %s", type(self).__name__, key, error)
-                    self.add_later(key, RETRY_SECONDS)
+                    self._handle_later(key)
                 except Exception:  # one broken object must not stop the work on all others
                     log.exception("%s: %s failed", type(self).__name__, key)
-                    self.add_later(key, RETRY_SECONDS)
+                    self._handle_later(key)
                 await asyncio.sleep(0)  # requests come first
 
     async def __aenter__(self) -> Self:
