@@ -81,7 +81,7 @@ class Claim:
 class ServerSeat:
     """The objects that the bench needs; it deletes what it made.
 
-    With ``reserves`` each claim that has devices is reserved for a pod, as a kubelet demands before it asks a driver.
+    If ``reserves`` is true, each claim with devices is reserved for a pod. A kubelet demands that.
     That pod does not exist, so a real control plane would deallocate the claim: there nothing is reserved.
     """
 

@@ -90,7 +90,7 @@ A *Retry* with a back-off would have Kueue end the wait (``workloads``).
 """
 LONGEST_HOLDING_SECONDS: Final = 10.0
 MOST_RETURNING_JOBS: Final = 10
-"""Workloads whose back-off is over that a round looks at, at most."""
+"""The most Workloads that a round looks at after their back-off."""
 RETURNING_REST_SECONDS: Final = 0.1
 """Seconds until the next of them are looked at."""
 MOST_PASSED_TURNS: Final = 6

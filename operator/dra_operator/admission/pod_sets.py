@@ -95,7 +95,7 @@ def as_first_asked(workload: Workload) -> Workload:
 def least_asked(workload: Workload, flavors: Mapping[str, ResourceFlavor]) -> Workload:
     """Return the same, which also tolerates what it may with any of the flavors and after any other check.
 
-    Where it does not fit, it does not fit either with whatever Kueue may assign the next time.
+    If that does not fit, nothing fits that Kueue may assign the next time.
     """
     tolerated = [one for flavor in flavors.values() for one in flavor.spec.tolerations or ()]
     for check in workload.status.admission_checks or ():

@@ -209,7 +209,7 @@ class ClaimProgram:
             if one.may_fail_anywhere:
                 may_fail = True
         self.bytes = size
-        """Of the requests as JSON."""
+        """The length of the requests as JSON."""
         self.may_fail_anywhere = may_fail
         """Some request computes what may fail on any device."""
 

@@ -12,7 +12,7 @@ from one template. So of equal parts of lent objects one copy is held and counte
 that differ in their names take less than two megabytes.
 
 Namespaces, which tenants make in some clusters, have an account together. One that is set aside keeps the label with
-its name: terms that select namespaces by other labels do not mean it.
+its name and the one for admin access: terms that select namespaces by other labels do not mean it.
 
 Workloads that wait for quota leave room to Workloads that have it, since only these are decided on. One that is set
 aside is read when its turn comes (``admission.api``).

@@ -1,12 +1,12 @@
 """Disks: which of them the node uses, and by which device nodes a pod reaches them.
 
-A pod could overwrite what the node has on a disk. sysfs names the disks with a mounted file system, with swap space,
-and those below volumes of LVM, RAID and encryption. It does not name all: the EFI partition is mounted as FAT, which
-leaves no trace, and a boot loader is in a partition or an area that nothing mounts. So of a disk that the node uses a
-pattern finds no partition either; an entry may name one.
+A pod could overwrite the data that the node has on a disk. sysfs names the disks with a mounted file system, with swap
+space, and below volumes of LVM, RAID and encryption. It does not name all: an EFI partition mounted as FAT leaves no
+trace there, and a boot loader is in a partition or an area that nothing mounts. So a pattern finds no partition of a
+disk that the node uses; an entry may name one.
 
 One disk has many device nodes: its own, those of its partitions and of volumes on it, and those that take commands for
-it. A pod that has a disk may make partitions on it, and the kernel makes a node for each, which belongs to that pod.
+it. A pod that has a disk may make partitions on it, and the node that the kernel makes for each belongs to that pod.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _disks(number: Number, folder: str, tree: HostTree) -> Iterator[str]:
 
 
 def _parts(disk: str, tree: HostTree) -> list[str]:
-    """Return the folders of a disk and its partitions, which are in its own."""
+    """Return the folder of a disk, and those of its partitions inside of it."""
     return [disk, *(file.rpartition("/")[0] for file in tree.glob(f"{disk}/*/partition"))]
 
 

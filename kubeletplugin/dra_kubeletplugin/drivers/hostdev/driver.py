@@ -155,7 +155,7 @@ def net_devices(made: HostDevice) -> Iterator[NetDevice]:
 
 
 def moved_interfaces(made: HostDevice) -> list[str]:
-    """Return the interfaces that a pod takes from the node: by CDI, or by a hook, which may move what was found."""
+    """Return the interfaces that a pod takes from the node, by CDI or by a hook. A hook may move what was found."""
     names = [device.host_interface_name for device in net_devices(made)]
     if made.entry.container.hooks and made.entry.shares == 1:
         names += [part.known["node"] for part in made.parts if part.known.get("subsystem") == "net"]

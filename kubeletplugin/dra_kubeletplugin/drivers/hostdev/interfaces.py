@@ -37,7 +37,7 @@ OWNS = "network interface "
 """Begins the entry of an interface in what a device owns."""
 
 MOST_ABSENT_NAMES = 64
-"""Interfaces that are remembered, at most, of those that the node's network needed and that are gone."""
+"""Names of interfaces that are remembered although they are gone: the node's network needed them."""
 
 _CLASS = "/sys/class/net"
 _LOOPBACK_FLAG = 0x8

@@ -469,7 +469,7 @@ class Manifests:
 
 
 def _repeated(path: str, data: bytes) -> dict[str, list[str]]:
-    """By document, the keys that stand twice in one place of YAML: kubectl takes the last one, and says nothing."""
+    """Return the keys that stand twice in one place of YAML, by document: kubectl takes the last one in silence."""
     found: dict[str, list[str]] = {}
     if len(data) <= REPEATED_KEYS_BYTES and data.lstrip()[:1] not in (b"{", b"["):
         with suppress(yaml.YAMLError, ValueError, RecursionError):  # which reading says

@@ -173,7 +173,7 @@ def _members(made: Pipeline, pod: Pod) -> Iterator[str]:
 
 
 def _difference(its: Gang, gang: Gang) -> str:
-    """What one gang asks for instead of what the other of the same name does."""
+    """Return how the request of one gang differs from that of the other of the same name."""
     asked: list[tuple[str, int | str, int | str]] = [("size", its.size, gang.size)]
     asked += [("topology", its.topology, gang.topology), ("attribute", its.attribute, gang.attribute)]
     return " and ".join(
