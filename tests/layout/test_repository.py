@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 WORKFLOW = ROOT / ".github/workflows/ci.yaml"
 HEADLAMP = WORKFLOW.with_name("headlamp.yaml")
+TOP = {
+    ".ci", ".dockerignore", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md",
+    "benchmarks", "cel", "conformance", "devcluster", "docs", "examples", "hatch_build.py", "headlamp", "kube",
+    "kubeletplugin", "ledger", "manifests", "mkdocs.yml", "operator", "proto", "pyproject.toml",
+    "requirements-audit.lock", "requirements-build.lock", "requirements-image.lock", "requirements-uv.lock",
+    "requirements.lock", "simulator", "supply", "tests",
+}  # fmt: skip
+"""Files and folders at the top of the repository."""
 
 
 def load(path: Path) -> Any:
@@ -45,6 +55,14 @@ def test_the_plugin_for_headlamp_is_built_from_its_lock_and_without_scripts_of_o
     assert lock[""]["devDependencies"] == package["devDependencies"]
     assert [name for name, one in lock.items() if name and not one.get("integrity", "").startswith("sha512-")] == []
     assert all(version[0].isdigit() for version in package["devDependencies"].values())
+
+
+def test_nothing_unexpected_stands_at_the_top() -> None:
+    """A script that takes a flag for the name of its output leaves a file named ``--help`` there."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = {name.partition("/")[0] for name in listed.split("\0") if name and (ROOT / name).exists()}
+    assert found == TOP
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
