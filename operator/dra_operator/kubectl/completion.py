@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,7 +80,7 @@ class Place:
         """The words with this start that may stand here."""
         action, start = self._wanted(start)
         if action is not None:
-            offered = action.choices or LISTS.get(action.dest, _none)(self.values, start)
+            offered = action.choices or _offered(action.dest, self.values, start)
         else:
             offered = self.parser._option_string_actions if start.startswith("-") else ()
         return sorted(word for word in offered if word.startswith(start))
@@ -126,15 +126,6 @@ def _targets(values: Values, start: str) -> list[str]:
     return [f"{'' if before else word + '/'}{name}" for name in _listed(values, kind, namespace)]
 
 
-def _wanted_pods(values: Values, start: str) -> list[str]:
-    """``pod/NAME``, for ``--for``."""
-    return _targets(values, start if "/" in start else "pod/")
-
-
-def _namespaces(values: Values, _: str) -> list[str]:
-    return _listed(values, NAMESPACES)
-
-
 def _listed(values: Values, resource: Resource, namespace: str | None = None) -> list[str]:
     """The names of the objects of a kind; none if the server does not answer in time, or says no."""
     from dra_kube import Api, KubeError, connection
@@ -152,39 +143,30 @@ def _listed(values: Values, resource: Resource, namespace: str | None = None) ->
         return []
 
 
-def _contexts(values: Values, _: str) -> list[str]:
+OFFERED: Final = {
+    "namespace": NAMESPACES,
+    **dict.fromkeys(("node", "what", "drain", "without"), NODES),
+    "device_class": DEVICE_CLASSES,
+}
+"""Arguments whose values are names of objects, with their kind."""
+
+
+def _offered(argument: str, values: Values, start: str) -> list[str]:
+    """The values of an argument that are listed when they are needed."""
+    if argument in OFFERED:
+        return _listed(values, OFFERED[argument])
+    if argument == "target":
+        return _targets(values, start)
+    if argument == "wanted":  # --for: pod/NAME
+        return _targets(values, start if "/" in start else "pod/")
+    if argument != "context":
+        return []
     from dra_kube import KubeError, contexts
 
     try:
         return contexts(values.get("kubeconfig"))
     except KubeError:
         return []
-
-
-def _nodes(values: Values, _: str) -> list[str]:
-    return _listed(values, NODES)
-
-
-def _classes(values: Values, _: str) -> list[str]:
-    return _listed(values, DEVICE_CLASSES)
-
-
-def _none(_values: Values, _start: str) -> list[str]:
-    return []
-
-
-LISTS: Final[Mapping[str, Callable[[Values, str], list[str]]]] = {
-    "target": _targets,
-    "wanted": _wanted_pods,
-    "namespace": _namespaces,
-    "context": _contexts,
-    "node": _nodes,
-    "what": _nodes,
-    "drain": _nodes,
-    "without": _nodes,
-    "device_class": _classes,
-}
-"""Arguments whose values are listed when they are needed."""
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 _NAME: Final = re.compile(r"(?:\\.|[^\s.\[\]{}()<>=!,'\"@$|\\])+")
@@ -28,72 +29,43 @@ class TemplateError(Exception):
     """The template or path cannot be read; the message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-
-    def of(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, dict) and self.name in value:
-            yield value[self.name]
+Step = Callable[[Any], Iterable[Any]]
+"""From a value of JSON to the values that the step leads to."""
 
 
-class _Every:
+def _field(name: str, value: Any) -> Iterator[Any]:
+    if isinstance(value, dict) and name in value:
+        yield value[name]
+
+
+def _every(value: Any) -> Iterable[Any]:
     """``*``: the values of an object, or the items of a list."""
-
-    def of(self, value: Any) -> Iterator[Any]:
-        yield from value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-class _Deep:
+def _deep(value: Any) -> Iterator[Any]:
     """``..``: the value and all values below it, without numbers, booleans and empty values, like client-go."""
-
-    def of(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, dict | list | str) and value:
-            yield value
-        for inner in _Every().of(value):
-            yield from self.of(inner)
+    if isinstance(value, dict | list | str) and value:
+        yield value
+    for inner in _every(value):
+        yield from _deep(inner)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    start: int | None
-    end: int | None
-    step: int | None
-
-    def of(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, list):
-            yield from value[self.start : self.end : self.step]
+def _sliced(part: slice, value: Any) -> Iterable[Any]:
+    return value[part] if isinstance(value, list) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Union:
-    parts: Sequence[_Field | _Slice]
-
-    def of(self, value: Any) -> Iterator[Any]:
-        for part in self.parts:
-            yield from part.of(value)
+def _union(steps: Sequence[Step], value: Any) -> Iterator[Any]:
+    for step in steps:
+        yield from step(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
+def _filtered(left: Side, operator: str, right: Side, value: Any) -> Iterator[Any]:
     """``operator`` is empty for a filter that asks whether the left side exists."""
-
-    left: Path | str | float | bool | None
-    operator: str
-    right: Path | str | float | bool | None
-
-    def of(self, value: Any) -> Iterator[Any]:
-        for item in _Every().of(value):
-            left, right = self._value(self.left, item), self._value(self.right, item)
-            if not self.operator:
-                if left:
-                    yield item
-            elif left and right and _compares(left[0], self.operator, right[0]):
-                yield item
-
-    @staticmethod
-    def _value(side: Path | str | float | bool | None, item: Any) -> list[Any]:
-        return list(side.of(item)) if isinstance(side, Path) else [side]
+    for item in _every(value):
+        one, other = (list(side.of(item)) if isinstance(side, Path) else [side] for side in (left, right))
+        if one and (not operator or (other and _compares(one[0], operator, other[0]))):
+            yield item
 
 
 def _compares(left: Any, operator: str, right: Any) -> bool:
@@ -105,14 +77,11 @@ def _compares(left: Any, operator: str, right: Any) -> bool:
         return False
 
 
-_Step = _Field | _Every | _Deep | _Slice | _Union | _Filter
-
-
 @dataclass(frozen=True, slots=True)
 class Path:
     """``is_absolute``: it begins with ``$``, so that it starts at the whole value inside a range as well."""
 
-    steps: Sequence[_Step]
+    steps: Sequence[Step]
     is_absolute: bool = False
 
     @classmethod
@@ -130,8 +99,12 @@ class Path:
         """Return the values at the path below a value of JSON. A name that does not exist gives none."""
         found: list[Any] = [value]
         for step in self.steps:
-            found = [inner for one in found for inner in step.of(one)]
+            found = [inner for one in found for inner in step(one)]
         return found
+
+
+Side = Path | str | float | bool | None
+"""One side of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +117,7 @@ class Template:
     """A template of ``-o jsonpath=``. Raises TemplateError."""
 
     def __init__(self, text: str) -> None:
-        reader = _Reader(text)
-        self._parts = reader.template()
+        self._parts = _Reader(text).template()
 
     def filled(self, value: Any) -> str:
         """Return the text for a value of JSON."""
@@ -223,24 +195,24 @@ class _Reader:
         return self.path()
 
     def path(self) -> Path:
-        steps: list[_Step] = []
+        steps: list[Step] = []
         is_absolute = self._took("$")
         if not is_absolute:
             self._took("@")
         while self.left:
             if re.match(r"\.{2,3}", self.left) and not self.left.startswith("...."):
                 self._at += 2
-                steps.append(_Deep())
+                steps.append(_deep)
                 if (name := _NAME.match(self._text, self._at)) is not None:
                     self._at = name.end()
-                    steps.append(_Field(_unescaped(name[0])))
+                    steps.append(partial(_field, _unescaped(name[0])))
             elif self._took("*", ".*"):
-                steps.append(_Every())
+                steps.append(_every)
             elif self.left[0] == ".":
                 name = _NAME.match(self._text, self._at + 1)
                 self._at = name.end() if name is not None else self._at + 1
                 if name is not None:
-                    steps.append(_Field(_unescaped(name[0])))
+                    steps.append(partial(_field, _unescaped(name[0])))
                 elif self.left[:1] not in ("", "[", " ", "}", ")"):
                     raise TemplateError(f"expected a name at {self.left!r}")
             elif self.left[0] == "[":
@@ -249,50 +221,49 @@ class _Reader:
                 break
         return Path(steps, is_absolute)
 
-    def _brackets(self) -> _Step:
+    def _brackets(self) -> Step:
         self._at += 1
         if self._took("?("):
-            step: _Step = self._filter()
+            step = self._filter()
         elif self._took("*"):
-            step = _Every()
+            step = _every
         else:
-            parts: list[_Field | _Slice] = [self._part()]
+            parts = [self._part()]
             while self._took(","):
                 parts.append(self._part())
-            step = parts[0] if len(parts) == 1 else _Union(parts)
+            step = partial(_union, parts)
         self._expect("]")
         return step
 
-    def _part(self) -> _Field | _Slice:
+    def _part(self) -> Step:
         self._skip()
         if (quoted := _QUOTED.match(self._text, self._at)) is not None:
             self._at = quoted.end()
-            return _Field(_unquoted(quoted))
+            return partial(_field, _unquoted(quoted))
         if (found := _SLICE.match(self._text, self._at)) is not None:
             self._at = found.end()
-            start, end, step = (int(text) if text else None for text in found.groups())
-            return _Slice(start, end, step)
+            return partial(_sliced, slice(*(int(text) if text else None for text in found.groups())))
         if (found := _INDEX.match(self._text, self._at)) is not None:
             self._at = found.end()
             index = int(found[1])
-            return _Slice(index, index + 1 or None, None)
+            return partial(_sliced, slice(index, index + 1 or None))
         raise TemplateError(f"invalid array index {self.left.partition(']')[0]!r}")
 
-    def _filter(self) -> _Filter:
+    def _filter(self) -> Step:
         left = self._side()
         self._skip()
         operator = _OPERATOR.match(self._text, self._at)
         if operator is None:
             self._expect(")")
-            return _Filter(left, "", None)
+            return partial(_filtered, left, "", None)
         self._at = operator.end()
         if self.left[:1] in ("<", ">", "="):
             raise TemplateError(f"unrecognized filter operator {operator[0]}{self.left[0]}")
         right = self._side()
         self._expect(")")
-        return _Filter(left, operator[0], right)
+        return partial(_filtered, left, operator[0], right)
 
-    def _side(self) -> Path | str | float | bool | None:
+    def _side(self) -> Side:
         self._skip()
         if (quoted := _QUOTED.match(self._text, self._at)) is not None:
             self._at = quoted.end()

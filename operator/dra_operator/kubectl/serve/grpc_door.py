@@ -12,27 +12,27 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 import msgspec
 from dra_kube.door import Guest, Seldom, Visit, is_same_secret, welcoming
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
+from msgspec.structs import asdict
 
-from dra_operator.kubectl.answer import ExitCode, Problem
+from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded
-from dra_operator.kubectl.whatif.drain import Displaced, Draining
-from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact
 
 from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Question, Reply
 
+M = TypeVar("M")
 GRACE_SECONDS: Final = 1.0
 """What questions under way get when the server ends."""
 GREETING_SECONDS: Final = 5.0
@@ -232,49 +232,29 @@ def message_of(reply: Reply) -> messages.Answer:
         taken=reply.taken,
         fits=found.fits,
         copies=found.copies,
-        pods=map(_place, found.pods),
+        pods=_alike(messages.Place, found.pods),
         notes=reply.notes,
-        left=map(_left, found.left or ()),
-        promised=map(_place, found.promised),
+        left=_alike(messages.Left, found.left or ()),
+        promised=_alike(messages.Place, found.promised),
         is_cut=found.is_cut,
+        next=_alike(messages.Place, [found.next])[0] if found.next is not None else None,
     )
-    if found.next is not None:
-        answer.next.CopyFrom(_place(found.next))
-    if found.drained is not None:
-        answer.drained.extend(map(_displaced, found.drained.pods))
-        answer.draining.CopyFrom(_draining(found.drained))
+    if (drained := found.drained) is not None:
+        answer.drained.extend(_alike(messages.Displaced, drained.pods))
+        answer.draining.CopyFrom(
+            messages.Draining(
+                name=drained.name,
+                is_clear=drained.is_clear,
+                budgets=_alike(messages.Budget, drained.budgets),
+                torn=_alike(messages.TornGroup, drained.torn),
+            )
+        )
     return answer
 
 
-def _place(fact: PodFact) -> messages.Place:
-    return messages.Place(pod=fact.pod, node=fact.node, devices=fact.devices, reason=fact.reason)
-
-
-def _left(fact: LeftFact) -> messages.Left:
-    return messages.Left(
-        device_class=fact.device_class, largest=fact.largest, node=fact.node, keeps_away=fact.keeps_away
-    )
-
-
-def _displaced(fact: Displaced) -> messages.Displaced:
-    return messages.Displaced(
-        pod=fact.pod,
-        fate=fact.fate,
-        node=fact.node,
-        reason=fact.reason,
-        owner=fact.owner,
-        loses=fact.loses,
-        devices=fact.devices,
-    )
-
-
-def _draining(fact: Draining) -> messages.Draining:
-    return messages.Draining(
-        name=fact.name,
-        is_clear=fact.is_clear,
-        budgets=[messages.Budget(budget=one.budget, allowed=one.allowed, pods=one.pods) for one in fact.budgets],
-        torn=[messages.TornGroup(group=one.group, left=one.left) for one in fact.torn],
-    )
+def _alike(message: Callable[..., M], facts: Iterable[Fact]) -> list[M]:
+    """The facts as messages, which have the same fields."""
+    return [message(**asdict(fact)) for fact in facts]
 
 
 def _decoded(field: str, texts: Iterable[str]) -> Iterator[Any]:
