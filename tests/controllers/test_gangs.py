@@ -692,6 +692,60 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
     assert len(world.holders()) == (2 if end == "attached" else 0)
 
 
+async def test_a_further_pod_takes_no_place_of_one_whose_devices_get_ready(world: World) -> None:
+    """Three pods, of which two are needed and two have devices: the first that was ready planned the third instead of
+    the second, found no device for it, and gave its own back, in turn and for ever."""
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(3))
+    world.start()
+    async with world.running():
+        await world.busy()
+        first, second = (it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS) if is_allocated(it))
+        world.api.change(RESOURCE_CLAIMS, f"ns/{first}", partial(attached, condition="attached"))
+        await world.busy()
+        assert world.bound() == []
+        world.control.look_again()
+        await world.busy()
+        world.api.change(RESOURCE_CLAIMS, f"ns/{second}", partial(attached, condition="attached"))
+        await world.busy()
+    assert len(world.bound()) == 2
+    written = [call for call in world.api.calls if (call.plural, call.sub) == ("resourceclaims", "status")]
+    assert len(written) == 2, "nothing was given back"
+
+
+def is_allocated(claim: Obj) -> bool:
+    return bool((claim.get("status") or {}).get("allocation"))
+
+
+async def test_another_pod_takes_the_place_of_one_that_gave_up_while_its_devices_got_ready(world: World) -> None:
+    """Its claim is deleted, and there is no template for another one. Nothing but its own decision says so."""
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    add(world, "g", 2, range(3))
+    world.start()
+    async with world.running():
+        await world.busy()
+        first, second = (it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS) if is_allocated(it))
+        world.api.change(RESOURCE_CLAIMS, f"ns/{first}", partial(attached, condition="attached"))
+        await asyncio.sleep(world.times.silence + 1)
+        await world.busy()  # all have said why they wait, and come back for nothing more
+        world.api.drop(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl")
+        world.api.deleted(RESOURCE_CLAIMS, second, "ns")
+        await world.busy()
+        await asyncio.sleep(gangs.MATE_LOOK_SECONDS)
+        await world.busy()
+        [third] = (it["metadata"]["name"] for it in world.api.of(RESOURCE_CLAIMS) if it["metadata"]["name"] != first)
+        assert is_allocated(world.api[RESOURCE_CLAIMS, f"ns/{third}"])
+        world.api.change(RESOURCE_CLAIMS, f"ns/{third}", partial(attached, condition="attached"))
+        await world.busy()
+    assert len(world.bound()) == 2
+
+
 async def test_a_gang_whose_devices_break_at_once_tries_ever_more_seldom(world: World) -> None:
     """A driver that reports each device as broken would have it allocated and given back without end."""
     furnish(world, 2, 1)

@@ -87,6 +87,8 @@ scheduling/gang.py GangBinding._come_back look_again  said: gang-refused
 scheduling/gang.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
 scheduling/gang.py GangBinding._look_again look_again  said: gang-unseen-allocation
 scheduling/gangs.py Gangs.not_tried look_again  below 5 s: at once
+scheduling/gangs.py Gangs._look_at_lacking look_again  below 5 s: at once
+scheduling/gangs.py Gangs._replace look_again  below 5 s: MATE_LOOK_SECONDS
 scheduling/gangs.py Gangs.begin Decided  said: gang-pauses
 scheduling/gangs.py Gangs.begin puts_off  said: gang-pauses
 scheduling/gangs.py Gangs.begin look_again  said: gang-joins
@@ -98,6 +100,7 @@ scheduling/gangs.py Gangs._is_unsure look_again  below 5 s: at once
 scheduling/gangs.py Gangs.lacks_pods Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._go_on Postponed  said: slow-plan
 scheduling/gangs.py Gangs._wait Decided  said: gang-unanswered
+scheduling/gangs.py Gangs._wait look_again  below 5 s: at once
 scheduling/gangs.py Gangs._wait_for_mate look_again  said: gang-unanswered
 scheduling/gangs.py Gangs._wait_for_mate Decided  said: gang-unanswered
 scheduling/gangs.py Gangs._held puts_off  said: gang-unanswered

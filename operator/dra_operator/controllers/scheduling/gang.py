@@ -55,6 +55,7 @@ from dra_operator.scheduling import (
     CycleState,
     Elapsed,
     NoPlace,
+    NotTried,
     Pause,
     Plan,
     PreFilterResult,
@@ -143,6 +144,8 @@ class GangProgress:
         """Keys of the pods of which the gang has the next write: the leader, or all that are being bound."""
         self.asked: set[str] = set()
         self.mate_looks_at = 0.0
+        self.awaited_pod = ""
+        """Key of a pod that has devices and cannot be planned yet: no other pod takes its place."""
 
     @property
     def is_led(self) -> bool:
@@ -159,7 +162,7 @@ class GangProgress:
         # First, since it raises: an event out of turn must change nothing.
         self._move(GangEvent.LEAD)
         self.leader, self.pods, self.awaited = pod.key, [pod.key], None
-        self.former, self.refusal = self.refusal, None
+        self.former, self.refusal, self.awaited_pod = self.refusal, None, ""
 
     def await_claims(self, awaited: AwaitedClaims) -> None:
         """Note that too few pods have their claims."""
@@ -228,7 +231,10 @@ class AwaitedClaims:
 
 
 class Unready(NamedTuple):
-    """Too few pods of the gang can be planned; this is the first one that cannot, and why."""
+    """Too few pods of the gang can be planned; this is the first one that cannot, and why.
+
+    Or the pod has devices and cannot be planned yet, and the plan would have another pod in its place.
+    """
 
     pod: Pod
     found: PreFilterResult
@@ -242,7 +248,8 @@ class GangTask(NamedTuple):
     """The task of an attempt: to place ``wanted`` of the pending pods, the ``leader`` among them.
 
     ``same``: values that their places share with the places of running pods. ``tried_at``: how often something had come
-    free when the attempt began. ``filter_timeout``: seconds that the allocator may take for one node.
+    free when the attempt began. ``filter_timeout``: seconds that the allocator may take for one node. ``has_place``:
+    whether the pod has devices or a node, from an earlier attempt or by a write that is under way.
     """
 
     gang: Gang
@@ -252,6 +259,7 @@ class GangTask(NamedTuple):
     same: SameValues
     tried_at: TimesFreed
     filter_timeout: float
+    has_place: Callable[[Pod], bool]
 
 
 class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
@@ -267,6 +275,7 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         super().__init__(self._plan())
         self.gang, self.leader, self.wanted, self.tried_at = task.gang, task.leader, task.wanted, task.tried_at
         self._waiting, self._same, self._filter_timeout = task.waiting, task.same, task.filter_timeout
+        self._has_place = task.has_place
         self._snapshot, self._is_unsure, self._makes_room = snapshot, is_unsure, makes_room
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
@@ -287,20 +296,8 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         return [state.pod for state in self.states]
 
     def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:
-        snapshot, unready = self._snapshot(), None
-        for number, pod in enumerate(self._in_order()):
-            if len(self.states) == self.wanted:
-                break
-            # A look at a pod is cheap, one at each of a thousand is not.
-            if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
-                yield Pause.SEARCHING
-            found = pre_filter(pod, snapshot)
-            # A write under way for a pod may take devices that this plan counts on.
-            if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
-                self.states.append(found)
-            elif unready is None:
-                unready = Unready(pod, found)
-        if unready is not None and len(self.states) < self.wanted:
+        unready = yield from self._look()
+        if unready is not None:
             return unready
         self._is_looked_at = True
         answer = yield from joint_plan(self.states, self._same, self._filter_timeout)
@@ -309,6 +306,29 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         if has_refusal and self._makes_room is not None and not self._holds_devices():
             self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)
         return answer
+
+    def _look(self) -> Generator[Pause, Elapsed, Unready | None]:
+        """Look at pods until as many as needed can be planned, or one has to be waited for."""
+        snapshot, unready, coming = self._snapshot(), None, None
+        for number, pod in enumerate(self._in_order()):
+            if len(self.states) == self.wanted:
+                return None
+            # Those with devices come first. A plan with another pod in the place of one that has some lacks these
+            # devices: the others would give theirs back, and all would begin anew, for ever.
+            if coming is not None and not self._has_place(pod):
+                return coming
+            # A look at a pod is cheap, one at each of a thousand is not.
+            if number % LOOKED_AT_PODS == LOOKED_AT_PODS - 1:
+                yield Pause.SEARCHING
+            found = pre_filter(pod, snapshot)
+            # A write under way for a pod may take devices that this plan counts on.
+            if isinstance(found, CycleState) and (pod is self.leader or not self._is_unsure(pod)):
+                self.states.append(found)
+            elif coming is None and not isinstance(found, NotTried) and self._has_place(pod):
+                coming = Unready(pod, found)
+            elif unready is None:
+                unready = Unready(pod, found)
+        return (coming or unready) if len(self.states) < self.wanted else None
 
     def _holds_devices(self) -> bool:
         """Return whether a pod has devices, which it gives back first: they may be what keeps the gang from a place."""

@@ -94,15 +94,14 @@ class Gangs:
             return
         # This pod counts as one of the gang's, so the others lack no pods any more.
         if obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
-            for key in self._cluster.pods_by_gang.keys(gang.key):
-                waits = self._cluster.waiting.get(key)
-                if waits is not None and waits.reason == GANG_INCOMPLETE.name:
-                    self._context.look_again(key)
+            self._look_at_lacking(gang)
         progress = self._gangs.get(gang.key)
         if progress is None:
             return
         if progress.former is not None and progress.former.leader.key == pod.key:
             progress.former = None
+        if progress.awaited_pod == pod.key:
+            self._replace(progress, pod)
         if (refusal := progress.refusal) is None:
             return
         # The leader's message names this pod's former obstacle.
@@ -113,6 +112,20 @@ class Gangs:
             for key in refusal.members:
                 if key != pod.key:
                     self._context.look_again(key)
+
+    def _look_at_lacking(self, gang: Gang) -> None:
+        for key in self._cluster.pods_by_gang.keys(gang.key):
+            waits = self._cluster.waiting.get(key)
+            if waits is not None and waits.reason == GANG_INCOMPLETE.name:
+                self._context.look_again(key)
+
+    def _replace(self, progress: GangProgress, pod: Pod) -> None:
+        """Have the others decided on: the gang waited until this pod gets ready, and another one may take its place."""
+        progress.awaited_pod = ""
+        for key in self._cluster.pods_by_gang.keys(progress.key):
+            # Not at once: a plan has use for the devices that this pod is about to give up.
+            if key != pod.key and key in self._cluster.waiting:
+                self._context.look_again(key, MATE_LOOK_SECONDS)
 
     def puts_off(self, key: str, progress: GangProgress) -> bool:
         """Return whether something is being written for the pod with its gang, which has it in hand: no other decision
@@ -174,7 +187,7 @@ class Gangs:
         # From here on decisions about the others do nothing until this one's is over.
         progress.lead(pod)
         self.in_hand[pod.key] = progress
-        task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout)
+        task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout, self._has_place)
         return GangAttempt(task, self._snapshot, self._is_unsure, self._makes_room)
 
     def _ask_later(self, progress: GangProgress, pod: Pod, waits_for: str) -> Decided:
@@ -191,6 +204,10 @@ class Gangs:
         if leader is None or leader.key == but.key or not self._cluster.is_waiting_member(leader):
             return False
         return self._cluster.gang_of(leader) == gang and refusal.is_of(gang, wanted)
+
+    def _has_place(self, pod: Pod) -> bool:
+        """Return whether the pod has devices or a node, or a write that gives it some is under way."""
+        return self._cluster.holds_devices(pod) or bool(self._cluster.node_of(pod))
 
     def _is_unsure(self, pod: Pod) -> bool:
         """Return whether something is being written for the pod, or was and had no answer.
@@ -341,6 +358,8 @@ class Gangs:
         self._cluster.set_wake_conditions(attempt.leader.key, WITH_GANG)
         text = f"waits for pod {unready.pod.metadata.name} of its gang, which {unready.found.text}"
         if not isinstance(unready.found, NotTried):
+            progress.awaited_pod = unready.pod.key
+            self._context.look_again(unready.pod.key)  # its own decision knows when to look next
             self._over(progress)
             return Decided(None, attempt.spent, waits_for=text)
         refusal = GangRefusal(attempt, {unready.pod.key: unready.found.obstacle})
@@ -502,7 +521,8 @@ class Gangs:
             self.in_hand.pop(key, None)
         progress.end()
         self._look_at_asked(progress)
-        if progress.state is GangState.FREE and progress.mate_looks_at <= asyncio.get_running_loop().time():
+        is_waited_for = progress.awaited_pod or progress.mate_looks_at > asyncio.get_running_loop().time()
+        if progress.state is GangState.FREE and not is_waited_for:
             self._gangs.pop(progress.key, None)
 
     def _look_at_asked(self, progress: GangProgress) -> None:
