@@ -5,7 +5,7 @@ An answer has tables or lines for people, the same as values for programs, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -74,7 +74,7 @@ class Answer:
     """``value`` is what programs get, by default the items of the table. ``notes`` go to standard error."""
 
     table: Table[Any] | None = None
-    lines: Sequence[str] = ()
+    lines: Iterable[str] = ()
     value: Any = None
     names: Sequence[str] = ()
     """What ``-o name`` prints if there is no table."""

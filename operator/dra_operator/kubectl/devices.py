@@ -310,13 +310,13 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     settings = Settings.of(options)
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
-        from dra_operator.kubectl.free import Members, best_offer  # asks the allocator: it takes long to load
+        from dra_operator.kubectl.free import best_offer, members  # asks the allocator: it takes long to load
         from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 
         made, due = pipeline(seen, settings), time.monotonic() + LARGEST_SECONDS
         ledger = ledger_of(made)
-        members, devices = Members(ledger), every_device_of(made, ledger)
-        by_class = {name: members.of(name, devices) for name in members.classes}
+        devices = every_device_of(made, ledger)
+        by_class = {name: members(ledger, name, devices) for name in ledger.classes}
         facts = [usage_of(name, its) for name, its in by_class.items()]
 
         def largest(fact: UsageFact) -> str:

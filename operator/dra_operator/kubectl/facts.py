@@ -23,7 +23,6 @@ from dra_api.resource import (
 )
 from dra_api.values import parse_time
 from dra_ledger import DeviceEntry, Ledger
-from dra_ledger import Holder as Held
 from dra_ledger.basics import DeviceId
 from dra_ledger.entries import taint_text
 from dra_ledger.inventory import Inventory
@@ -328,9 +327,9 @@ def devices_of(stock: Stock, ledger: Ledger | None = None) -> list[DeviceFact]:
 
 def every_device_of(stock: Stock, ledger: Ledger | None = None) -> list[DeviceFact]:
     """Return the published devices, and devices that claims hold although nobody publishes them."""
-    marks, owners = marks_of(stock.seen), _Owners(stock.seen)
+    seen, marks = stock.seen, marks_of(stock.seen)
     entries = (ledger or ledger_of(stock)).devices()
-    found = (_fact(entry, owners, owner_text(marks, id_of(entry))) for entry in entries)
+    found = (_fact(entry, seen, owner_text(marks, id_of(entry))) for entry in entries)
     return sorted(found, key=lambda device: (device.node, device.driver, device.pool, _natural(device.name)))
 
 
@@ -339,25 +338,14 @@ def id_of(device: DeviceEntry | DeviceFact) -> DeviceId:
     return DeviceId(device.driver, device.pool, device.name)
 
 
-class _Owners:
-    """What made the pods of a claim, asked once for each of them."""
-
-    def __init__(self, seen: Observed) -> None:
-        self._seen = seen
-        self._known: dict[tuple[str, tuple[str, ...]], str] = {}
-
-    def of(self, holder: Held) -> str:
-        """Return ``KIND/NAME`` of the first owner, or an empty text."""
-        key = (holder.namespace, holder.pods)
-        found = self._known.get(key)
-        if found is None:
-            pods = (self._seen.one(Pod, f"{holder.namespace}/{name}") for name in holder.pods)
-            owners = (pod.metadata.controller for pod in pods if pod is not None)
-            found = self._known[key] = next((f"{it.kind}/{it.name}" for it in owners if it is not None), "")
-        return found
+def _owner(seen: Observed, namespace: str, pods: Sequence[str]) -> str:
+    """What made the pods, as ``KIND/NAME`` of the first owner, or an empty text."""
+    found = (seen.one(Pod, f"{namespace}/{name}") for name in pods)
+    owners = (pod.metadata.controller for pod in found if pod is not None)
+    return next((f"{it.kind}/{it.name}" for it in owners if it is not None), "")
 
 
-def _fact(entry: DeviceEntry, owners: _Owners, scheduler: str) -> DeviceFact:
+def _fact(entry: DeviceEntry, seen: Observed, scheduler: str) -> DeviceFact:
     device = entry.published
     return DeviceFact(
         driver=entry.driver,
@@ -369,7 +357,7 @@ def _fact(entry: DeviceEntry, owners: _Owners, scheduler: str) -> DeviceFact:
             Holder(
                 claim=one.key,
                 pods=one.pods,
-                owner=owners.of(one),
+                owner=_owner(seen, one.namespace, one.pods),
                 since=one.since,
                 admin=one.is_admin,
                 capacity=one.consumed,

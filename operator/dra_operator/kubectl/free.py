@@ -45,21 +45,10 @@ class Offer(Fact, frozen=True):
     """Why a pod without tolerations cannot run there; empty if it can."""
 
 
-class Members:
-    """Devices by class. A selector that fails on a device, or does not compile, means that it is no member."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of all classes."""
-        return self._ledger.classes
-
-    def of(self, class_: str, devices: Sequence[DeviceFact]) -> list[DeviceFact]:
-        """Return the devices that the class means. Raises KeyError for an unknown class."""
-        ids = {entry.id for entry in self._ledger.devices(device_class=class_)}
-        return [fact for fact in devices if fact.id in ids]
+def members(ledger: Ledger, class_: str, devices: Sequence[DeviceFact]) -> list[DeviceFact]:
+    """Return the devices of a class: none on which a selector fails. Raises KeyError for an unknown class."""
+    ids = {entry.id for entry in ledger.devices(device_class=class_)}
+    return [fact for fact in devices if fact.id in ids]
 
 
 def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Iterator[Offer]:
@@ -140,14 +129,14 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         raise Problem(f"there is no device class {options.device_class}; there are: {known}")
     made = pipeline(seen, Settings.of(options))
     ledger = ledger_of(made)
-    members, devices, matches = Members(ledger), devices_of(made, ledger), selecting(options.selector)
+    devices, matches = devices_of(made, ledger), selecting(options.selector)
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
-    classes = [options.device_class] if options.device_class is not None else members.classes
+    classes = [options.device_class] if options.device_class is not None else ledger.classes
     found, notes = list[Offer](), list(notes_on(seen))
     try:
         with made.pausing.within(options.time_limit):
             for name in classes:
-                offers = offers_of(made, name, members.of(name, devices))
+                offers = offers_of(made, name, members(ledger, name, devices))
                 found.extend(offer for offer in offers if offer.largest and offer.node in nodes)
     except TookTooLong:
         notes.append(OUT_OF_TIME)

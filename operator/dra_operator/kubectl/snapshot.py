@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
@@ -236,28 +235,10 @@ def spooling() -> Iterator[Spool]:
         yield Spool(file)
 
 
-class _Lines(Sequence[str]):
-    """The lines of a snapshot, read when they are printed."""
-
-    def __init__(self, spool: Spool, header: Header) -> None:
-        self._spool, self._header = spool, header
-
-    def __iter__(self) -> Iterator[str]:
-        return self._spool.lines(self._header)
-
-    def __len__(self) -> int:
-        return self._spool.number + 2
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return list(self)[place]
-        return next(islice(self, place if place >= 0 else len(self) + place, None))
-
-
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """Return the snapshot, or where it was written to. Raises Problem."""
     spool: Spool = options.room
-    lines = _Lines(spool, header_of(seen))
+    lines = spool.lines(header_of(seen))
     notes = [f"not in the snapshot: {kind}: {why}" for kind, why in seen.unseen.items()]
     notes += [f"malformed, and not in the snapshot: {what}: {why}" for what, why in seen.malformed.items()]
     if options.file is None:

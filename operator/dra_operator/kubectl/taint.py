@@ -50,7 +50,7 @@ from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.eviction import DeviceTaints, EvictingRules, claim_eviction
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of
-from dra_operator.kubectl.free import Members
+from dra_operator.kubectl.free import members
 from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -399,7 +399,7 @@ def _selectors(
         class_ = made.seen.one(DeviceClass, options.device_class)
         if class_ is None:
             raise Problem(f"there is no device class {options.device_class}")
-        selected = Members(ledger_of(made)).of(options.device_class, facts)
+        selected = members(ledger_of(made), options.device_class, facts)
         texts = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
         drivers = made.cluster.drivers_of((options.device_class,))
         if len(texts) == 1 and "&&" not in texts[0] and selected and ANY_DRIVER not in drivers:

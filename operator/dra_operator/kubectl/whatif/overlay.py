@@ -27,7 +27,7 @@ from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.commands.simulated import ClaimQuotas, HeldBack, extended_resource
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.facts import devices_of, ledger_of
-from dra_operator.kubectl.free import Members, best_offer
+from dra_operator.kubectl.free import best_offer, members
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.decision import Together, together
 from dra_operator.scheduling import CycleState, NoPlace, Plan, PreFilterResult
@@ -238,10 +238,9 @@ class LeftFact(Fact, frozen=True):
 def left_in(made: Pipeline) -> Sequence[LeftFact]:
     """By class, as the view is now."""
     ledger = ledger_of(made)
-    members, devices = Members(ledger), devices_of(made, ledger)
-    found = []
-    for name in members.classes:
-        best = best_offer(made, name, members.of(name, devices))
+    devices, found = devices_of(made, ledger), []
+    for name in ledger.classes:
+        best = best_offer(made, name, members(ledger, name, devices))
         if best is None:
             found.append(LeftFact(device_class=name, largest=0))
         else:
