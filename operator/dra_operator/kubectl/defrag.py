@@ -23,7 +23,7 @@ from dra_kube import NODES, PODS, Api, Conflict, Forbidden, KubeError, NotFound,
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Problem, Table, target_of
 from dra_operator.kubectl.facts import DeviceFact, devices_of
 from dra_operator.kubectl.fit import read_wanted
-from dra_operator.kubectl.live import client
+from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import SHOWN, Observed, joined, notes_on, require, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.printer import INKS, svg_text, svg_tile
@@ -285,7 +285,8 @@ async def _applied(found: Defragmentation, options: argparse.Namespace) -> tuple
     """How many moves were made, and why no more; the first surprise ends it."""
     async with client(options) as api:
         for number, move in enumerate(found.moves):
-            if not (options.yes or _is_wanted(move)):
+            what = f"cordon {move.source} for the time of this move, and evict {move.pod}"
+            if not (options.yes or is_confirmed(f"{what}, for its successor to run on {move.target}?")):
                 return number, "the move was not confirmed"
             try:
                 successor = await moved(api, move, options.wait)
@@ -293,14 +294,6 @@ async def _applied(found: Defragmentation, options: argparse.Namespace) -> tuple
                 return number, str(surprise)
             print(printable(f"{move.pod}: {successor} runs on {move.target}"), file=sys.stderr)
     return len(found.moves), ""
-
-
-def _is_wanted(move: Move) -> bool:
-    """Only a y means yes; without an answer nothing is moved."""
-    what = f"cordon {move.source} for the time of this move, and evict {move.pod}"
-    question = f"{what}, for its successor to run on {move.target}? [y/N] "
-    print(printable(question), end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 CELL_WIDTH: Final = 124

@@ -23,6 +23,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
 from dra_api.codec import DecodeError, convert
+from dra_api.console import printable
 from dra_api.core import Event, Node, Pod
 from dra_api.gates import defaults_of
 from dra_api.leases import LEASE_NAMESPACE, Lease
@@ -298,6 +299,12 @@ def read_server(options: argparse.Namespace) -> Observed:
 def client(options: argparse.Namespace) -> Api:
     """Return what a command asks the server by. Raises KubeError."""
     return Api(where(options), timeout=_seconds(options), is_patient=True)
+
+
+def is_confirmed(*question: str) -> bool:
+    """Ask before something is changed, in these lines. Only a y means yes; without an answer nothing is changed."""
+    print(*map(printable, question), sep="\n", end=" [y/N] ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _seconds(options: argparse.Namespace) -> float:

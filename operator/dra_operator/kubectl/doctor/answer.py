@@ -38,7 +38,7 @@ from dra_operator.kubectl.doctor.claims import (
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, Trouble, advised_once
 from dra_operator.kubectl.facts import DriverPods, age, driver_pods, is_ready, pods_of, shelves
-from dra_operator.kubectl.live import client
+from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
@@ -372,7 +372,8 @@ async def _live(
             claim = one.repair.namespace, one.repair.name
             repair, is_made = tried.get(claim, (None, False))
             if repair != one.repair:
-                is_made = (options.yes or _is_wanted(one, one.repair)) and await _is_made(api, one, one.repair)
+                question = f"{one.trouble.object} {one.trouble.message}", f"  {one.repair.text}?"
+                is_made = (options.yes or is_confirmed(*question)) and await _is_made(api, one, one.repair)
                 tried[claim] = one.repair, is_made
             if is_made:
                 done.add(len(rights) + place)
@@ -384,13 +385,6 @@ async def _is_made(api: Api, one: Diagnosis, repair: Repair) -> bool:
     why_not = await repaired(api, repair)
     print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
     return not why_not
-
-
-def _is_wanted(one: Diagnosis, repair: Repair) -> bool:
-    """Only a y means yes; without an answer nothing is repaired."""
-    print(printable(f"{one.trouble.object} {one.trouble.message}"), file=sys.stderr)
-    print(printable(f"  {repair.text}? [y/N] "), end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int], notes: Sequence[str] = ()) -> Answer:

@@ -9,7 +9,7 @@ waits that explains them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dra_api.command_line import is_name, kubectl, with_command
@@ -194,11 +194,10 @@ def _stuck(claim: ResourceClaim, message: str, remedy: str, command: str = "") -
 
 
 def _made_twice(seen: Observed) -> Iterator[Diagnosis]:
-    """Several claims for one entry of one pod: the pod's status names the one that counts."""
+    """Several claims for one entry of one pod: its status names the one that counts, or does so later."""
     made: dict[tuple[str, str], list[ResourceClaim]] = defaultdict(list)
     for claim in seen.every(ResourceClaim):
-        entry = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION)
-        owner = claim.metadata.controller
+        entry, owner = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION), claim.metadata.controller
         if entry and owner is not None and owner.kind == "Pod":
             made[(owner.uid, entry)].append(claim)
     named = {
@@ -207,22 +206,20 @@ def _made_twice(seen: Observed) -> Iterator[Diagnosis]:
         for use in claims_of_pod(pod)
     }
     for (uid, entry), claims in sorted(made.items()):
+        owner = claims[0].metadata.controller
+        pod = owner.name if owner is not None else ""
         used = [claim for claim in claims if (uid, claim.key) in named]
-        for claim in claims if len(claims) > 1 and used else ():
+        left = [claim for claim in claims if claim.metadata.deletion_timestamp is None]
+        for claim in claims if used else ():
             if claim not in used:
-                owner = claim.metadata.controller
-                pod = owner.name if owner is not None else ""
                 message = f"is a second claim for entry {entry} of pod {pod}, which uses claim {used[0].metadata.name}"
-                command = kubectl(
-                    "delete", "resourceclaim", names=[claim.metadata.name], namespace=claim.metadata.namespace
-                )
-                yield Diagnosis.of(
-                    "duplicate",
-                    f"claim {claim.key}",
-                    message,
-                    remedy="delete the one that is not used",
-                    command=command,
-                )
+                remedy, meta = "delete the one that is not used", claim.metadata
+                command = kubectl("delete", "resourceclaim", names=[meta.name], namespace=meta.namespace)
+                yield Diagnosis.of("duplicate", f"claim {claim.key}", message, remedy=remedy, command=command)
+        for claim in left if len(left) > 1 and not used and "pods" not in seen.unseen else ():
+            message = f"is one of {len(left)} claims for entry {entry} of pod {pod}, which names none of them"
+            remedy = "two controllers made claims: let one of operator and kube-controller-manager do it (controllers)"
+            yield Diagnosis.of("duplicate", f"claim {claim.key}", message, remedy=remedy)
 
 
 MOMENT_SECONDS: Final = 30.0
@@ -237,13 +234,11 @@ def allocation_troubles(seen: Observed) -> Iterator[Diagnosis]:
     yield from _in_two_claims(seen, claims)
     if "pods" in seen.unseen:
         return
-    users = seen.pods_by_claim
     for pod in sorted(seen.every(Pod), key=lambda pod: pod.key):
         if not pod_is_done(pod) and str(RESOURCE_CLAIMS) not in seen.unseen:  # one that may not be read is not missing
             yield from _runs_without(seen, pod)
     for claim in claims:
-        yield from _for_nobody(seen, claim, users.get(claim.key, ()))
-    yield from _unnamed_twins(claims, users)
+        yield from _for_nobody(seen, claim, seen.pods_by_claim.get(claim.key, ()))
 
 
 def _in_two_claims(seen: Observed, claims: Sequence[ResourceClaim]) -> Iterator[Diagnosis]:
@@ -363,22 +358,6 @@ def _faults_of_claims(seen: Observed, pod: Pod) -> Iterator[str]:
         else:
             lacks = "is not reserved for it" if claim.status.allocation is not None else "holds no device"
             yield f"claim {name} {lacks}"
-
-
-def _unnamed_twins(claims: Sequence[ResourceClaim], users: Mapping[str, Sequence[Pod]]) -> Iterator[Diagnosis]:
-    """Several claims for one entry of a pod, of which the pod names none: its status says later which one counts."""
-    made: dict[tuple[str, str], list[ResourceClaim]] = defaultdict(list)
-    for claim in claims:
-        entry, owner = (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION), claim.metadata.controller
-        if entry and owner is not None and owner.kind == "Pod" and claim.metadata.deletion_timestamp is None:
-            made[(owner.uid, entry)].append(claim)
-    for (uid, entry), several in sorted(made.items()):
-        used = [it for it in several if any(pod.metadata.uid == uid for pod in users.get(it.key, ()))]
-        if len(several) > 1 and not used and (owner := several[0].metadata.controller) is not None:
-            message = f"is one of {len(several)} claims for entry {entry} of pod {owner.name}, which names none of them"
-            remedy = "two controllers made claims: let one of operator and kube-controller-manager do it (controllers)"
-            for claim in several:
-                yield Diagnosis.of("duplicate", f"claim {claim.key}", message, remedy=remedy)
 
 
 def _for_nobody(seen: Observed, claim: ResourceClaim, users: Sequence[Pod]) -> Iterator[Diagnosis]:
