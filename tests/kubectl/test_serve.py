@@ -31,10 +31,10 @@ from dra_kube import NODES, Api, connection
 from dra_operator.kubectl import serving as newest
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main, parser
-from dra_operator.kubectl.pipeline import TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.serve import desk as clerk
 from dra_operator.kubectl.serve import server
-from dra_operator.kubectl.serve.desk import Desk, Question, Reply
+from dra_operator.kubectl.serve.desk import AnswerTookTooLong, Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, address_of, running
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.snapshot import load
@@ -154,7 +154,7 @@ def test_an_answer_that_takes_too_long_ends_and_leaves_nothing_behind() -> None:
     desk = Desk(load(str(FLEET)), Settings(), 3.5, lambda: float(next(clock)))
     few, many = (Question(manifests=manifests("pod.yaml"), count=number) for number in (2, 9))
     before = desk.answer(few)
-    with pytest.raises(TookTooLong, match=r"longer than 3\.5s: ask for fewer pods"):
+    with pytest.raises(AnswerTookTooLong, match=r"longer than 3\.5s: ask for fewer pods"):
         desk.answer(many)
     assert desk.answer(few) == before
 
@@ -299,7 +299,7 @@ async def test_the_limit_counts_for_all_that_an_answer_takes() -> None:
 
     for fields in ({"without": ["gpu-1"]}, {"left": True}, {"drain": "gpu-1"}):
         desk = Desk(load(str(FLEET)), Settings(), 2.0, clock)
-        with pytest.raises(TookTooLong):
+        with pytest.raises(AnswerTookTooLong):
             desk.answer(convert(Question, {"manifests": manifests("pod.yaml"), **fields}))
 
 

@@ -21,7 +21,7 @@ from dra_operator.commands.object_files import items_in
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.fit import JSON, wanted_of
 from dra_operator.kubectl.observed import Observed, notes_on, require
-from dra_operator.kubectl.pipeline import Abandoned, TookTooLong, pipeline
+from dra_operator.kubectl.pipeline import Abandoned, pipeline
 from dra_operator.kubectl.serving import NewestView
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, Wanted, fitted, overlay_of
@@ -101,6 +101,10 @@ PLACING_SHARE: Final = 0.8
 """Of it, until pods are placed no more: taking them back again takes a seventh of the time of placing them."""
 
 
+class AnswerTookTooLong(Exception):
+    """The message says what to do."""
+
+
 class Desk:
     """``seconds``: what an answer may take. Raises Problem if too little of the cluster could be read."""
 
@@ -125,7 +129,7 @@ class Desk:
         return self
 
     def answer(self, question: Question) -> Reply:
-        """Raises Problem, TookTooLong, and Abandoned if the client is gone."""
+        """Raises Problem, AnswerTookTooLong, and Abandoned if the client is gone."""
         self._due = self._clock() + PLACING_SHARE * self._seconds
         wanted = question.wanted(self._seen.namespace)
         addable = self._addable(question, wanted)
@@ -148,7 +152,7 @@ class Desk:
         if self._is_gone():
             raise Abandoned
         if self._clock() > self._due:
-            raise TookTooLong(f"the answer takes longer than {self._seconds:g}s: ask for fewer pods")
+            raise AnswerTookTooLong(f"the answer takes longer than {self._seconds:g}s: ask for fewer pods")
 
 
 MOST_QUESTION_BYTES: Final = 1 << 20
@@ -170,7 +174,7 @@ class Clerk:
     async def answer(self, question: Question, client: str) -> Reply:
         """Return the answer to a question of the client at this address.
 
-        Raises Problem, TookTooLong, Crowded, and Busy if the cluster could not be read.
+        Raises Problem, AnswerTookTooLong, Crowded, and Busy if the cluster could not be read.
         """
         if (problem := await self._newest.fresh()) is not None:
             raise Busy(f"the cluster could not be read: {problem}")

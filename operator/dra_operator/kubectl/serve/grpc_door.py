@@ -27,10 +27,9 @@ from dra_proto.fit.v1 import api_pb2_grpc as services
 from msgspec.structs import asdict
 
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
-from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded
 
-from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Question, Reply
+from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, AnswerTookTooLong, Busy, Clerk, Question, Reply
 
 M = TypeVar("M")
 GRACE_SECONDS: Final = 1.0
@@ -202,7 +201,7 @@ class _Fit(services.FitServicer):
             await _refuse(context, grpc.StatusCode.UNAVAILABLE, str(busy))
         except Problem as problem:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(problem))
-        except TookTooLong as error:
+        except AnswerTookTooLong as error:
             await _refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
 
 

@@ -27,11 +27,10 @@ from aiohttp import web
 from dra_kube.door import is_same_secret, open_door, request_log
 
 from dra_operator.kubectl.answer import ExitCode, Problem
-from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.serving import Crowded, NewestView, serve_until_ended
 from dra_operator.kubectl.settings import Settings
 
-from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, Busy, Clerk, Desk, question_of
+from .desk import IDLE_SECONDS, MOST_QUESTION_BYTES, AnswerTookTooLong, Busy, Clerk, Desk, question_of
 
 FIT: Final = "/v1/fit"
 HEALTH: Final = "/healthz"
@@ -235,7 +234,7 @@ class Service:
             reply = await self._clerk.answer(question_of(body), request.remote or "")
         except Problem as fault:
             return _error(400, str(fault))
-        except TookTooLong as error:
+        except AnswerTookTooLong as error:
             return _error(504, str(error))
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from itertools import chain, count, groupby
@@ -201,41 +201,28 @@ def fitted(
     copies: int | None,
     *,
     tells_left: bool = True,
-    seconds: float | None = None,
+    seconds: float = 0,
 ) -> Fitting:
     """Place ``copies`` of them, or as many as fit if it is None. ``tells_left`` adds the devices that would be left,
-    at the cost of a look at all. After ``seconds`` (0: never) the answer is incomplete; None leaves
-    the limit to the overlay, and TookTooLong to the caller. Raises Problem."""
-    with overlay.made.pausing.within(seconds) if seconds is not None else nullcontext():
+    at the cost of a look at all. After ``seconds`` (0: never) the answer is incomplete. Raises Problem."""
+    left: Sequence[LeftFact] | None = ()
+    with overlay.made.pausing.within(seconds):
         first = f"of node {assumption.drained}"
         try:
             draining = _assumed(overlay, assumption)
             first = "that Kueue has admitted"
             promised = [PodFact.of(it) for it in _promised(overlay, wanted)]
         except TookTooLong as error:
-            if seconds is None:
-                raise
             text = f"the time limit was reached before the pods {first} were placed; --time-limit gives more"
             raise Problem(text, ExitCode.IN_THE_WAY) from error
         source = Copies(wanted, overlay.cluster)
-        is_limited = seconds is not None
-        if copies is None:
-            found = _most(overlay, source, is_limited=is_limited)
-        else:
-            found = _number(overlay, source, copies, is_limited=is_limited)
-        left = _left(overlay, is_limited=is_limited) if tells_left and not found.is_cut else ()
+        found = _most(overlay, source) if copies is None else _number(overlay, source, copies)
+        if tells_left and not found.is_cut:
+            left = None
+            with suppress(TookTooLong):
+                left = left_in(overlay.made)
     is_placed = draining is None or draining.is_placed
     return replace(found, fits=found.fits and is_placed, left=left, drained=draining, promised=promised)
-
-
-def _left(overlay: Overlay, *, is_limited: bool) -> Sequence[LeftFact] | None:
-    """What could be had afterwards; None if the time was over before."""
-    try:
-        return left_in(overlay.made)
-    except TookTooLong:
-        if not is_limited:
-            raise
-        return None
 
 
 def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
@@ -265,7 +252,7 @@ def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
         yield from chain.from_iterable(_placed(overlay, Copies(unmade, overlay.cluster)))
 
 
-def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) -> Fitting:
+def _number(overlay: Overlay, source: Copies, copies: int) -> Fitting:
     """Place all pods of this many copies, also behind one that does not fit."""
     pods: list[PodFact] = []
     is_cut = False
@@ -273,15 +260,13 @@ def _number(overlay: Overlay, source: Copies, copies: int, *, is_limited: bool) 
         for _ in range(copies):
             pods.extend(map(PodFact.of, chain.from_iterable(_placed(overlay, source))))  # keeps those before an error
     except TookTooLong:
-        if not is_limited:
-            raise
         is_cut = True
     size = source.wanted.size
     whole = sum(all(fact.node for fact in pods[start : start + size]) for start in range(0, len(pods) - size + 1, size))
     return Fitting(fits=whole == copies, copies=whole, pods=pods, left=(), is_cut=is_cut)
 
 
-def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
+def _most(overlay: Overlay, source: Copies) -> Fitting:
     """Copy after copy, until one does not fit as a whole, or the time is over; that one takes nothing."""
     pods: list[PodFact] = []
     copies, blocked, is_cut = 0, None, False
@@ -290,8 +275,6 @@ def _most(overlay: Overlay, source: Copies, *, is_limited: bool) -> Fitting:
         try:
             facts = list(_until_blocked(_placed(overlay, source)))
         except TookTooLong:
-            if not is_limited:
-                raise
             overlay.undo(mark)
             is_cut = True
             break
