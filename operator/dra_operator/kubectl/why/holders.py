@@ -198,152 +198,115 @@ class _Ending:
 
     def __init__(self, made: Pipeline, waiting: Pod, claims: Sequence[ResourceClaim], pods: Sequence[Pod] = ()) -> None:
         self._made, self._waiting, self._claims = made, waiting, claims
-        self._pods = {pod.key: pod for claim in claims for pod in users(made.cluster, claim)}
-        self._pods.update({pod.key: pod for pod in pods})
-        self._effort = 3 + len(claims) + len(self._pods)
+        seen, nodes = made.seen, made.cluster.nodes
+        of_claims = [users(made.cluster, claim) for claim in claims]
+        self._pods = {pod.key: pod for some in (*of_claims, pods) for pod in some}
+        self._over: list[Pod] = []
+        """Pods that hold nothing: their claims wait for a controller that does not work."""
+        self._lost: list[Pod] = []
+        """Pods on machines that do not answer: they end when these answer, or are said to be off."""
+        self._without_node: list[Pod] = []
+        """Pods whose node was deleted: no kubelet is left to end them."""
+        self._live: list[Pod] = []
+        are_nodes_known = seen.is_whole and "nodes" not in seen.unseen and len(nodes) > 0
+        for pod in self._pods.values():
+            name = pod.spec.node_name
+            if pod_is_done(pod):
+                self._over.append(pod)
+            elif is_unreachable(nodes.get(name)):
+                self._lost.append(pod)
+            elif are_nodes_known and name and name not in nodes:
+                self._without_node.append(pod)
+            else:
+                self._live.append(pod)
+        absent = [it for it, its in zip(claims, of_claims, strict=True) if it.status.reserved_for and not its]
+        are_pods_known = seen.is_whole and "pods" not in seen.unseen
+        self._gone = [it for it in absent if are_pods_known and all(map(_is_pod, it.status.reserved_for or ()))]
+        """Claims that are reserved only for pods that do not exist any more."""
+        self._of_others = [it for it in absent if it not in self._gone]
+        self._kept = [it.key for it in claims if it.status.reserved_for and is_immediate(it)]
 
     def change(self, devices: Sequence[DeviceId], otherwise: str = "") -> Change:
         """Return all of it as one change. ``otherwise`` is its purpose, if it frees no devices."""
-        parts = [
-            *self._kept(),
-            *self._finished(),
-            *self._lost(),
-            *self._lost_nodes(),
-            *self._running(),
-            *self._unused(),
-        ]
+        immediate = [_no_more_immediate(self._kept)] if self._kept else []
+        parts = [*immediate, *self._released(), *map(self._brought_back, self._lost), *self._ended(), *self._unused()]
         text = f"{' and '.join(parts)} ({otherwise or f'frees {listed(map(str, devices))}'})"
         patches = [Patch(ResourceClaim, claim.key, _gone) for claim in self._claims]
         patches += [Patch(Pod, key, _gone) for key in self._pods]
+        effort = 3 + len(self._claims) + len(self._pods) + len(self._kept) + 4 * len(self._lost)
         higher = any((pod.spec.priority or 0) > (self._waiting.spec.priority or 0) for pod in self._pods.values())
-        return Change(text, tuple(patches), self._effort + 2 * higher, "holders")
+        return Change(text, tuple(patches), effort + 2 * higher, "holders")
 
-    def _kept(self) -> Iterator[str]:
-        kept = [claim.key for claim in self._claims if claim.status.reserved_for and is_immediate(claim)]
-        self._effort += len(kept)
-        if kept:
-            yield _no_more_immediate(kept)
-
-    def _finished(self) -> Iterator[str]:
-        """A pod that is over holds nothing: its claim waits for a controller that does not work."""
-        over = [pod for pod in self._pods.values() if pod_is_done(pod)]
-        if over:
-            pods = listed(pod.key for pod in over)
-            whose = f"pods {pods} have finished, and one of these releases their claims"
+    def _released(self) -> Iterator[str]:
+        if self._over:
+            pods = listed(pod.key for pod in self._over)
             yield f"{CONTROLLERS}: " + (
-                whose if len(over) > 1 else f"pod {pods} has finished, and one of these releases its claim"
+                f"pods {pods} have finished, and one of these releases their claims"
+                if len(self._over) > 1
+                else f"pod {pods} has finished, and one of these releases its claim"
             )
-        if gone := self._gone_consumers():
-            yield f"{CONTROLLERS}: one of these releases {listed(gone)}, whose pods are gone"
+        if self._gone:
+            claims = listed(f"claim {it.key}" for it in self._gone)
+            yield f"{CONTROLLERS}: one of these releases {claims}, whose pods are gone"
 
-    def _gone_consumers(self) -> list[str]:
-        """Claims that are reserved only for pods that do not exist any more."""
-        if not self._knows_pods:
-            return []
-        return [
-            f"claim {it.key}"
-            for it in self._claims
-            if it.status.reserved_for
-            and all(user.resource == "pods" for user in it.status.reserved_for)
-            and not users(self._made.cluster, it)
-        ]
-
-    @property
-    def _knows_pods(self) -> bool:
-        return self._made.seen.is_whole and "pods" not in self._made.seen.unseen
-
-    def _lost(self) -> Iterator[str]:
-        """A pod on a machine that does not answer ends only when it answers, or is said to be off."""
-        cluster = self._made.cluster
-        for pod in self._pods.values():
-            if pod_is_done(pod) or not is_unreachable(cluster.nodes.get(pod.spec.node_name)):
-                continue
-            self._effort += 4
-            leaving = ""
-            if pod.metadata.deletion_timestamp is not None:
-                since = age(pod.metadata.deletion_timestamp, self._made.now)
-                leaving = " and is being deleted" + (f" for {since}" if since else "")
-            name, node = pod.spec.node_name, cluster.nodes.get(pod.spec.node_name)
-            since = unreachable_since(node, self._made.now) if node is not None else ""
-            yield (
-                f"{bring_back(f'node {name}', name)}: pod {_named(pod, self._waiting)} is on node {name}, which is "
-                f"unreachable{since}{leaving}, and cannot end there"
-            )
-
-    def _lost_nodes(self) -> Iterator[str]:
-        """A pod whose node was deleted does not end by itself: no kubelet is left to end it."""
-        for pod in self._pods.values():
-            if self._is_without_node(pod):
-                command = kubectl(
-                    "delete", "pod", "--force", names=[pod.metadata.name], namespace=pod.metadata.namespace
-                )
-                how = with_command(f"delete pod {pod.key}", command)
-                yield f"{how}: its node {pod.spec.node_name} does not exist, and no kubelet ends it"
-
-    def _is_without_node(self, pod: Pod) -> bool:
-        nodes, name = self._made.cluster.nodes, pod.spec.node_name
-        are_known = self._made.seen.is_whole and "nodes" not in self._made.seen.unseen and len(nodes)
-        return bool(are_known and name and name not in nodes and not pod_is_done(pod))
-
-    def _running(self) -> Iterator[str]:
-        nodes = self._made.cluster.nodes
-        live = [
-            it
-            for it in self._pods.values()
-            if not pod_is_done(it)
-            and not is_unreachable(nodes.get(it.spec.node_name))
-            and not self._is_without_node(it)
-        ]
-        if not live:
-            return
-        one = len(live) == 1
-        names = listed((_named(pod, self._waiting) for pod in live), 4)
-        yield (
-            f"wait until pod{'' if one else 's'} {names} end{'s' if one else ''}, or {self._end(live)}"
-            if not all(pod.metadata.deletion_timestamp for pod in live)
-            else f"wait until pod{'' if one else 's'} {names} end{'s' if one else ''}"
+    def _brought_back(self, pod: Pod) -> str:
+        name, node = pod.spec.node_name, self._made.cluster.nodes.get(pod.spec.node_name)
+        since = unreachable_since(node, self._made.now) if node is not None else ""
+        leaving = ""
+        if pod.metadata.deletion_timestamp is not None:
+            deleted = age(pod.metadata.deletion_timestamp, self._made.now)
+            leaving = " and is being deleted" + (f" for {deleted}" if deleted else "")
+        return (
+            f"{bring_back(f'node {name}', name)}: pod {_named(pod, self._waiting)} is on node {name}, which is "
+            f"unreachable{since}{leaving}, and cannot end there"
         )
 
-    def _end(self, live: Sequence[Pod]) -> str:
+    def _ended(self) -> Iterator[str]:
+        for pod in self._without_node:
+            meta = pod.metadata
+            command = kubectl("delete", "pod", "--force", names=[meta.name], namespace=meta.namespace)
+            how = with_command(f"delete pod {pod.key}", command)
+            yield f"{how}: its node {pod.spec.node_name} does not exist, and no kubelet ends it"
+        if self._live:
+            names, one = listed((_named(pod, self._waiting) for pod in self._live), 4), len(self._live) == 1
+            wait = f"wait until {'pod' if one else 'pods'} {names} {'ends' if one else 'end'}"
+            yield wait if all(it.metadata.deletion_timestamp for it in self._live) else f"{wait}, or {self._end()}"
+
+    def _end(self) -> str:
         """A pod of higher priority that is made again takes the devices again, and one of a DaemonSet does so at once,
         since it waits for no other pod: a DaemonSet has no replicas, and is kept from the node instead."""
         rank = self._waiting.spec.priority or 0
         scaled: dict[str, None] = {}
         kept: dict[str, None] = {}
-        for pod in live:
+        for pod in self._live:
             owner = pod.metadata.controller
             if owner is not None and owner.kind == "DaemonSet":
                 kept[f"keep DaemonSet {owner.name} from node {pod.spec.node_name} (its nodeSelector)"] = None
             elif owner is not None and owner.kind in SERVICES and (pod.spec.priority or 0) > rank:
                 scaled[f"{owner.kind} {owner.name}"] = None
-        them = "it" if len(live) == 1 else "them"
+        them = "it" if len(self._live) == 1 else "them"
         ways = [*([f"scale down {listed(scaled)}"] if scaled else []), *kept]
         return f"{' and '.join(ways)}, which makes {them} again" if ways else f"delete {them}"
 
     def _unused(self) -> Iterator[str]:
         unused = [claim for claim in self._claims if not claim.status.reserved_for]
-        leaving = [it.key for it in unused if it.metadata.deletion_timestamp is not None]
-        if leaving:
-            yield (
-                f"{CONTROLLERS}: one of these releases claim{'s' * (len(leaving) > 1)} {listed(leaving)}, in deletion "
-                "already"
-            )
-        if deleted := [claim for claim in unused if claim.metadata.deletion_timestamp is None]:
-            keys = listed(claim.key for claim in deleted)
-            text = f"delete claim{'s' * (len(deleted) > 1)} {keys}, reserved for no pod"
-            others = {name for it in deleted for name in it.metadata.finalizers or () if name not in OWN_FINALIZERS}
-            yield text + (f", and see that its finalizer {listed(sorted(others))} goes" if others else "")
-        gone = self._gone_consumers()
-        unknown = [
-            claim.key
-            for claim in self._claims
-            if claim.status.reserved_for and not users(self._made.cluster, claim) and f"claim {claim.key}" not in gone
-        ]
-        if unknown:
-            by_key = {claim.key: claim for claim in self._claims}
-            whom = dict.fromkeys(_consumer(it) for key in unknown for it in by_key[key].status.reserved_for or ())
-            claims = f"claim{'s' * (len(unknown) > 1)} {listed(unknown)}"
-            yield f"wait until the consumers of {claims} end: {listed(whom)}"
+        if leaving := [it for it in unused if it.metadata.deletion_timestamp is not None]:
+            yield f"{CONTROLLERS}: one of these releases {_claims(leaving)}, in deletion already"
+        if left := [it for it in unused if it.metadata.deletion_timestamp is None]:
+            others = {name for it in left for name in it.metadata.finalizers or () if name not in OWN_FINALIZERS}
+            then = f", and see that its finalizer {listed(sorted(others))} goes" if others else ""
+            yield f"delete {_claims(left)}, reserved for no pod{then}"
+        if self._of_others:
+            whom = dict.fromkeys(_consumer(one) for it in self._of_others for one in it.status.reserved_for or ())
+            yield f"wait until the consumers of {_claims(self._of_others)} end: {listed(whom)}"
+
+
+def _is_pod(one: ResourceClaimConsumerReference) -> bool:
+    return one.resource == "pods"
+
+
+def _claims(claims: Sequence[ResourceClaim]) -> str:
+    return f"claim{'s' * (len(claims) > 1)} {listed(claim.key for claim in claims)}"
 
 
 def _consumer(one: ResourceClaimConsumerReference) -> str:
