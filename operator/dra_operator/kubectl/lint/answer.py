@@ -72,7 +72,6 @@ _PARENTS: Final = ("parent", "parentuuid", "parentdevice")
 
 
 def doubtful(manifests: Sequence[Manifest], around: Surroundings, published: Published) -> Iterator[Finding]:
-    """Yield a warning for each."""
     for manifest in manifests:
         match manifest.obj:
             case DeviceClass():
@@ -120,7 +119,7 @@ def _of_class(manifest: Manifest, class_: DeviceClass, published: Published) -> 
         driver = config.opaque.driver if config.opaque is not None else ""
         if driver and drivers and driver not in drivers:
             text = f"configuration for driver {driver}, and the class allows devices of {listed(sorted(drivers))} alone"
-            yield manifest.finding(Severity.WARNING, f"spec.config[{place}].opaque.driver", text)
+            yield manifest.warning(f"spec.config[{place}].opaque.driver", text)
 
 
 def _absent_drivers(
@@ -131,7 +130,7 @@ def _absent_drivers(
         for driver in sorted(drivers_in([selector])):
             if published.drivers and driver not in published.drivers:
                 text = f"no device is published by driver {driver}{_similar(driver, published.drivers)}"
-                yield manifest.finding(Severity.WARNING, f"{path}.selectors[{place}]", text)
+                yield manifest.warning(f"{path}.selectors[{place}]", text)
 
 
 def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, around: Surroundings) -> Iterator[Finding]:
@@ -148,14 +147,14 @@ def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, aroun
         if driver and concerned and all(concerned) and not any(driver in drivers for drivers in concerned):
             others = listed(sorted(set().union(*concerned)))
             text = f"configuration for driver {driver}, and its requests get devices of {others} alone"
-            yield manifest.finding(Severity.WARNING, f"{spec}.devices.config[{place}].opaque.driver", text)
+            yield manifest.warning(f"{spec}.devices.config[{place}].opaque.driver", text)
 
 
 def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, published: Published) -> Iterator[Finding]:
     for place, constraint in enumerate(claim.spec.devices.constraints or ()):
         if constraint.match_attribute and constraint.distinct_attribute:
             text = "is ignored beside matchAttribute: write two constraints"
-            yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].distinctAttribute", text)
+            yield manifest.warning(f"{spec}.devices.constraints[{place}].distinctAttribute", text)
         for field, name in (
             ("matchAttribute", constraint.match_attribute),
             ("distinctAttribute", constraint.distinct_attribute),
@@ -165,7 +164,7 @@ def _of_constraints(manifest: Manifest, claim: ResourceClaim, spec: str, publish
                 known = [f"{its}/{id_}" for its in published.domains_of("attributes", id_)]
                 known += [f"{domain}/{one}" for one in published.names_of("attributes", domain)]
                 text = f"no device publishes attribute {name}{_similar(str(name), known)}"
-                yield manifest.finding(Severity.WARNING, f"{spec}.devices.constraints[{place}].{field}", text)
+                yield manifest.warning(f"{spec}.devices.constraints[{place}].{field}", text)
 
 
 def _of_tolerations(
@@ -182,12 +181,12 @@ def _of_tolerations(
             path = f"{spec}.devices.requests[{name}].tolerations[{place}]"
             if one.toleration_seconds is not None and one.effect != "NoExecute":
                 text = "is ignored for other effects than NoExecute: write effect: NoExecute, or leave it out"
-                yield manifest.finding(Severity.WARNING, f"{path}.tolerationSeconds", text)
+                yield manifest.warning(f"{path}.tolerationSeconds", text)
             if not one.key and one.operator != "Exists":
                 text = (
                     "without a key the operator must be Exists, which tolerates every taint: write the key of the taint"
                 )
-                yield manifest.finding(Severity.WARNING, f"{path}.key", text)
+                yield manifest.warning(f"{path}.key", text)
             if one.effect or any(it.key in (one.key, None, "") for it in holding):
                 continue
             taints = [it for it in evicting if tolerates(one, it) and not any(tolerates(two, it) for two in holding)]
@@ -206,52 +205,43 @@ def _of_rule(
     path = "spec.deviceSelector"
     if selector is not None and not (selector.driver or selector.pool or selector.device):
         what = "evicts every pod that has a device" if effect == "NoExecute" else "keeps every device from pods"
-        yield manifest.finding(Severity.WARNING, path, f"selects all devices of the cluster, and so {what}")
+        yield manifest.warning(path, f"selects all devices of the cluster, and so {what}")
     if selector is None:
-        yield manifest.finding(Severity.WARNING, path, "is not given, so that the rule selects no device")
+        yield manifest.warning(path, "is not given, so that the rule selects no device")
     if selector is None or not published.drivers:
         return
-    if selector.driver and selector.driver not in published.drivers:
-        text = f"no device is published by driver {selector.driver}{_similar(selector.driver, published.drivers)}"
-        yield manifest.finding(Severity.WARNING, f"{path}.driver", text)
-        return
     slices = [it for it in around.made.seen.every(ResourceSlice) if selector.driver in (None, it.spec.driver)]
-    pools = {it.spec.pool.name for it in slices}
-    if selector.pool and selector.pool not in pools:
-        text = f"there is no pool {selector.pool}{_similar(selector.pool, pools)}"
-        yield manifest.finding(Severity.WARNING, f"{path}.pool", text)
-        return
-    devices = {
-        device.name for it in slices if selector.pool in (None, it.spec.pool.name) for device in it.spec.devices or ()
-    }
-    if selector.device and selector.device not in devices:
-        text = f"there is no device {selector.device}{_similar(selector.device, devices)}"
-        yield manifest.finding(Severity.WARNING, f"{path}.device", text)
+    of_pool = [it for it in slices if selector.pool in (None, it.spec.pool.name)]
+    for field, name, known in (
+        ("driver", selector.driver, set(published.drivers)),
+        ("pool", selector.pool, {it.spec.pool.name for it in slices}),
+        ("device", selector.device, {device.name for it in of_pool for device in it.spec.devices or ()}),
+    ):
+        if name and name not in known:
+            what = "no device is published by driver" if field == "driver" else f"there is no {field}"
+            yield manifest.warning(f"{path}.{field}", f"{what} {name}{_similar(name, known)}")
+            return  # nothing is there of what is not
 
 
 def _of_slice(manifest: Manifest, slice_: ResourceSlice) -> Iterator[Finding]:
     """One attribute under two names, of which CEL takes one and constraints may take the other; partitions alone."""
-    driver = slice_.spec.driver
-    named: dict[str, str] = {}
-    for device in slice_.spec.devices or ():
-        attributes = device.attributes or {}
+    driver, devices = slice_.spec.driver, slice_.spec.devices or ()
+    own = {
+        device.name: {name.rpartition("/")[2].lower(): value_text(it) for name, it in (device.attributes or {}).items()}
+        for device in devices
+    }
+    named = {name: name for name in own} | {uuid: name for name, its in own.items() if (uuid := its.get("uuid"))}
+    consumed = {device.name: {it.counter_set for it in device.consumes_counters or ()} for device in devices}
+    for device in devices:
+        attributes, its = device.attributes or {}, own[device.name]
         for name in attributes:
             if f"{driver}/{name}" in attributes:
                 text = f"publishes {name} and {driver}/{name}, which is the same name: leave one out"
-                yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].attributes", text)
-        own = {name.rpartition("/")[2].lower(): value_text(value) for name, value in attributes.items()}
-        named[device.name] = device.name
-        if uuid := own.get("uuid"):
-            named[uuid] = device.name
-    consumed = {
-        device.name: {it.counter_set for it in device.consumes_counters or ()} for device in slice_.spec.devices or ()
-    }
-    for device in slice_.spec.devices or ():
-        own = {name.rpartition("/")[2].lower(): value_text(it) for name, it in (device.attributes or {}).items()}
-        parent = next((named[own[name]] for name in _PARENTS if own.get(name) in named), None)
+                yield manifest.warning(f"spec.devices[{device.name}].attributes", text)
+        parent = next((named[its[name]] for name in _PARENTS if its.get(name) in named), None)
         if parent and parent != device.name and not consumed[parent] & consumed[device.name]:
             text = f"{device.name} is a part of {parent}, and both may be given away: let them consume common counters"
-            yield manifest.finding(Severity.WARNING, f"spec.devices[{device.name}].consumesCounters", text)
+            yield manifest.warning(f"spec.devices[{device.name}].consumesCounters", text)
 
 
 def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Finding]:
@@ -260,14 +250,14 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
     for place, entry in enumerate(pod.spec.resource_claims or ()):
         if entry.name not in used:
             text = f"no container uses {entry.name}: its devices are allocated, and no container gets them"
-            yield manifest.finding(Severity.WARNING, f"spec.resourceClaims[{place}]", text)
+            yield manifest.warning(f"spec.resourceClaims[{place}]", text)
     made = [entry.name for entry in pod.spec.resource_claims or () if entry.resource_claim_template_name]
     if pod.spec.node_name and made:
         text = (
             f"no scheduler looks at the pod, so that {listed(made)} gets no devices and the pod does not start: write "
             f'nodeSelector: {{kubernetes.io/hostname: "{pod.spec.node_name}"}} instead'
         )
-        yield manifest.finding(Severity.WARNING, "spec.nodeName", text)
+        yield manifest.warning("spec.nodeName", text)
     yield from _amounts(manifest, containers)
     if not (around.would_have(CLASSES) and around.would_have("nodes")):
         return
@@ -284,7 +274,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
         for name in asked:
             if _is_extended(name) and name not in served:
                 text = f"no device class and no node offers {name}{_similar(name, served)}"
-                yield manifest.finding(Severity.WARNING, f"spec.containers[{container.name}].resources", text)
+                yield manifest.warning(f"spec.containers[{container.name}].resources", text)
 
 
 def _is_extended(resource: str) -> bool:
@@ -300,11 +290,11 @@ def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Fi
             limit, request = limits.get(name), requests.get(name, limits.get(name))
             if limit is None or limit != request:
                 text = f"the API server refuses a request of {name} without a limit of the same amount"
-                yield manifest.finding(Severity.ERROR, path, text)
+                yield manifest.error(path, text)
             elif limit.nanos < 0:
-                yield manifest.finding(Severity.ERROR, path, f"{name} must not be negative, as {limit} is")
+                yield manifest.error(path, f"{name} must not be negative, as {limit} is")
             elif limit.nanos % 10**9:
-                yield manifest.finding(Severity.ERROR, path, f"{name} must be a whole number, not {limit}")
+                yield manifest.error(path, f"{name} must be a whole number, not {limit}")
 
 
 def _served_twice(manifests: Sequence[Manifest], around: Surroundings) -> Iterator[Finding]:
@@ -314,7 +304,7 @@ def _served_twice(manifests: Sequence[Manifest], around: Surroundings) -> Iterat
             others = sorted(set(around.classes_serving[name]) - {manifest.obj.metadata.name})
             if others:
                 text = f"class {listed(others)} serves {name} as well: one of them alone counts"
-                yield manifest.finding(Severity.WARNING, "spec.extendedResourceName", text)
+                yield manifest.warning("spec.extendedResourceName", text)
 
 
 def _similar(word: str, known: Iterable[str]) -> str:
@@ -402,7 +392,6 @@ class _Kept:
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """What is wrong, file by file. Raises Problem."""
     if not options.file:
         raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)
     has_cluster, settings = options.live or options.source is not None, Settings.of(options)
@@ -427,7 +416,6 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def _place(one: Finding) -> tuple[str, list[int], str]:
-    """In the order of the file."""
     file, _, inside = one.where.partition(": document ")
     return file, [int(number) for number in re.findall(r"\d+", inside)], one.object
 

@@ -69,10 +69,9 @@ from .manifest import Finding, Manifest, Severity, Surroundings, claims_in
 
 
 def invalid_fields(manifests: Iterable[Manifest], gates: FeatureGates) -> Iterator[Finding]:
-    """An error for each."""
     for manifest in manifests:
         for error in _errors(manifest.obj, gates):
-            yield manifest.finding(Severity.ERROR, error.field, error.body)
+            yield manifest.error(error.field, error.body)
 
 
 def _errors(obj: Object, gates: FeatureGates) -> list[FieldError]:
@@ -107,7 +106,7 @@ def dead_references(manifests: Sequence[Manifest], around: Surroundings) -> Iter
             class_ = wanted.device_class_name
             if around.would_have(CLASSES) and around.device_class(class_) is None:
                 text = f"device class {class_} does not exist{_similar(class_, around)}"
-                yield manifest.finding(Severity.ERROR, f"{path}.deviceClassName", text)
+                yield manifest.error(f"{path}.deviceClassName", text)
             is_admin = isinstance(wanted, ExactDeviceRequest) and wanted.admin_access
             if (
                 is_admin
@@ -115,7 +114,7 @@ def dead_references(manifests: Sequence[Manifest], around: Surroundings) -> Iter
                 and (namespace.metadata.labels or {}).get(ADMIN_ACCESS_LABEL) != "true"
             ):
                 text = f"namespace {claim.metadata.namespace} lacks the label {ADMIN_ACCESS_LABEL}: true"
-                yield manifest.finding(Severity.ERROR, f"{path}.adminAccess", text)
+                yield manifest.error(f"{path}.adminAccess", text)
     for manifest in manifests:
         if isinstance(manifest.obj, Pod):
             yield from _of_pod(manifest, manifest.obj, around)
@@ -135,7 +134,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
             named[entry.name] = [request.name for request in devices.requests or ()]
         elif what and around.would_have(CLAIMS if entry.resource_claim_name else TEMPLATES, pod.metadata.namespace):
             text = f"{what} does not exist{_elsewhere(pod.metadata.namespace, entry, around)}"
-            yield manifest.finding(Severity.ERROR, f"spec.resourceClaims[{place}]", text)
+            yield manifest.error(f"spec.resourceClaims[{place}]", text)
     containers = (("initContainers", pod.spec.init_containers or ()), ("containers", pod.spec.containers or ()))
     for kind, several in containers:
         for container in several:
@@ -143,7 +142,7 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
                 if use.request and use.name in named and use.request.partition("/")[0] not in named[use.name]:
                     path = f"spec.{kind}[{container.name}].resources.claims[{place}].request"
                     text = f"claim {use.name} has no request {use.request}; it has {', '.join(named[use.name])}"
-                    yield manifest.finding(Severity.ERROR, path, text)
+                    yield manifest.error(path, text)
 
 
 def _elsewhere(namespace: str, entry: PodResourceClaim, around: Surroundings) -> str:
@@ -209,19 +208,18 @@ def _of_selector(
         selector = compile(expression, environment)
     except CompileError as error:
         for issue in error.issues:
-            text = f"line {issue.line}, column {issue.column}: {issue.message}"
-            yield manifest.finding(Severity.ERROR, path, text)
+            yield manifest.error(path, f"line {issue.line}, column {issue.column}: {issue.message}")
         return
     if selector.max_cost > COST_LIMIT:
         text = f"too complex: it may cost {selector.max_cost} units, and the API server takes {COST_LIMIT}"
-        yield manifest.finding(Severity.ERROR, path, f"{text}; use fewer or shorter loops and texts")
+        yield manifest.error(path, f"{text}; use fewer or shorter loops and texts")
     elif selector.worst > environment.cost_limit:
         text = f"on some devices it may cost more than the {environment.cost_limit} units at which it is stopped"
-        yield manifest.finding(Severity.WARNING, path, f"{text}, and then no pod of the claim gets a node")
+        yield manifest.warning(path, f"{text}, and then no pod of the claim gets a node")
     if published.drivers:
         for name in sorted(selector.references):
             if not published.values(name):
-                yield manifest.finding(Severity.WARNING, path, _unknown(name, published))
+                yield manifest.warning(path, _unknown(name, published))
 
 
 def _unknown(name: Reference, published: Published) -> str:
@@ -361,10 +359,9 @@ def _of_class(manifest: Manifest, class_: DeviceClass, supply: Supply) -> Iterat
     selectors = class_.spec.selectors or ()
     found = supply.matching(selectors)
     if found.fault:
-        text = f"{found.fault}; {_advice(found.fault, selectors, supply)}"
-        yield manifest.finding(Severity.ERROR, "spec.selectors", text)
+        yield manifest.error("spec.selectors", f"{found.fault}; {_advice(found.fault, selectors, supply)}")
     elif not found.by_node.total() and drivers_in(selectors) <= set(supply.published.drivers):
-        yield manifest.finding(Severity.WARNING, "spec.selectors", f"no device matches{_values(selectors, supply)}")
+        yield manifest.warning("spec.selectors", f"no device matches{_values(selectors, supply)}")
 
 
 def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Supply) -> Iterator[Finding]:
@@ -375,7 +372,7 @@ def _entering(manifest: Manifest, claim: ResourceClaim, spec: str, supply: Suppl
             f"tolerates the taint {SCHEDULER_KEY}, by which devices belong to {listed(entered)}: another scheduler may "
             "give it a device that goes to another claim at the same moment; name the keys that it has to tolerate"
         )
-        yield manifest.finding(Severity.WARNING, f"{spec}.devices", text)
+        yield manifest.warning(f"{spec}.devices", text)
 
 
 def _advice(fault: str, selectors: Sequence[DeviceSelector], supply: Supply) -> str:
@@ -415,9 +412,7 @@ def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundi
     found = supply.matching(selectors)
     if found.fault:
         remedy = "a node where it meets such a device first takes no pod of the claim"
-        return manifest.finding(
-            Severity.ERROR, path, f"{found.fault}; {remedy}; {_advice(found.fault, selectors, supply)}"
-        )
+        return manifest.error(path, f"{found.fault}; {remedy}; {_advice(found.fault, selectors, supply)}")
     number, most = found.by_node.total(), max(found.by_node.values(), default=0)
     needs = 1 if wanted.allocation_mode == "All" else wanted.count or 1
     # One of several alternatives may be beyond this cluster: then the next is taken.
@@ -430,7 +425,7 @@ def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundi
         has = counted(number, "device of the cluster matches", "devices of the cluster match")
         if found.unusable:
             text = f"asks for {needs}, but {has}, {found.unusable} of them in pools that lack slices"
-            return manifest.finding(Severity.WARNING, path, text)
+            return manifest.warning(path, text)
         return manifest.finding(severity, path, f"asks for {needs}, but {has}")
     text = f"{counted(number, 'device matches', 'devices match')}, at most {most} on one node; {found.free} free now"
     return manifest.finding(Severity.NOTE, path, text)

@@ -173,10 +173,15 @@ class Manifest:
     prefix: str = ""
 
     def finding(self, severity: Severity, path: str, message: str) -> Finding:
-        """About a field of the object."""
         return Finding(
             severity=severity, where=self.where, object=self.title, field=self.prefix + path, message=message
         )
+
+    def error(self, path: str, message: str) -> Finding:
+        return self.finding(Severity.ERROR, path, message)
+
+    def warning(self, path: str, message: str) -> Finding:
+        return self.finding(Severity.WARNING, path, message)
 
 
 GUESSED_NAMES: Final = 100
@@ -199,15 +204,12 @@ class Surroundings:
         return self.has_cluster and (why is None or (bool(namespace) and why == f"read only in namespace {namespace}"))
 
     def claim(self, key: str) -> ResourceClaim | None:
-        """A claim of the manifests or the cluster."""
         return self.made.claim(key)
 
     def template(self, key: str) -> ClaimTemplate | None:
-        """A template of the manifests or the cluster."""
         return self.made.template(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """A class of the manifests or the cluster."""
         return self.made.cluster.classes.get(name)
 
     @cached_property
@@ -357,7 +359,7 @@ def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tupl
         yield Severity.WARNING, "apiVersion", text
 
 
-def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
+def faults_of_pod(spec: JSON) -> Iterator[tuple[str, str]]:
     """Yield the fields of a pod's spec, its containers and its claims that do not exist."""
     found = [("spec", name, POD_SPEC) for name in spec if name not in POD_SPEC]
     for place, entry in enumerate(_each(spec.get("resourceClaims"))):
@@ -374,7 +376,7 @@ def faults_of_pod(spec: JSON) -> Iterator[tuple[Severity, str, str]]:
                 for place, claim in enumerate(_each(resources.get("claims"))):
                     found += _beyond(f"{path}.resources.claims[{place}]", claim, _names(ContainerClaim))
     for path, name, known in found:
-        yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
+        yield path, f'unknown field "{name}", which the API server refuses{_hint(name, known)}'
 
 
 REPEATED_KEYS_BYTES: Final = 1 << 20
@@ -499,13 +501,15 @@ def _read(
     except BadInput as error:
         found_in = []
         fault("", str(error))
-    pods = [(it.path, it.spec) for it in found_in]
-    templates = [
-        (f"{path}.", {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for path, spec in pods
-    ]
-    for prefix, (severity, path, text) in _wrong(item, pods, release):
-        fault(prefix + path, text, severity)
-    for prefix, each in [("", {**item, "metadata": meta}), *templates]:
+    for severity, path, text in faults_of(item, release):
+        fault(path, text, severity)
+    templates = [(f"{it.path}.", it.spec) for it in found_in]
+    own = item.get("spec") if item["kind"] == "Pod" else None
+    for prefix, spec in [("", own), *templates] if isinstance(own, dict) else templates:
+        for path, text in faults_of_pod(spec):
+            fault(prefix + path, text)
+    pods = [(prefix, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for prefix, spec in templates]
+    for prefix, each in [("", {**item, "metadata": meta}), *pods]:
         try:
             obj = decoded(where, each)
         except BadInput as error:
@@ -520,20 +524,6 @@ def _kind(item: JSON) -> str:
     """The kind, with its group if another group has a kind of the name that is read."""
     group = str(item.get("apiVersion") or "").rpartition("/")[0]
     return f"{item['kind']} of {group}" if item["kind"] in KINDS and group else str(item["kind"])
-
-
-def _wrong(
-    item: JSON, pods: Sequence[tuple[str, JSON]], release: Release | None
-) -> Iterator[tuple[str, tuple[Severity, str, str]]]:
-    for fault in faults_of(item, release):
-        yield "", fault
-    spec = item.get("spec")
-    if item["kind"] == "Pod" and isinstance(spec, dict):
-        for fault in faults_of_pod(spec):
-            yield "", fault
-    for path, inner in pods:
-        for fault in faults_of_pod(inner):
-            yield f"{path}.", fault
 
 
 def _title(item: JSON, namespace: str) -> tuple[str, JSON]:
