@@ -305,7 +305,6 @@ def _not_terminated(seen: Observed, pod: Pod) -> Iterator[Diagnosis]:
 
 
 def diagnose(seen: Observed) -> list[Diagnosis]:
-    """What is wrong."""
     checks = (scheduler_troubles, allocation_troubles, claim_troubles, late_pods, device_troubles, slice_troubles)
     return advised_once(one for check in checks for one in check(seen))
 

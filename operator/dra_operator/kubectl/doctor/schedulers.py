@@ -32,10 +32,10 @@ from dra_operator.kubectl.facts import Marks, marking_rules, marks_of, pods_of, 
 from dra_operator.kubectl.live import KINDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
+from dra_operator.kubectl.why.pods import DEFAULT, was_looked_at
 from dra_operator.scheduling.state import is_at_gate
 from dra_operator.wording import counted, listed
 
-DEFAULT: Final = "default-scheduler"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 HONOURED_AFTER_SECONDS: Final = 10.0
 """From a taint until a scheduler that honours it has seen it."""
@@ -66,7 +66,7 @@ def _without_leader(seen: Observed, names: set[str]) -> Iterator[Diagnosis]:
         lease = leases.get(name)
         if (not is_operators and (scheduler != DEFAULT or lease is None)) or (lease and lease.is_held(seen.taken)):
             continue
-        if lease is None and any(map(_was_looked_at, pods)):  # by an operator without a Lease, or with one elsewhere
+        if lease is None and any(map(was_looked_at, pods)):  # by an operator without a Lease, or with one elsewhere
             continue
         them = f"{counted(len(pods), 'pod waits', 'pods wait')} for it: {listed(sorted(pod.key for pod in pods))}"
         them = them if pods else "no pod waits for it yet"
@@ -100,11 +100,6 @@ def _waiting(seen: Observed, leases: Mapping[str, Lease]) -> dict[str, list[Pod]
             elif name == KUBE_SCHEDULER:
                 waiting[DEFAULT] += ()
     return waiting
-
-
-def _was_looked_at(pod: Pod) -> bool:
-    """Whether a scheduler has written why the pod waits."""
-    return any(it.type == "PodScheduled" and it.reason != "SchedulingGated" for it in pod.status.conditions or ())
 
 
 def _marks(seen: Observed, names: set[str] | None) -> Iterator[Diagnosis]:
@@ -292,12 +287,10 @@ def _told(missing: Iterator[tuple[Resource, str, str]]) -> Iterator[Diagnosis]:
     for resource, verb, subresource in missing:
         by_verb.setdefault(verb, []).append(f"{resource}/{subresource}" if subresource else str(resource))
     for verb, resources in by_verb.items():
-        role = "dra-viewer" if verb == "list" else "a role with that right"
-        message = f"may not {verb} {', '.join(resources)}"
         if verb == "list":
-            command = kubectl("create", "clusterrolebinding", "dra-viewers", f"--clusterrole={role}", "--user=USER")
+            command = kubectl("create", "clusterrolebinding", "dra-viewers", "--clusterrole=dra-viewer", "--user=USER")
             remedy = "without it answers are incomplete: have the ClusterRole of manifests/operator/viewer.yaml bound"
-            yield Diagnosis.of("rights", "you", message, remedy=remedy, command=command)
         else:
-            remedy = "--fix cannot repair without it; the commands below need it as well"
-            yield Diagnosis.of("rights", "you", message, remedy=remedy)
+            remedy, command = "--fix cannot repair without it; the commands below need it as well", ""
+        message = f"may not {verb} {', '.join(resources)}"
+        yield Diagnosis.of("rights", "you", message, remedy=remedy, command=command)
