@@ -80,7 +80,6 @@ EXTRA: Final = frozenset({"numpy", "scipy"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_cases_argument(parser)
     parser.add_argument(
         "--semantics",

@@ -34,6 +34,8 @@ from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, CycleState, Plan, decided, plan, pre_filter
 from msgspec.structs import replace
 
+from dra_simulator.runs import aligned
+
 
 def without_pods(objects: Iterable[Object], pods: Sequence[Pod]) -> Iterator[Object]:
     """The other objects. Claims that were made for pods are left out, and no claim has devices."""
@@ -188,9 +190,7 @@ def table(figures: Sequence[Figures]) -> Iterator[str]:
     for it in figures:
         percent = f"{100 * it.given / it.all_devices:.2f} %" if it.all_devices else "-"
         rows.append((it.strategy, str(it.placed), str(it.tried), f"{it.given / THOUSANDTHS_OF_DEVICE:.2f}", percent))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
     yield ""
     yield advice(figures)
 

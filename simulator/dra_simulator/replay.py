@@ -41,7 +41,7 @@ from dra_simulator.comparison import (
     history,
     without_pods,
 )
-from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, executor_of, picture, results, save_plot
+from dra_simulator.runs import PERCENT_TICKS, Chart, Line, Tick, aligned, executor_of, picture, results, save_plot
 
 
 class Turn(NamedTuple):
@@ -180,9 +180,7 @@ def table(past: Sequence[Course], courses: Sequence[Course], history: History, n
     for it in (*past, *courses):
         waited = _duration(it.mean_wait), _duration(it.longest_wait)
         rows.append((it.name, str(it.started), str(len(it.waits)), *waited, f"{it.used_percent:.1f} %"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
     yield ""
     start, end = map(format_time, (history.start, history.start + timedelta(seconds=history.seconds)))
     yield f"From {start} to {end}. A pod that waits at the end counts with its time so far."
@@ -232,7 +230,6 @@ def csv_lines(
 def json_document(
     past: Sequence[Course], courses: Sequence[Course], history: History, notes: Sequence[str]
 ) -> Iterator[str]:
-    """One document."""
     end = history.start + timedelta(seconds=history.seconds)
     yield json.dumps(
         {
@@ -287,7 +284,6 @@ LEVELS: Final = 5
 
 
 def plotted(courses: Sequence[Course], history: History) -> str:
-    """The whole file."""
     sampled = [(it.name, it.sampled(POINTS)) for it in courses]
     most = max(sample.waiting for _, samples in sampled for sample in samples)
     step = max(1, math.ceil(most / LEVELS))

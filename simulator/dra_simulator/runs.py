@@ -39,7 +39,6 @@ ONLY_WITH_TRACE: Final = ("nodes", "policy", "seed", "inflate", "gangs", "moves"
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
     group = parser.add_argument_group(
         "how full a cluster gets, and how long pods wait",
         "pods of a table, or of a snapshot, arrive one after the other",
@@ -135,8 +134,6 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """One chart."""
-
     title: str
     below: str
     """What is told from left to right."""
@@ -325,6 +322,13 @@ def _check_workers(found: dict[str, dict[str, str]], scheduler: str) -> None:
             if its.get(name) != version:
                 has = f"has {name} {its.get(name)}, this process {version}"
                 raise BadInput(f"--executor: worker {worker} {has}: install the same, or results may differ")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def save_plot(path: str, text: str) -> None:

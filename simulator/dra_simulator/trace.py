@@ -30,6 +30,7 @@ from dra_simulator.runs import (
     Chart,
     Line,
     Tick,
+    aligned,
     executor_of,
     picture,
     results,
@@ -55,9 +56,7 @@ def table(results: Sequence[RunResult]) -> Iterator[str]:
         found = [(name, *_means(its, end), len(its)) for name, its in policies]
         for name, allocated, lost, runs in sorted(found, key=lambda it: -it[1].value):
             rows.append((name, str(runs), f"{end} %", _text(allocated), _text(lost)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
     yield ""
     yield "DEMAND and ALLOCATED are in % of the cluster's GPUs, LOST OF IDLE in % of the idle GPUs: what the pods that"
     yield "usually come could not use. After ± is half the confidence interval of 95 %."
@@ -80,7 +79,6 @@ def _moved(name: str, found: Sequence[Moves]) -> str:
 
 
 def by_policy(results: Sequence[RunResult]) -> list[tuple[str, list[RunResult]]]:
-    """The runs of each policy."""
     return [(name, list(its)) for name, its in groupby(results, key=lambda it: it.policy)]
 
 
@@ -102,7 +100,6 @@ def csv_lines(results: Sequence[RunResult]) -> Iterator[str]:
 
 
 def json_document(results: Sequence[RunResult]) -> Iterator[str]:
-    """One document."""
     runs = [
         {
             "policy": it.policy,
@@ -125,7 +122,6 @@ STEP_PERCENT: Final = 20
 
 
 def plotted(results: Sequence[RunResult]) -> str:
-    """The whole file."""
     policies = [(name, [it.curve for it in its]) for name, its in by_policy(results)]
     allocated = [(name, [it.allocated for it in its]) for name, its in policies]
     lost = [(name, [it.lost for it in its]) for name, its in policies]
