@@ -30,7 +30,6 @@ _ENOUGH_SECONDS: Final = 1.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_cases_argument(parser)
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="time N evaluations of each case")
     parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")

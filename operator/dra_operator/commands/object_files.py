@@ -134,7 +134,6 @@ def _documents(path: str, data: bytes) -> list[Any]:
 
 
 def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
-    """Those of one kind."""
     return [found for found in objects if isinstance(found, kind)]
 
 
@@ -330,7 +329,6 @@ class Fields:
         self.source = source
 
     def required(self, name: str, type_: type[V]) -> V:
-        """One field."""
         value = self.optional(name, type_)
         if value is None:
             raise BadInput(f"{self.where}: {name} is missing")
@@ -354,7 +352,6 @@ class Fields:
 
 
 def add_cases_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``cases``."""
     parser.add_argument(
         "cases",
         nargs="?",

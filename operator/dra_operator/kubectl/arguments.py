@@ -79,7 +79,6 @@ class Formats(tuple[str, ...]):
 
 
 def add_time_limit_argument(parser: argparse.ArgumentParser) -> None:
-    """How long an answer may be worked out."""
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -90,7 +89,6 @@ def add_time_limit_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_watch_argument(parser: argparse.ArgumentParser) -> None:
-    """Answer again and again."""
     parser.add_argument("-w", "--watch", action="store_true", help="answer again every 2s, until Ctrl-C")
 
 

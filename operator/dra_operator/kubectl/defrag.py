@@ -52,7 +52,6 @@ MIX: Final = "mix"
 
 
 def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
-    """What the search finds. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes", "pods")
     if bool(options.wanted) == bool(options.file):
         remedy = "name what is to fit by --for pod/NAME, gang/NAME or mix, or its manifest by -f FILE"
@@ -101,7 +100,6 @@ def _from_files(overlay: Overlay, wanted: Wanted) -> tuple[Sequence[Pod], bool]:
 
 
 def answer_of(seen: Observed, options: argparse.Namespace, found: Defragmentation) -> Answer:
-    """For people and programs. Raises Problem."""
     if options.output == SVG:
         if not found.node:
             raise Problem(f"there is nothing to draw: {found.reason}", ExitCode.IN_THE_WAY)

@@ -50,7 +50,6 @@ COLOURS: Final = {
 
 
 def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The devices that the options ask for."""
     require(seen, "resourceslices.resource.k8s.io")
     matches = selecting(options.selector)
     nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
@@ -72,7 +71,6 @@ def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
 
 def table_of(devices: list[DeviceFact], now: datetime) -> Table[DeviceFact]:
-    """One line for each device."""
     columns = (
         Column[DeviceFact]("NODE", _node_of, repeats=lambda it: it.node == it.pool),
         Column[DeviceFact]("DEVICE", lambda it: it.id, keeps_end=True),
@@ -115,7 +113,6 @@ def _node_of(it: DeviceFact | DeviceHolding) -> str:
 
 
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """Who has it. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io")
     devices = every_device_of(shelves(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
@@ -225,7 +222,6 @@ def _pool_fact(pool: PoolEntry, since: str) -> PoolFact:
 
 
 def pools_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The pools of a driver or node, or all."""
     require(seen, "resourceslices.resource.k8s.io")
     found = [
         pool
@@ -278,7 +274,6 @@ def usage_by_name(named: Iterable[tuple[str, DeviceFact]]) -> list[UsageFact]:
 
 
 def usage_of(name: str, devices: Sequence[DeviceFact]) -> UsageFact:
-    """Of some devices together."""
     states = Counter(device.state for device in devices)
     claims = {holder.claim for device in devices for holder in device.holders}
     return UsageFact(
@@ -301,7 +296,6 @@ LARGEST_SECONDS: Final = 30.0
 
 
 def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """Usage by what the options say. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
     if options.by == "classes":
         require(seen, "deviceclasses.resource.k8s.io")
@@ -454,7 +448,6 @@ _CLAIM_COLOURS: Final = {"allocated,reserved": "green", "pending": "yellow"}
 
 
 def claims_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The claims of a namespace, or of all."""
     require(seen, "resourceclaims.resource.k8s.io")
     matches = selecting(options.selector)
     chosen = {claim.key for claim in seen.every(ResourceClaim) if matches(claim.metadata.labels)}

@@ -334,7 +334,6 @@ def every_device_of(stock: Stock, ledger: Ledger | None = None) -> list[DeviceFa
 
 
 def id_of(device: DeviceEntry | DeviceFact) -> DeviceId:
-    """Return the three names of a device."""
     return DeviceId(device.driver, device.pool, device.name)
 
 

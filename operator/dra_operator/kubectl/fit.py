@@ -231,7 +231,6 @@ OUT_OF_TIME: Final = "the time limit was reached; kubectl dra fit --time-limit g
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """Where the pods would be, and what would be left. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes")
     if not options.file:
         raise Problem("name the manifests by -f FILE, a directory, or - for standard input", ExitCode.USAGE)

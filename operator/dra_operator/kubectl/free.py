@@ -116,7 +116,6 @@ OUT_OF_TIME: Final = "more may be free: the time limit was reached; kubectl dra 
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """Offers of the nodes that have something to give. Raises Problem."""
     require(
         seen,
         "resourceslices.resource.k8s.io",

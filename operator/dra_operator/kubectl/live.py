@@ -77,7 +77,6 @@ class Progress:
     objects: int = 0
 
     def came(self, obj: T) -> T:
-        """Count the object."""
         self.objects += 1
         return obj
 
@@ -178,7 +177,6 @@ class _Reader:
     malformed: dict[str, str] = field(default_factory=dict)
 
     async def read(self, resource: Resource, kind: type[Object]) -> list[Object]:
-        """The objects of one kind that the viewer may see."""
         found = await self._seen(resource, kind)
         self.progress.read += 1
         return found

@@ -128,7 +128,6 @@ _YAML: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def rendered(answer: Answer, style: Style) -> Iterator[str]:
-    """Yield the lines of the answer."""
     if answer.table is not None and style.sort_by:
         answer = replace(answer, table=_sorted(answer.table, style.sort_by))
     output, _, rest = (style.output or "").partition("=")

@@ -78,7 +78,6 @@ def selector_of(text: str, known: Sequence[DeviceId]) -> DeviceTaintSelector:
 
 
 def is_meant(selector: DeviceTaintSelector, device: DeviceId) -> bool:
-    """Whether the selector selects the device."""
     wanted = (selector.driver, selector.pool, selector.device)
     return all(one in (None, its) for one, its in zip(wanted, device, strict=True))
 
@@ -192,7 +191,6 @@ NO_EXECUTE = "NoExecute"
 
 
 def taint_answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """What the options describe. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "pods")
     settings = Settings.of(options)
     made = pipeline(seen, settings)

@@ -67,7 +67,6 @@ class Topology:
             self._amounts[key].append(f"{counter.name} {left} of {counter.total} left")
 
     def of(self, node: str) -> Branch:
-        """The tree of one node."""
         here = [fact for fact in self._facts if fact.node == node]
         used = sum(bool(fact.holders) for fact in here)
         self._places = Places(here)
@@ -300,7 +299,6 @@ SVG: Final = "svg"
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The tree of one node. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
     made = pipeline(seen, Settings.of(options))
     ledger = ledger_of(made)

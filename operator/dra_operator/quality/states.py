@@ -97,7 +97,6 @@ class States:
         return len(self.cpu)
 
     def with_others(self, others: States) -> States:
-        """The rows of both."""
         pairs = zip(self._columns(), others._columns(), strict=True)
         return States(*(np.concatenate(pair) for pair in pairs))
 
@@ -105,7 +104,6 @@ class States:
         return self.cpu, self.gpus, self.kind, self.hosts, self.memory
 
     def taken(self, rows: Ints | Sequence[int]) -> States:
-        """Some of the rows."""
         return States(*(column[rows] for column in self._columns()))
 
     def feasible(self, shape: Shape, kinds: NodeKinds) -> Bools:
@@ -180,7 +178,6 @@ class StateTable:
         self._listed: list[State] = []
 
     def number(self, state: State) -> int:
-        """The number of a state."""
         number = self._numbers.get(state)
         if number is None:
             number = self._numbers[state] = len(self._listed)
@@ -188,11 +185,9 @@ class StateTable:
         return number
 
     def state(self, number: int) -> State:
-        """The state of a number."""
         return self._listed[number]
 
     def states(self, numbers: Sequence[int]) -> States:
-        """Some of them as columns."""
         found = [self._listed[number] for number in numbers]
         width = self.kinds.width
         gpus = [it.gpus + (NO_DEVICE_MILLI,) * (width - len(it.gpus)) for it in found]

@@ -101,11 +101,9 @@ class Run:
         self._changed.append(node)
 
     def number(self, node: int) -> int:
-        """The number of the state in which a node is."""
         return self._at[node]
 
     def state(self, node: int) -> State:
-        """The state in which a node is."""
         return self.table.state(self._at[node])
 
     def memory(self, node: int) -> int:
@@ -425,8 +423,6 @@ class StudiedCluster(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """One run."""
-
     policy: str
     seed: int
     curve: Curve
@@ -451,7 +447,6 @@ class Mean(NamedTuple):
 
 
 def result(cluster: StudiedCluster, policy: str, seed: int) -> RunResult:
-    """Play one run."""
     its = workload(cluster.pods, cluster.nodes, seed, cluster.inflate, has_gangs=cluster.has_gangs)
     curve = measured(Run(its, POLICIES[policy]))
     if not cluster.move_percent:

@@ -95,8 +95,6 @@ class Shape(NamedTuple):
 
 
 class TracePod(NamedTuple):
-    """A pod of a trace."""
-
     name: str
     memory: int
     """MiB."""
@@ -170,7 +168,6 @@ class Row(NamedTuple):
         return name
 
     def error(self, column: str, text: str) -> TraceError:
-        """What is wrong in a column."""
         return TraceError(self.line, column, text)
 
 
@@ -434,8 +431,6 @@ class TypicalPod(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """One run."""
-
     pods: Sequence[TracePod]
     """The trace, in the order of names: the mix that is known beforehand."""
     arrivals: Sequence[TracePod]

@@ -45,7 +45,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def assumption(self) -> Assumption:
-        """What is different from the cluster as it is."""
         return Assumption(self.drain, self.without)
 
     @property

@@ -124,7 +124,6 @@ class _Relay(Guest):
         self.resume_reading()
 
     def answered(self, data: bytes) -> None:
-        """What grpc says."""
         if self.transport is not None:
             self.transport.write(data)
 
@@ -186,7 +185,6 @@ class _Fit(services.FitServicer):
         self._clerk, self._token, self._visits = clerk, token, visits
 
     async def Ask(self, request: messages.Question, context: Any) -> messages.Answer:  # noqa: N802  # grpc's name
-        """Whether the pods of a question would fit."""
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         if self._token and not is_same_secret(str(given), f"Bearer {self._token}"):
             await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "send the token as authorization: Bearer TOKEN")
@@ -225,7 +223,6 @@ def question_of(message: messages.Question) -> Question:
 
 
 def message_of(reply: Reply) -> messages.Answer:
-    """Return all that the reply says."""
     found = reply.answer
     answer = messages.Answer(
         taken=reply.taken,

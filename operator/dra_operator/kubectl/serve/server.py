@@ -211,7 +211,6 @@ class Service:
         self._newest, self._clerk, self._token = newest, clerk, token
 
     async def fit(self, request: web.Request) -> web.Response:
-        """Whether the pods of a question would fit."""
         if refused := self._refusal(request):
             return refused
         try:

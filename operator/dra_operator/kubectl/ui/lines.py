@@ -90,7 +90,6 @@ def words_of(find: str) -> list[str]:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to ``LISTED_LETTERS``."""
     return text if len(text) <= LISTED_LETTERS else f"{text[: LISTED_LETTERS - 1]}…"
 
 
@@ -179,7 +178,6 @@ class Fleet:
         return found
 
     def arranged(self, question: NodeQuestion) -> Arrangement:
-        """The answer to a question."""
         return self._answers.get(question, self._arrange)
 
     def _arrange(self, question: NodeQuestion) -> Arrangement:
@@ -390,8 +388,6 @@ def said_of(pod: Pod) -> str:
 
 
 def claim_lines(seen: Observed) -> Lines:
-    """Return all claims."""
-
     def lines() -> Iterable[Listed]:
         for claim in claims_of(seen):
             key, since = f"{claim.namespace}/{claim.name}", claim.created
@@ -455,12 +451,10 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
 
 
 def expressions_of(class_: DeviceClass) -> list[str]:
-    """Return the selectors of a class."""
     return [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
 
 
 def classes_asked(claim: ResourceClaim) -> set[str]:
-    """Return the classes that the requests of a claim name."""
     found = set()
     for request in claim.spec.devices.requests or ():
         for one in (request.exactly,) if request.exactly is not None else (request.first_available or ()):

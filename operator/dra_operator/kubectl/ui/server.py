@@ -259,7 +259,6 @@ class Routes:
         """Handlers by their path below ``api``."""
 
     async def file(self, request: web.Request) -> web.Response:
-        """A file of the page."""
         name = request.path.rpartition("/")[2]
         return web.Response(body=self._files[name], content_type=FILES[name], charset="utf-8")
 
@@ -269,16 +268,13 @@ class Routes:
         return await _answered(self._feed.overview(question, known))
 
     async def tiles(self, request: web.Request) -> web.Response:
-        """The devices of the nodes that the page shows."""
         question, (offset, limit) = _question(request), _part(request)
         return await _answered(self._feed.look_up(lambda view: view.tiles(question, offset, limit)))
 
     async def judge(self, _: web.Request) -> web.Response:
-        """Work out what keeps each pod."""
         return await _answered(self._feed.ask(View.judge, size=2))
 
     async def why(self, request: web.Request) -> web.Response:
-        """Why a pod or claim waits."""
         kind, key = _choice(request, "kind", ("pod", "claim")), _asked(request, "key")
         return await _answered(self._feed.ask(lambda view: view.why(kind, key)))
 

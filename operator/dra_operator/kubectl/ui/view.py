@@ -97,7 +97,6 @@ class View:
 
     @property
     def waiting_count(self) -> int:
-        """Pods and claims that wait."""
         return len(self._pods) + len(self._claims)
 
     def tiles(self, question: NodeQuestion, offset: int, limit: int) -> JSON:

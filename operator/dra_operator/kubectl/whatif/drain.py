@@ -169,7 +169,6 @@ WORDS: Final = {
 
 
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
-    """The fate of each pod of the node. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "nodes", "pods")
     name = options.node.removeprefix("node/")
     node = seen.one(Node, name)

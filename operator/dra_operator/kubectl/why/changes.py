@@ -187,7 +187,6 @@ class Trial:
         return found if isinstance(found, CycleState) else None
 
     def answer(self, node: str) -> NodeStatus | None:
-        """What one node says."""
         self.pipeline.pausing()
         self.asked += 1
         cycle_state = self.cycle_state()
@@ -270,7 +269,6 @@ class Report:
     fixes: list[Fix] = field(default_factory=list)
 
     def say(self, *lines: str, indent: int = 0) -> None:
-        """More lines."""
         self.lines += [" " * indent + line for line in lines]
 
     def add(self, lines: Iterable[str], indent: int = 2) -> None:

@@ -47,7 +47,6 @@ from dra_operator.wording import counted, listed
 
 
 def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
-    """A post filter."""
     return preempt(failed, terms_of(made))
 
 

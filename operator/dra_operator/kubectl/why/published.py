@@ -101,7 +101,6 @@ class Published:
         return sorted(found, key=lambda domain: (-found[domain], domain))
 
     def names_of(self, kind: str, domain: str) -> list[str]:
-        """The names in a domain."""
         return sorted(name for what, its, name in self._names if (what, its) == (kind, domain))
 
 
