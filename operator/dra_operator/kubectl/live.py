@@ -177,27 +177,23 @@ class _Reader:
     malformed: dict[str, str] = field(default_factory=dict)
 
     async def read(self, resource: Resource, kind: type[Object]) -> list[Object]:
-        found = await self._seen(resource, kind)
+        """The objects of a kind in all namespaces or, if the viewer may not list these, in one."""
+        name, found = str(resource), list[Object]()
+        everywhere = LEASE_NAMESPACE if resource is LEASES else None
+        is_narrowed = resource.namespaced and everywhere is None
+        for namespace in (everywhere, self.namespace) if is_narrowed else (everywhere,):
+            try:
+                found = await self._listed(resource, kind, namespace)
+            except Forbidden as error:
+                self.unseen[name] = str(error)
+                continue
+            except (NotServed, NotFound) as error:
+                self.unseen[name] = str(error)
+                break
+            if name in self.unseen:
+                self.unseen[name] = f"read only in namespace {self.namespace}"
+            break
         self.progress.read += 1
-        return found
-
-    async def _seen(self, resource: Resource, kind: type[Object]) -> list[Object]:
-        scope = LEASE_NAMESPACE if resource is LEASES else None
-        try:
-            return await self._listed(resource, kind, scope)
-        except (NotServed, NotFound) as error:
-            self.unseen[str(resource)] = str(error)
-            return []
-        except Forbidden as error:
-            if not resource.namespaced or scope is not None:
-                self.unseen[str(resource)] = str(error)
-                return []
-        try:
-            found = await self._listed(resource, kind, self.namespace)
-        except Forbidden as error:
-            self.unseen[str(resource)] = str(error)
-            return []
-        self.unseen[str(resource)] = f"read only in namespace {self.namespace}"
         return found
 
     async def _listed(self, resource: Resource, kind: type[Object], namespace: str | None) -> list[Object]:

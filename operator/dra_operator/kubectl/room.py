@@ -25,7 +25,6 @@ from dra_api.resource import (
     DeviceSubRequest,
     ExactDeviceRequest,
     ResourceClaim,
-    ResourceClaimSpec,
     ResourceClaimTemplate,
     ResourcePoolStatusRequest,
 )
@@ -197,15 +196,10 @@ def _claim_in_brief(claim: ResourceClaim, labels: Collection[str]) -> ResourceCl
     from dra_operator.scheduling.state import claim_set_aside
 
     short = claim_set_aside(claim)
-    spec = _asked_in_brief(claim.spec, short.spec)
+    spec, requests = short.spec, tuple(map(_request_in_brief, claim.spec.devices.requests or ()))
+    if len(encode(requests)) <= _PART_BYTES:
+        spec = replace(spec, devices=replace(spec.devices, requests=requests))
     return replace(short, metadata=_labels_in_brief(claim, short, labels), spec=spec)
-
-
-def _asked_in_brief(spec: ResourceClaimSpec, marked: ResourceClaimSpec) -> ResourceClaimSpec:
-    requests = tuple(map(_request_in_brief, spec.devices.requests or ()))
-    if len(encode(requests)) > _PART_BYTES:
-        return marked
-    return replace(marked, devices=replace(marked.devices, requests=requests))
 
 
 def _request_in_brief(request: DeviceRequest) -> DeviceRequest:

@@ -50,12 +50,13 @@ class Settings:
     def of(cls, options: argparse.Namespace) -> Settings:
         """Those of ``add_operator_arguments``. Raises Problem."""
         try:
-            controllers = _controllers(options.controllers)
             gates, release = parse_gates(options.feature_gates), chosen(options.kubernetes_version)
             accepted(gates, release)
         except GateError as error:
             raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
-        except _UnknownController as error:
+        try:
+            controllers = _controllers(options.controllers)
+        except ValueError as error:
             remedy = "name some of these, separated by commas, or auto"
             raise Problem(f"--controllers: {error}; {remedy}", ExitCode.USAGE) from error
         return cls(
@@ -80,7 +81,7 @@ class Settings:
             controllers = _controllers(said.controllers)
             leaves = LeftAlone.of(said.leave_drivers, said.leave_nodes, unmarked=said.own_devices_only)
             accepted(gates, self.release or release)
-        except (GateError, _UnknownController, ValueError):
+        except ValueError:
             return self  # of another version of the operator
         return replace(
             self,
@@ -109,20 +110,13 @@ class Settings:
             raise Problem(f"--feature-gates: {error}; {REMEDY}", ExitCode.USAGE) from error
 
 
-class _UnknownController(Exception):
-    """A name is none of a controller."""
-
-
 def _controllers(text: str) -> OwnControllers | None:
-    """Return the controllers that a setting names, or None for ``auto``. Raises _UnknownController."""
+    """Return the controllers that a setting names, or None for ``auto``. Raises ValueError."""
     if text == "auto":
         return None
-    from dra_operator.controllers.settings import UnknownController, own_controllers
+    from dra_operator.controllers.settings import own_controllers
 
-    try:
-        return own_controllers(text)
-    except UnknownController as error:
-        raise _UnknownController(str(error)) from error
+    return own_controllers(text)
 
 
 def _known(name: str, names: Sequence[str]) -> str | None:
