@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
-from dra_api.resource import Device, ResourceClaim, ResourceSlice
+from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceClaim, ResourceSlice
 from dra_cel import Reference
 
 from dra_operator.allocator import DeviceId
@@ -47,9 +47,8 @@ class Published:
         found: dict[tuple[object, ...], tuple[str, Device]] = {}
         for slice_ in self._slices:
             driver = slice_.spec.driver
-            read = [_keys(name, driver) for name in names]
             for device in slice_.spec.devices or ():
-                values = (_value(device, is_attribute, keys) for is_attribute, keys in read)
+                values = (value_of(device, driver, name) for name in names)
                 found.setdefault((driver, device.allow_multiple_allocations, *map(repr, values)), (driver, device))
             if len(found) >= most:
                 break
@@ -57,13 +56,11 @@ class Published:
 
     def publishers(self, kind: str, domain: str, id_: str) -> set[str]:
         """The drivers whose devices publish a name."""
-        found = set()
+        name, found = Reference(kind, domain, id_), set[str]()
         for slice_ in self._slices:
             driver = slice_.spec.driver
-            if driver not in found:
-                written = _keys(Reference(kind, domain, id_), driver)
-                if any(_value(device, *written) is not None for device in slice_.spec.devices or ()):
-                    found.add(driver)
+            if driver not in found and any(value_of(it, driver, name) for it in slice_.spec.devices or ()):
+                found.add(driver)
         return found
 
     @cached_property
@@ -84,16 +81,11 @@ class Published:
         return self._values[name]
 
     def _texts(self, name: Reference) -> Iterator[str]:
-        qualified, is_attribute = f"{name.domain}/{name.id}", name.kind == "attributes"
         for slice_ in self._slices:
-            names = (qualified, name.id) if slice_.spec.driver == name.domain else (qualified,)
             for device in slice_.spec.devices or ():
-                for its in names:
-                    if is_attribute:
-                        if device.attributes and (value := device.attributes.get(its)) is not None:
-                            yield value_text(value)
-                    elif device.capacity and (capacity := device.capacity.get(its)) is not None:
-                        yield str(capacity.value)
+                value = value_of(device, slice_.spec.driver, name)
+                if value is not None:
+                    yield value_text(value) if isinstance(value, DeviceAttribute) else str(value.value)
 
     def domains_of(self, kind: str, id_: str) -> list[str]:
         """The domains in which devices publish a name, the most frequent first."""
@@ -142,15 +134,13 @@ class Pools:
                     )
 
 
-def _keys(name: Reference, driver: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether it is an attribute, and how a device of the driver may write the name."""
-    qualified = f"{name.domain}/{name.id}"
-    return name.kind == "attributes", (qualified, name.id) if driver == name.domain else (qualified,)
-
-
-def _value(device: Device, is_attribute: bool, keys: Sequence[str]) -> object:
-    members: Mapping[str, object] = (device.attributes if is_attribute else device.capacity) or {}
-    return next((members[key] for key in keys if key in members), None)
+def value_of(device: Device, driver: str, name: Reference) -> DeviceAttribute | DeviceCapacity | None:
+    """Return what a device of a driver publishes under a name; the driver may leave its own domain out."""
+    members: Mapping[str, DeviceAttribute | DeviceCapacity] = (
+        device.attributes if name.kind == "attributes" else device.capacity
+    ) or {}
+    found = members.get(f"{name.domain}/{name.id}")
+    return members.get(name.id) if found is None and driver == name.domain else found
 
 
 def _place(slice_: ResourceSlice) -> str:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.why.changes import Change, Effort, Patch
-from dra_operator.kubectl.why.published import Published, likely_meant
+from dra_operator.kubectl.why.published import Published, likely_meant, value_of
 from dra_operator.kubectl.why.request_changes import Wanted, every_request, named, with_request
 from dra_operator.scheduling import CycleState
 
@@ -315,7 +315,7 @@ class Mending:
         """Only where a name is absent on some devices, and there on others."""
         kinds = self._kinds if self._failing else []
         read = [name for name in self._names if self._published.values(name)]
-        if not read or not any(not _has(kind[1], kind[0], name) for kind in kinds for name in read):
+        if not read or all(value_of(device, driver, name) for driver, device in kinds for name in read):
             return
         guard = " && ".join(f'"{one.id}" in device.{one.kind}["{one.domain}"]' for one in read)
         after = f"{guard} && ({self._expression})"
@@ -472,11 +472,6 @@ def _matches(expression: str, driver: str, device: Device) -> bool:
     with suppress(EvaluationError, RecursionError):
         return selector.matches(prepare(driver, device, list_attributes=True))
     return False
-
-
-def _has(device: Device, driver: str, name: Reference) -> bool:
-    members: Iterable[str] = (device.attributes if name.kind == "attributes" else device.capacity) or {}
-    return f"{name.domain}/{name.id}" in members or (driver == name.domain and name.id in members)
 
 
 def references_of(expression: str) -> frozenset[Reference]:
