@@ -24,7 +24,7 @@ from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal
 from dra_operator.cache import Cluster, newest_slices
 from dra_operator.kubectl.facts import age, driver_pods
 from dra_operator.kubectl.observed import Observed
-from dra_operator.kubectl.why.changes import amount_of
+from dra_operator.kubectl.why.changes import amount_of, quantity_of
 from dra_operator.kubectl.why.node_changes import leaving_or_coming
 from dra_operator.kubectl.why.published import Published, requirement_text, selector_text
 from dra_operator.kubectl.why.request_changes import matching
@@ -43,8 +43,6 @@ from dra_operator.scheduling.rules import (
 )
 from dra_operator.scheduling.state import POD_SLOTS, LoadedNode, Obstacle, pod_requests, ports_held
 from dra_operator.wording import counted, listed
-
-_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 
 def about(
@@ -188,8 +186,8 @@ def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
     def free(node: LoadedNode) -> int:
         return node.offered.get(resource, 0) - node.used.get(resource, 0)
 
-    def amount(nanos: int) -> str:
-        return str(Quantity.from_nanos(nanos, binary=resource.startswith(_BYTES)))
+    def amount(nanos: int) -> Quantity:
+        return quantity_of(resource, nanos)
 
     best = max(nodes, key=free)
     wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)

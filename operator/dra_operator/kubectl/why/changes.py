@@ -119,6 +119,14 @@ def amount_of(container: Container, resource: str) -> Quantity | None:
     return amounts.get(resource)
 
 
+_BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
+
+
+def quantity_of(resource: str, nanos: int) -> Quantity:
+    """Return an amount of a resource; of bytes it is written in powers of 1024."""
+    return Quantity.from_nanos(nanos, binary=resource.startswith(_BYTES))
+
+
 def less_in(pod: Pod, field: str, container: Container, resource: str, amount: Quantity) -> Change:
     """The pod with a container that asks for this amount."""
     kind = "init container" if field == "init_containers" else "container"

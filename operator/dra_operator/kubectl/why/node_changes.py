@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dra_api.command_line import kubectl, with_command
 from dra_api.core import Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, Pod, Taint, Toleration
-from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import node_selectors, scheduler_of
@@ -26,6 +25,7 @@ from dra_operator.kubectl.why.changes import (
     less_in,
     less_in_pod,
     pod_change,
+    quantity_of,
 )
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE
 from dra_operator.kubectl.why.published import likely_meant
@@ -50,38 +50,56 @@ from dra_operator.scheduling.state import (
     untolerated,
 )
 
-BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
-"""Resources whose amounts are written in powers of 1024."""
-GOING: Final[Mapping[str, str]] = {
-    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to delete it",
-    "DeletionCandidateOfClusterAutoscaler": "the cluster autoscaler is about to delete it",
-    "karpenter.sh/disrupt": "Karpenter is about to delete it",
-    "node.cloudprovider.kubernetes.io/shutdown": "its machine is shut down",
-    "aws-node-termination-handler/": "its machine is about to be taken away",
-    "cloud.google.com/impending-node-termination": "its machine is about to be taken away",
-    "kubevirt.io/drain": "it is being drained",
-}
-"""What taints say of nodes that are about to go, by the beginning of their keys."""
-LEAVING_WORDS: Final = re.compile(
-    r"(?:^|[/\-_.])(?:to-?be-?deleted|deletion|termination|terminating|disrupt\w*|shut-?down|decommission\w*|spot-itn)"
-    r"(?:$|[\-_.])",
-    re.I,
+
+class Fate(NamedTuple):
+    """What taints say of nodes that are not there for long, or not yet."""
+
+    known: Mapping[str, str]
+    """In words, by the beginning of the taint's key."""
+    words: re.Pattern[str]
+    """The same in keys of other tools: ``ebs.csi.aws.com/agent-not-ready``."""
+    otherwise: str
+
+    def said_by(self, taint: Taint) -> str:
+        """Return what the taint says, or an empty text if it is about something else."""
+        if taint.key.startswith(NODE_CONDITION):
+            return ""
+        said = next((text for start, text in self.known.items() if taint.key.startswith(start)), "")
+        return said or (self.otherwise if self.words.search(taint.key) else "")
+
+
+GOING: Final = Fate(
+    {
+        "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to delete it",
+        "DeletionCandidateOfClusterAutoscaler": "the cluster autoscaler is about to delete it",
+        "karpenter.sh/disrupt": "Karpenter is about to delete it",
+        "node.cloudprovider.kubernetes.io/shutdown": "its machine is shut down",
+        "aws-node-termination-handler/": "its machine is about to be taken away",
+        "cloud.google.com/impending-node-termination": "its machine is about to be taken away",
+        "kubevirt.io/drain": "it is being drained",
+    },
+    re.compile(
+        r"(?:^|[/\-_.])(?:to-?be-?deleted|deletion|termination|terminating|disrupt\w*|shut-?down|decommission\w*"
+        r"|spot-itn)(?:$|[\-_.])",
+        re.I,
+    ),
+    "it is about to go",
 )
-"""The same in keys of other tools."""
-COMING: Final[Mapping[str, str]] = {
-    "node.cloudprovider.kubernetes.io/uninitialized": "the cloud provider has not initialized it yet",
-    "karpenter.sh/unregistered": "Karpenter has not registered it yet",
-    "node.cilium.io/agent-not-ready": "its network is not ready yet",
-    "startup-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
-    "ignore-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
-}
-"""What taints say of nodes that are not ready for pods yet, by the beginning of their keys."""
-ARRIVING_WORDS: Final = re.compile(
-    r"(?:^|[/\-_.])(?:un-?initiali[sz]ed|un-?registered|not-?ready|not-?installed|startup|bootstrap\w*|provisioning)"
-    r"(?:$|[\-_.])",
-    re.I,
+COMING: Final = Fate(
+    {
+        "node.cloudprovider.kubernetes.io/uninitialized": "the cloud provider has not initialized it yet",
+        "karpenter.sh/unregistered": "Karpenter has not registered it yet",
+        "node.cilium.io/agent-not-ready": "its network is not ready yet",
+        "startup-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
+        "ignore-taint.cluster-autoscaler.kubernetes.io/": "what it waits for at its start is not ready yet",
+    },
+    re.compile(
+        r"(?:^|[/\-_.])(?:un-?initiali[sz]ed|un-?registered|not-?ready|not-?installed|startup|bootstrap\w*"
+        r"|provisioning)(?:$|[\-_.])",
+        re.I,
+    ),
+    "it is not ready for pods yet",
 )
-"""The same in keys of other tools: ``ebs.csi.aws.com/agent-not-ready``."""
 CONDITIONS: Final = {
     "not-ready": "is not ready: look at its kubelet",
     "unreachable": "is unreachable: bring the machine or its network back, or delete the node",
@@ -147,46 +165,29 @@ def leaving_or_coming(node: Node) -> str:
         kept = ", ".join(node.metadata.finalizers or ()) or "no finalizer"
         return f"it is being deleted, so it does not count (kept by {kept})"
     for taint in node.spec.taints or ():
-        if going := _leaving(taint.key):
+        if going := GOING.said_by(taint):
             return f"{going}, so it does not count (taint {taint.key})"
-        if coming := _arriving(taint.key):
+        if coming := COMING.said_by(taint):
             return f"{coming}: wait (taint {taint.key})"
     return ""
 
 
 def is_leaving(node: Node) -> bool:
     """Return whether the node is about to go, so that no change for it is worth its while."""
-    return node.metadata.deletion_timestamp is not None or any(_leaving(it.key) for it in node.spec.taints or ())
-
-
-def _leaving(key: str) -> str:
-    """What a taint says of a node that is about to go; empty if it does not say so."""
-    if key.startswith(NODE_CONDITION):
-        return ""
-    said = next((text for start, text in GOING.items() if key.startswith(start)), "")
-    return said or ("it is about to go" if LEAVING_WORDS.search(key) else "")
-
-
-def _arriving(key: str) -> str:
-    """What a taint says of a node that is not ready for pods yet; empty if it does not say so."""
-    if key.startswith(NODE_CONDITION):
-        return ""
-    said = next((text for start, text in COMING.items() if key.startswith(start)), "")
-    return said or ("it is not ready for pods yet" if ARRIVING_WORDS.search(key) else "")
+    return node.metadata.deletion_timestamp is not None or any(map(GOING.said_by, node.spec.taints or ()))
 
 
 def _coming(node: Node) -> Iterator[Change]:
     """Wait for a node that has yet to come; for one that is about to go there is nothing to do."""
-    keys = [taint.key for taint in node.spec.taints or ()]
-    coming = [key for key in keys if _arriving(key)]
+    coming = [taint for taint in node.spec.taints or () if COMING.said_by(taint)]
     if coming and not is_leaving(node):
 
         def there(now: Node) -> Node:
-            left = tuple(taint for taint in now.spec.taints or () if not _arriving(taint.key))
+            left = tuple(taint for taint in now.spec.taints or () if not COMING.said_by(taint))
             return replace(now, spec=replace(now.spec, taints=left))
 
-        name = node.metadata.name
-        text = f"wait until the taint {coming[0]} goes: node {name} is not there yet, {_arriving(coming[0])}"
+        name, taint = node.metadata.name, coming[0]
+        text = f"wait until the taint {taint.key} goes: node {name} is not there yet, {COMING.said_by(taint)}"
         yield Change(text, (Patch(Node, name, there),), Effort.WAIT_FOR_REPAIR)
 
 
@@ -223,18 +224,14 @@ def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
     if taint is None or scheduler_of(taint) is not None:  # the node of another scheduler stays its
         return
     patch, name = _without_taint(state.name, taint), state.name
-    if taint.key == OUT_OF_SERVICE:
+    if taint.key == OUT_OF_SERVICE or taint.key.startswith(NODE_CONDITION):
         command = kubectl("taint", "nodes", names=[name], then=[f"{taint.key}:{taint.effect}-"])
         text = with_command(f"remove the taint {taint.key} from node {name}", command)
-        yield Change(f"{text} if the machine is repaired", (patch,), 6)
-        return
-    if taint.key.startswith(NODE_CONDITION):
-        condition = CONDITIONS.get(taint.key.removeprefix(NODE_CONDITION))
-        if condition is not None:
-            yield Change(f"wait until the taint {taint.key} goes: node {name} {condition}", (patch,), 6)
-        else:
-            command = kubectl("taint", "nodes", names=[name], then=[f"{taint.key}:{taint.effect}-"])
-            yield Change(with_command(f"remove the taint {taint.key} from node {name}", command), (patch,), 6)
+        if taint.key == OUT_OF_SERVICE:
+            text = f"{text} if the machine is repaired"
+        elif condition := CONDITIONS.get(taint.key.removeprefix(NODE_CONDITION)):
+            text = f"wait until the taint {taint.key} goes: node {name} {condition}"
+        yield Change(text, (patch,), 6)
         return
     how = f'operator: Equal, value: "{taint.value}"' if taint.value else "operator: Exists"
     operator = "Equal" if taint.value else "Exists"
@@ -343,10 +340,9 @@ def _room(resource: str, pod: Pod, state: LoadedNode) -> Iterator[Change]:
     if pod.spec.resources is not None and (of_pod := (pod.spec.resources.requests or {}).get(resource)) is not None:
         of_containers = pod_requests(replace(pod, spec=replace(pod.spec, resources=None))).get(resource, 0)
         if (nanos := of_pod.nanos - excess) >= of_containers and nanos > 0:
-            yield less_in_pod(pod, resource, Quantity.from_nanos(nanos, binary=resource.startswith(BYTES)))
+            yield less_in_pod(pod, resource, quantity_of(resource, nanos))
         return
     for field, container in containers_of(pod):
         asked = amount_of(container, resource)
         if asked is not None and asked.nanos > excess:
-            amount = Quantity.from_nanos(asked.nanos - excess, binary=resource.startswith(BYTES))
-            yield less_in(pod, field, container, resource, amount)
+            yield less_in(pod, field, container, resource, quantity_of(resource, asked.nanos - excess))
