@@ -1,7 +1,7 @@
 """The commands of ``kubectl dra``: the arguments of each, and how it is carried out.
 
 Help and completion load this module at each TAB, so it stays light: the module that answers is imported once its
-command is named. A new command is a function that declares its arguments, one that imports its answer, and a line in
+command is named. A new command is a function that declares its arguments, a case in ``_answers``, and an entry of
 ``COMMANDS``.
 """
 
@@ -11,7 +11,6 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dra_api.console import printable
@@ -56,10 +55,11 @@ Answers = Callable[["Observed", argparse.Namespace], "Answer"]
 """From what was observed and what is asked to the answer; raises Problem."""
 
 
-def answered(options: argparse.Namespace, answers: Answers) -> int:
+def answered(options: argparse.Namespace) -> int:
     """Read the cluster or the snapshot, print the answer, return the exit code. Errors are one line each."""
     from .answer import ExitCode, Problem
 
+    answers = _answers(options.command)
     try:
         if getattr(options, "watch", False):
             _follow(options, answers)
@@ -71,6 +71,36 @@ def answered(options: argparse.Namespace, answers: Answers) -> int:
     except Problem as problem:
         return _refused(problem)
     return int(answer.code)
+
+
+def _answers(command: str) -> Answers:
+    """Import the answer of a command: the modules of the others take long to load."""
+    match command:
+        case "why":
+            from .why.answer import answer
+        case "top" | "devices" | "who" | "claims" | "pools":
+            from .devices import answer
+        case "free":
+            from .free import answer
+        case "lint":
+            from .lint.answer import answer
+        case "doctor":
+            from .doctor.answer import answer
+        case "taint":
+            from .taint import taint_answer as answer
+        case "territory":
+            from .taint import territory_answer as answer
+        case "topology":
+            from .topology import answer
+        case "fit":
+            from .fit import answer
+        case "drain":
+            from .whatif.drain import answer
+        case "defrag":
+            from .defrag import answer
+        case _:
+            from .snapshot import answer
+    return answer
 
 
 def _refused(problem: Problem) -> int:
@@ -128,22 +158,8 @@ def _run_why(options: argparse.Namespace) -> int:
                 options.namespace = target.namespace
         except Problem as problem:
             return _refused(problem)
-        options.target = [target.kind, target.name]
         options.of_kueue = target.kind == "workload"
-    return answered(options, _why)
-
-
-def _why(seen: Observed, options: argparse.Namespace) -> Answer:
-    from dra_api.core import Pod
-    from dra_api.resource import ResourceClaim
-
-    from .why.answer import answer
-
-    if options.target and not options.target[0]:
-        key = f"{seen.namespace}/{options.target[1]}"
-        is_claim = seen.one(Pod, key) is None and seen.one(ResourceClaim, key) is not None
-        options.target = ["claim" if is_claim else "pod", options.target[1]]
-    return answer(seen, options)
+    return answered(options)
 
 
 def _top_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,12 +177,6 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(of_devices=True)
 
 
-def _top(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .devices import top_answer
-
-    return top_answer(seen, options)
-
-
 def _devices_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=plain_name(*NODES), help="only devices of this node")
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only devices of this driver")
@@ -176,22 +186,10 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(of_devices=True)
 
 
-def _devices(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .devices import devices_answer
-
-    return devices_answer(seen, options)
-
-
 def _who_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DEVICE|NODE", help="node, or device as DRIVER/POOL/DEVICE or the end of that")
     add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
-
-
-def _who(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .devices import who_answer
-
-    return who_answer(seen, options)
 
 
 def _claims_arguments(parser: argparse.ArgumentParser) -> None:
@@ -203,23 +201,11 @@ def _claims_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
 
 
-def _claims(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .devices import claims_answer
-
-    return claims_answer(seen, options)
-
-
 def _pools_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", type=plain_name(*NODES), help="only pools of this node")
     parser.add_argument("--driver", type=plain_name("driver", "drivers"), help="only pools of this driver")
     add_shared_arguments(parser, is_table=True, decides=False)
     parser.set_defaults(of_devices=True)
-
-
-def _pools(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .devices import pools_answer
-
-    return pools_answer(seen, options)
 
 
 def _free_arguments(parser: argparse.ArgumentParser) -> None:
@@ -229,12 +215,6 @@ def _free_arguments(parser: argparse.ArgumentParser) -> None:
     add_selector_argument(parser, "nodes")
     add_time_limit_argument(parser)
     add_shared_arguments(parser, is_table=True, decides=False)
-
-
-def _free(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .free import answer
-
-    return answer(seen, options)
 
 
 def _lint_arguments(parser: argparse.ArgumentParser) -> None:
@@ -247,12 +227,6 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     add_operator_arguments(parser, decides=False)
     add_cluster_arguments(parser)
-
-
-def _lint(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .lint.answer import answer
-
-    return answer(seen, options)
 
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -270,12 +244,6 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
 
 
-def _doctor(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .doctor.answer import answer
-
-    return answer(seen, options)
-
-
 def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "device",
@@ -291,12 +259,6 @@ def _taint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--value", default="", help="value of the taint")
     add_time_limit_argument(parser)
     add_shared_arguments(parser)
-
-
-def _taint(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .taint import taint_answer
-
-    return taint_answer(seen, options)
 
 
 def _territory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -319,21 +281,9 @@ def _territory_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared_arguments(parser, is_table=True, decides=False)
 
 
-def _territory(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .taint import territory_answer
-
-    return territory_answer(seen, options)
-
-
 def _topology_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
     add_shared_arguments(parser, "svg", decides=False)
-
-
-def _topology(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .topology import answer
-
-    return answer(seen, options)
 
 
 def _fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -389,28 +339,16 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_fit(options: argparse.Namespace) -> int:
     if options.serve is None and options.serve_grpc is None:
-        return answered(options, _fit)
+        return answered(options)
     from .serve.server import serve
 
     return serve(options)
-
-
-def _fit(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .fit import answer
-
-    return answer(seen, options)
 
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", type=plain_name(*NODES), metavar="NODE", help="name of the node")
     add_time_limit_argument(parser)
     add_shared_arguments(parser, is_table=True)
-
-
-def _drain(seen: Observed, options: argparse.Namespace) -> Answer:
-    from dra_operator.kubectl.whatif.drain import answer
-
-    return answer(seen, options)
 
 
 def _ui_arguments(parser: argparse.ArgumentParser) -> None:
@@ -457,12 +395,6 @@ def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
 
 
-def _defrag(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .defrag import answer
-
-    return answer(seen, options)
-
-
 def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="name.json to write; without it, standard output")
     add_namespace_argument(parser)
@@ -474,13 +406,7 @@ def _run_snapshot(options: argparse.Namespace) -> int:
     from .snapshot import spooling
 
     with spooling() as options.room:
-        return answered(options, _snapshot)
-
-
-def _snapshot(seen: Observed, options: argparse.Namespace) -> Answer:
-    from .snapshot import answer
-
-    return answer(seen, options)
+        return answered(options)
 
 
 class Command(NamedTuple):
@@ -488,70 +414,61 @@ class Command(NamedTuple):
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
     examples: tuple[str, str, str]
     """As typed after ``kubectl dra``; in the help."""
+    run: Callable[[argparse.Namespace], int] = answered
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "why": Command(
         "why a pod or claim is pending, or what it holds",
         _why_arguments,
-        _run_why,
         ("why pod/train-0 -n ml", "why sts/web", "why -A"),
+        _run_why,
     ),
     "top": Command(
         "devices in use, by node, driver, class or namespace",
         _top_arguments,
-        partial(answered, answers=_top),
         ("top", "top classes", "top nodes -l zone=a --sort-by .used"),
     ),
     "devices": Command(
         "each device with its node, state and holder",
         _devices_arguments,
-        partial(answered, answers=_devices),
         ("devices --node node-1", "devices --state free -o wide", "devices -o jsonpath='{.items[*].name}'"),
     ),
     "claims": Command(
         "each claim with its state, devices and pods",
         _claims_arguments,
-        partial(answered, answers=_claims),
         ("claims -n ml", "claims -A --pending", "claims --sort-by .created -o wide"),
     ),
     "pools": Command(
         "each resource pool, and how much of it is there",
         _pools_arguments,
-        partial(answered, answers=_pools),
         ("pools", "pools --node node-1", "pools --driver gpu.example.com -o custom-columns=POOL:.name,FREE:.free"),
     ),
     "who": Command(
         "who has a device, or the devices of a node",
         _who_arguments,
-        partial(answered, answers=_who),
         ("who node-1", "who gpu.example.com/node-1/gpu-0", "who gpu-0 -o name"),
     ),
     "free": Command(
         "devices that are free now, per class and node",
         _free_arguments,
-        partial(answered, answers=_free),
         ("free", "free --class gpu", "free -l zone=a --no-headers"),
     ),
     "lint": Command(
         "what is wrong with manifests, before they are applied",
         _lint_arguments,
-        partial(answered, answers=_lint),
         ("lint -f manifests/", "lint -f pod.yaml --live", "lint -f pod.yaml --from snapshot.json -o json"),
     ),
     "doctor": Command(
         "what is broken in claims and slices, and how to repair it",
         _doctor_arguments,
-        partial(answered, answers=_doctor),
         ("doctor", "doctor --fix", "doctor --from snapshot.json -o json"),
     ),
     "taint": Command(
         "a rule that taints devices, and the pods that it would evict",
         _taint_arguments,
-        partial(answered, answers=_taint),
         (
             "taint gpu.example.com/node-1/gpu-0 --dry-run",
             "taint gpu.example.com/node-1 --effect NoSchedule",
@@ -561,43 +478,39 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "territory": Command(
         "which scheduler devices belong to, and rules that give them to one",
         _territory_arguments,
-        partial(answered, answers=_territory),
         ("territory", "territory gpu.example.com", "territory --nodes zone=a"),
     ),
     "topology": Command(
         "the devices of a node as a tree, or as a picture",
         _topology_arguments,
-        partial(answered, answers=_topology),
         ("topology node-1", "topology node-1 -o svg > node-1.svg", "topology node-1 -o json"),
     ),
     "fit": Command(
         "whether pods would fit before they exist, where, and how many",
         _fit_arguments,
-        _run_fit,
         ("fit -f job.yaml", "fit -f job.yaml --max", "fit -f job.yaml --without node-1 --count 4"),
+        _run_fit,
     ),
     "drain": Command(
         "what a drain of a node would do to the pods on it",
         _drain_arguments,
-        partial(answered, answers=_drain),
         ("drain node-1", "drain node-1 -o wide", "drain node-1 -o json"),
     ),
     "ui": Command(
         "a web page about all devices, served on this machine only",
         _ui_arguments,
-        _run_ui,
         ("ui", "ui --port 8080", "ui --from snapshot.json"),
+        _run_ui,
     ),
     "defrag": Command(
         "the fewest moves of pods after which another one fits",
         _defrag_arguments,
-        partial(answered, answers=_defrag),
         ("defrag --for pod/train-0", "defrag --for gang/train --max-moves 8", "defrag --for pod/train-0 --apply"),
     ),
     "snapshot": Command(
         "save what these commands see, for --from",
         _snapshot_arguments,
-        _run_snapshot,
         ("snapshot snapshot.json", "snapshot > snapshot.json", "snapshot snapshot.json --context production"),
+        _run_snapshot,
     ),
 }

@@ -490,3 +490,15 @@ def _claim_columns(seen: Observed, *, with_namespace: bool) -> list[Column[Claim
         Column("OWNER", lambda it: it.owner or "<none>", wide=True),
         Column("ALLOCATED", lambda it: age(it.since, seen.taken) or "<none>", wide=True),
     ]
+
+
+def answer(seen: Observed, options: argparse.Namespace) -> Answer:
+    """Answer the command that was called."""
+    answers = {
+        "top": top_answer,
+        "devices": devices_answer,
+        "who": who_answer,
+        "pools": pools_answer,
+        "claims": claims_answer,
+    }
+    return answers[options.command](seen, options)

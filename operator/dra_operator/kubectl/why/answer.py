@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from dra_api.command_line import shell
 from dra_api.core import Event, Pod
-from dra_api.meta import Object
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim
 
@@ -274,8 +273,9 @@ def why_within_limits(seen: Observed, found: Pod | ResourceClaim) -> Report:
     else:
         report.say(f"claim {found.key}: {holding(found)}")
         report.is_clear = found.status.allocation is not None
-        for pod in _pods(seen, found) if found.status.allocation is None else ():
-            _pod(report, seen, pod)
+        for pod in seen.every(Pod) if found.status.allocation is None else ():
+            if any(f"{pod.metadata.namespace}/{use.name}" == found.key for use in claims_of_pod(pod)):
+                _pod(report, seen, pod)
     absent = [seen.unseen[kind] for kind in hidden(seen)]
     if all(" holds no " in why for why in absent):
         report.say(f"{'; '.join(absent)}: with these objects the answer goes node by node, and has changes that help")
@@ -306,14 +306,6 @@ def _events(seen: Observed, pod: Pod) -> Iterator[str]:
         yield f"event {event.reason}: {event.message}"
 
 
-def _pods(seen: Observed, claim: ResourceClaim) -> list[Pod]:
-    def uses(pod: Pod) -> bool:
-        names = {use.name for use in claims_of_pod(pod)}
-        return pod.metadata.namespace == claim.metadata.namespace and claim.metadata.name in names
-
-    return [pod for pod in seen.every(Pod) if uses(pod)]
-
-
 OWNERS: Final = (
     *("deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
     "replicationcontroller",
@@ -336,6 +328,10 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     if not options.target:
         raise Problem("name a pod, claim or workload as TYPE/NAME, or use -A for all that wait", ExitCode.USAGE)
     kind, name, _ = target_of(options.target, KINDS)
+    if not kind:
+        key = f"{seen.namespace}/{name}"
+        is_claim = seen.one(Pod, key) is None and seen.one(ResourceClaim, key) is not None
+        kind = "claim" if is_claim else "pod"
     if kind == "workload":
         from dra_operator.kubectl.why.workload import why_workload  # few ask, and the planner takes long to load
 
@@ -422,12 +418,8 @@ def _notes(seen: Observed) -> list[str]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     """For programs: ``after`` is null for an object that is gone."""
-    edits = [{"kind": _name(edit.kind), "key": edit.key, "after": edit.after} for edit in fix.edits]
+    edits = [{"kind": edit.kind.__name__, "key": edit.key, "after": edit.after} for edit in fix.edits]
     return {"node": fix.node, "text": fix.text, "edits": edits}
-
-
-def _name(kind: type[Object]) -> str:
-    return kind.__name__
 
 
 def _absent(seen: Observed, kind: str, name: str) -> str:
