@@ -7,11 +7,9 @@ without a place, with the others placed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dra_api import kueue
-from dra_api.core import Pod
 from dra_api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim
@@ -55,15 +53,6 @@ CHECKS: Final = "admissionchecks.kueue.x-k8s.io"
 PROMISE_SECONDS: Final = 300.0
 """Seconds for which a promise counts: the default of the setting ``admission-promise``."""
 SHOWN_WORKLOAD_NODES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """Whether the pods of a Workload have a place now. ``outcome`` is None if all of them have started."""
-
-    made: Pipeline
-    outcome: Outcome | None
-    promised: Sequence[Outcome]
 
 
 def why_workload(seen: Observed, settings: Settings, name: str, missing: Sequence[str], seconds: float) -> Report:
@@ -163,36 +152,35 @@ def _unanswered(name: str, check: AdmissionCheck | None) -> Iterator[str]:
 
 
 def _say_fit(report: Report, seen: Observed, settings: Settings, workload: Workload, seconds: float) -> None:
-    now = _now(seen, settings, workload)
-    if now.outcome is None:
+    made = pipeline(seen, settings)
+    answers, uid = _answers(made, settings.completed(seen), workload), workload.metadata.uid
+    outcome = answers.promised.get(uid) or answers.candidates.get(uid)
+    promised = [it for it in answers.promised.values() if it.workload.key != workload.key]
+    if outcome is None:
         report.say("all of its pods have nodes", indent=2)
         return
-    if now.promised:
-        names = listed(it.workload.key for it in now.promised)
-        number = counted(len(now.promised), "other workload")
-        report.say(f"{number} that Kueue has admitted and that {_have(now)} not started come first: {names}", indent=2)
-    if now.outcome.fits:
-        nodes = listed(dict.fromkeys(seat.node for seat in now.outcome.seats), SHOWN_WORKLOAD_NODES)
+    if promised:
+        others = counted(len(promised), "other workload")
+        have = "has" if len(promised) == 1 else "have"
+        names = listed(it.workload.key for it in promised)
+        report.say(f"{others} that Kueue has admitted and that {have} not started come first: {names}", indent=2)
+    if outcome.fits:
+        nodes = listed(dict.fromkeys(seat.node for seat in outcome.seats), SHOWN_WORKLOAD_NODES)
         report.say(f"all of its pods fit now{f', on {nodes}' if nodes else ''}", indent=2)
         report.is_clear = workload.has("Admitted") or workload.has_quota
         return
-    never = ", not even in an empty cluster" if now.outcome.fits_never or now.outcome.is_final else ""
-    report.object_to(f"its pods do not fit now{never}: {now.outcome.reason}")
-    with now.made.pausing.within(seconds):
-        _say_help(report, seen, now, workload)
+    never = ", not even in an empty cluster" if outcome.fits_never or outcome.is_final else ""
+    report.object_to(f"its pods do not fit now{never}: {outcome.reason}")
+    with made.pausing.within(seconds):
+        _say_help(report, made, promised, workload)
 
 
-def _have(now: _Now) -> str:
-    return "has" if len(now.promised) == 1 else "have"
-
-
-def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
+def _answers(made: Pipeline, settings: Settings, workload: Workload) -> CheckAnswers:
     """Ask the operator's planner about the Workload, after all earlier promises."""
-    made = pipeline(seen, settings)
+    seen = made.seen
     names = own_checks(seen.every(AdmissionCheck))
-    known = settings.completed(seen)
     view = ViewSettings(
-        known.scoring_strategy or STRATEGIES[0], DEFAULT_BUDGET_STEPS, known.device_order or DEVICE_ORDERS[0]
+        settings.scoring_strategy or STRATEGIES[0], DEFAULT_BUDGET_STEPS, settings.device_order or DEVICE_ORDERS[0]
     )
     stages = {it.key: stage_of(it, names, seen.taken, PROMISE_SECONDS) for it in seen.every(Workload)}
     keeping = (CheckStage.PROMISED, CheckStage.LATE)
@@ -206,7 +194,7 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
     is_promised = any(it.key == workload.key for it in promised)
     kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
     planner = Planner(made.cluster, view, [obj for kind in kinds for obj in made.cluster.store_of(kind)])
-    answers = planner.answer(
+    return planner.answer(
         CheckRound(
             changes=(),
             held={},
@@ -221,8 +209,6 @@ def _now(seen: Observed, settings: Settings, workload: Workload) -> _Now:
             claims=_aside(made.cluster.claims.get, made.claim, claims_named, [*promised, workload]),
         )
     )
-    others = [it for it in answers.promised.values() if it.workload.key != workload.key]
-    return _Now(made, _outcome(answers, workload), others)
 
 
 def _aside(
@@ -237,14 +223,9 @@ def _aside(
     return {key: it for key, brief, it in found if it is not None and it is not brief}
 
 
-def _outcome(answers: CheckAnswers, workload: Workload) -> Outcome | None:
-    uid = workload.metadata.uid
-    return answers.promised.get(uid) or answers.candidates.get(uid)
-
-
-def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> None:
+def _say_help(report: Report, made: Pipeline, promised: Sequence[Outcome], workload: Workload) -> None:
     """Say what would help the first pod that has no place, with the promises kept and the pods before it placed."""
-    made = now.made
+    seen = made.seen
     flavors = {it.metadata.name: it for it in seen.every(ResourceFlavor)}
     try:
         sets = planned_sets(workload, flavors)
@@ -252,23 +233,16 @@ def _say_help(report: Report, seen: Observed, now: _Now, workload: Workload) -> 
         return
     quotas = ClaimQuotas(seen.every(ResourceQuota), seen.every(ResourceClaim), lambda _: "")
     placing = Placing(made.cluster, made.allocator, seen.templates, quotas, lambda: made.now, made.pausing)
-    for outcome in now.promised:
+    for outcome in promised:
         for seat in outcome.seats:
             made.cluster.nominated_pods.is_on = True
             made.cluster.nominate(seat)
     for pod in copies_of(made.cluster, workload, sets):
         mark = placing.mark
-        if not isinstance(placing.place_alone(pod), NotPlaced):
-            continue
-        placing.undo(mark)
-        given, hindrance = placing.with_claims(pod)
-        if hindrance is None:
-            _say_changes(report, made, given)
-        placing.undo(0)
-        return
+        if isinstance(placing.place_alone(pod), NotPlaced):
+            placing.undo(mark)
+            given, hindrance = placing.with_claims(pod)
+            if hindrance is None:
+                report.take_in(why_waiting(made, given, places=False), indent=2)
+            break
     placing.undo(0)
-
-
-def _say_changes(report: Report, made: Pipeline, pod: Pod) -> None:
-    found = why_waiting(made, pod, places=False)
-    report.take_in(found, indent=2)
