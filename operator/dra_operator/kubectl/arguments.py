@@ -242,11 +242,15 @@ def account(text: str) -> str:
 
 
 def add_shared_arguments(
-    parser: argparse.ArgumentParser, *formats: str, is_table: bool = False, decides: bool = True
+    parser: argparse.ArgumentParser,
+    *formats: str,
+    is_table: bool = False,
+    decides: bool = True,
+    is_looked_in: bool = False,
 ) -> None:
-    """Add what commands about the whole cluster take: a format, the operator's settings, and where to read."""
+    """Add what most commands take: a format, a namespace, the operator's settings, and where to read."""
     add_output_argument(parser, *formats, is_table=is_table)
-    add_namespace_argument(parser, is_looked_in=False)
+    add_namespace_argument(parser, is_looked_in=is_looked_in)
     add_operator_arguments(parser, decides=decides)
     add_cluster_arguments(parser)
 

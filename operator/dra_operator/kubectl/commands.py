@@ -223,10 +223,7 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="check against the cluster; without it and --from: files alone"
     )
     parser.add_argument("--snapshot", dest="source", metavar="FILE", help="the same as --from")
-    add_namespace_argument(parser)
-    add_output_argument(parser)
-    add_operator_arguments(parser, decides=False)
-    add_cluster_arguments(parser)
+    add_shared_arguments(parser, decides=False, is_looked_in=True)
 
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -331,10 +328,7 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-key", metavar="FILE", help="the private key of --tls-cert, as PEM")
     add_time_limit_argument(parser)
-    add_namespace_argument(parser)
-    add_output_argument(parser, is_table=True)
-    add_operator_arguments(parser)
-    add_cluster_arguments(parser)
+    add_shared_arguments(parser, is_table=True, is_looked_in=True)
 
 
 def _run_fit(options: argparse.Namespace) -> int:
@@ -389,10 +383,7 @@ def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=seconds, default=300.0, metavar="TIME", help="with --apply: limit for a successor to run (5m)"
     )
-    add_namespace_argument(parser)
-    add_output_argument(parser, "svg", is_table=True)
-    add_operator_arguments(parser)
-    add_cluster_arguments(parser)
+    add_shared_arguments(parser, "svg", is_table=True, is_looked_in=True)
 
 
 def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
