@@ -35,7 +35,7 @@ from dra_operator.kubectl.facts import (
     pods_of,
     shelves,
 )
-from dra_operator.kubectl.observed import Observed, joined, no_node, notes_on, require, selecting
+from dra_operator.kubectl.observed import Observed, joined, no_node, nodes_with, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
 
 SEVERAL: Final = "<several>"
@@ -51,8 +51,7 @@ COLOURS: Final = {
 
 def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
-    matches = selecting(options.selector)
-    nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
+    nodes = nodes_with(seen, options.selector)
     every = every_device_of(shelves(seen, Settings.of(options)))
     if options.node is not None and "nodes" not in seen.unseen and seen.one(Node, options.node) is None:
         known = {node.key for node in seen.every(Node)} | {device.node for device in every}
@@ -327,11 +326,13 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     else:
         devices = every_device_of(shelves(seen, settings))
         if options.by == "namespaces":
-            facts = usage_by_name(_by_namespace(devices))
+            facts = usage_by_name((name, device) for device in devices for name in _namespaces(device))
         elif options.by == "drivers":
             facts = usage_by_name((device.driver, device) for device in devices)
         else:
-            facts = usage_by_name(_by_node(seen, devices, options.selector))
+            nodes = nodes_with(seen, options.selector)
+            chosen = (device for device in devices if not options.selector or device.node in nodes)
+            facts = usage_by_name((_node_of(device), device) for device in chosen)
     kind = {"nodes": "node", "drivers": "driver", "classes": "deviceclass", "namespaces": "namespace"}[options.by]
     columns = _held() if options.by == "namespaces" else [*_columns(), *more]
     title: Column[UsageFact] = Column(kind.upper(), lambda it: it.name)
@@ -340,18 +341,9 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     return Answer(table, notes=notes_on(seen))
 
 
-def _by_node(seen: Observed, devices: Sequence[DeviceFact], selector: str | None) -> Iterator[tuple[str, DeviceFact]]:
-    matches = selecting(selector)
-    nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
-    for device in devices:
-        if not selector or device.node in nodes:
-            yield _node_of(device), device
-
-
-def _by_namespace(devices: Sequence[DeviceFact]) -> Iterator[tuple[str, DeviceFact]]:
-    for device in devices:
-        for namespace in {holder.claim.partition("/")[0] for holder in device.holders if not holder.admin}:
-            yield namespace, device
+def _namespaces(device: DeviceFact) -> set[str]:
+    """Of the claims that have it; admin access takes nothing from others."""
+    return {holder.claim.partition("/")[0] for holder in device.holders if not holder.admin}
 
 
 def _columns() -> list[Column[UsageFact]]:

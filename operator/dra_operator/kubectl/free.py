@@ -26,7 +26,7 @@ from dra_ledger import Ledger
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, ledger_of
-from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
+from dra_operator.kubectl.observed import Observed, nodes_with, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 
@@ -128,8 +128,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         raise Problem(f"there is no device class {options.device_class}; there are: {known}")
     made = pipeline(seen, Settings.of(options))
     ledger = ledger_of(made)
-    devices, matches = devices_of(made, ledger), selecting(options.selector)
-    nodes = {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
+    devices, nodes = devices_of(made, ledger), nodes_with(seen, options.selector)
     classes = [options.device_class] if options.device_class is not None else ledger.classes
     found, notes = list[Offer](), list(notes_on(seen))
     try:

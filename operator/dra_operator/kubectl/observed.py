@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
-from dra_api.core import Event, Pod
+from dra_api.core import Event, Node, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, group_name, pod_is_done
 from dra_api.releases import NEWEST, Release
@@ -152,6 +152,12 @@ def selecting(text: str | None) -> Matches:
     except ValueError as error:
         raise Problem(f"--selector: {error}", ExitCode.USAGE) from error
     return lambda labels: selector.matches(labels or {})
+
+
+def nodes_with(seen: Observed, labels: str | None) -> set[str]:
+    """Return the names of the nodes with labels that meet all requirements. Raises Problem."""
+    matches = selecting(labels)
+    return {node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)}
 
 
 SHOWN: Final = ("nodes", "pods", "resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io")

@@ -24,7 +24,7 @@ from typing import Final
 import yaml
 from dra_api.codec import to_dict
 from dra_api.command_line import kubectl
-from dra_api.core import Node, Pod
+from dra_api.core import Pod
 from dra_api.meta import Object, ObjectMeta
 from dra_api.references import is_reserved_for, pod_is_done
 from dra_api.releases import Release
@@ -51,7 +51,7 @@ from dra_operator.eviction import DeviceTaints, EvictingRules, claim_eviction
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of
 from dra_operator.kubectl.free import members
-from dra_operator.kubectl.observed import Observed, notes_on, require, selecting
+from dra_operator.kubectl.observed import Observed, nodes_with, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.overlay import Overlay, successors
@@ -366,8 +366,7 @@ def _table(seen: Observed, facts: Sequence[DeviceFact]) -> Answer:
 
 def _node_taint(seen: Observed, text: str, scheduler: str) -> Answer:
     """The command, since a taint of a node is no object of its own."""
-    matches = selecting(text)
-    nodes = [node.metadata.name for node in seen.every(Node) if matches(node.metadata.labels)]
+    nodes = sorted(nodes_with(seen, text))
     if not nodes:
         raise Problem(f"no node has the labels {text}")
     taint = f"{SCHEDULER_KEY}={scheduler}:NoSchedule"
@@ -376,12 +375,12 @@ def _node_taint(seen: Observed, text: str, scheduler: str) -> Answer:
         raise Problem(
             f"the nodes cannot be tainted by a command: {text!r} or {scheduler!r} has characters it cannot have"
         )
-    which = f"{counted(len(nodes), 'node')}: {listed(sorted(nodes))}"
+    which = f"{counted(len(nodes), 'node')}: {listed(nodes)}"
     notes = [
         f"{which}; pods of other schedulers stay away, unless they tolerate the taint",
         "nodes that come later need the taint as well: have their kubelets register with it (--register-with-taints)",
     ]
-    value = {"nodes": sorted(nodes), "command": shlex.split(command)}
+    value = {"nodes": nodes, "command": shlex.split(command)}
     return Answer(lines=[command], value=value, names=nodes, notes=notes)
 
 
@@ -403,8 +402,7 @@ def _selectors(
         if len(texts) == 1 and "&&" not in texts[0] and selected and ANY_DRIVER not in drivers:
             return [DeviceTaintSelector(driver=driver) for driver in sorted(drivers)], selected
     else:
-        matches = selecting(options.nodes)
-        nodes = {node.metadata.name for node in made.seen.every(Node) if matches(node.metadata.labels)}
+        nodes = nodes_with(made.seen, options.nodes)
         selected = [fact for fact in facts if fact.node in nodes]
     if not selected:
         raise Problem("no published device is meant: there is nothing to give to a scheduler")
