@@ -372,18 +372,15 @@ async def _live(
             repair, is_made = tried.get(claim, (None, False))
             if repair != one.repair:
                 question = f"{one.trouble.object} {one.trouble.message}", f"  {one.repair.text}?"
-                is_made = (options.yes or is_confirmed(*question)) and await _is_made(api, one, one.repair)
+                is_made = options.yes or is_confirmed(*question)
+                if is_made:
+                    why_not = await repaired(api, one.repair)
+                    print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
+                    is_made = not why_not
                 tried[claim] = one.repair, is_made
             if is_made:
                 done.add(len(rights) + place)
     return rights, notes, frozenset(done)
-
-
-async def _is_made(api: Api, one: Diagnosis, repair: Repair) -> bool:
-    """Make the repair, and say what became of it."""
-    why_not = await repaired(api, repair)
-    print(printable(f"{one.trouble.object}: {why_not or 'repaired'}"), file=sys.stderr)
-    return not why_not
 
 
 def _answer(seen: Observed, found: list[Diagnosis], done: frozenset[int], notes: Sequence[str] = ()) -> Answer:

@@ -49,7 +49,6 @@ from dra_operator.allocator import (
     Allocated,
     AllocationError,
     Failed,
-    Features,
     GaveUp,
     PoolError,
     PoolId,
@@ -178,16 +177,13 @@ SIMILAR_NAMES: Final = 3
 
 def faulty_selectors(manifests: Sequence[Manifest], around: Surroundings, published: Published) -> Iterator[Finding]:
     """In claims, templates and classes."""
-    environment = _environment(around.made.allocator.inventory.features)
+    features = around.made.allocator.inventory.features
+    environment = device_selectors(
+        new=True, consumable_capacity=features.consumable_capacity, list_attributes=features.list_attributes
+    )
     for manifest, path, selector in _selectors(manifests):
         if selector.cel is not None:
             yield from _of_selector(manifest, path, selector.cel.expression, environment, published)
-
-
-def _environment(features: Features) -> Environment:
-    return device_selectors(
-        new=True, consumable_capacity=features.consumable_capacity, list_attributes=features.list_attributes
-    )
 
 
 def _selectors(manifests: Sequence[Manifest]) -> Iterator[tuple[Manifest, str, DeviceSelector]]:

@@ -52,12 +52,12 @@ def preemption(made: Pipeline, failed: Unschedulable) -> Generator[Pause, Elapse
 
 def terms_of(made: Pipeline) -> PreemptionTerms:
     """What preemption has to know of the cluster."""
-    cluster = made.cluster
+    cluster, any_scheduler = made.cluster, made.settings.preempt_other_schedulers
     return PreemptionTerms(
         find_pod=cluster.pods.get,
         claims_of=cluster.claims_of,
-        may_end=partial(_may_end, made),
-        is_leaving=partial(_is_leaving, made),
+        may_end=lambda pod: any_scheduler or pod.spec.scheduler_name == made.settings.scheduler_name,
+        is_leaving=lambda pod: leaves_soon(pod, made.now, made.preemption_patience),
         holders=cluster.holders,
         gang=cluster.gang_of_pod,
         placed_with=cluster.gang_key_of,
@@ -84,14 +84,6 @@ def who_ends(made: Pipeline, fits: str, ends: Sequence[Pod], awaited: Sequence[P
     names = listed(f"{it.key} (priority {made.cluster.priority_of(it)})" for it in ends)
     what = f"{counted(len(ends), 'pod')} of lower priority{where}, after which {fits}: {names}"
     yield f"it preempts {what}" if made.settings.preemption else f"with --preemption the operator would preempt {what}"
-
-
-def _may_end(made: Pipeline, pod: Pod) -> bool:
-    return made.settings.preempt_other_schedulers or pod.spec.scheduler_name == made.settings.scheduler_name
-
-
-def _is_leaving(made: Pipeline, pod: Pod) -> bool:
-    return leaves_soon(pod, made.now, made.preemption_patience)
 
 
 class PodDecision(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from dra_api.scheduling import PodGroup
 from msgspec.structs import replace
 
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.commands.simulated import ClaimQuotas, admin_refusal, made_from
+from dra_operator.commands.simulated import ClaimQuotas, admin_refusal, extended_resource, made_from
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.changes import Change, pod_change
 from dra_operator.kubectl.why.holders import release_remedies
@@ -277,8 +278,10 @@ def unmade(made: Pipeline, pod: Pod) -> Iterator[str]:
 
 def _entry(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> str:
     group = _sharing(made, pod, entry)
-    if group is not None and (name := dict(_recorded(group)).get(entry.name)):
-        return f"is claim {name} of PodGroup {group.key}; its name is recorded in the pod next"
+    if group is not None:
+        recorded = {it.name: it.resource_claim_name for it in group.status.resource_claim_statuses or ()}
+        if name := recorded.get(entry.name):
+            return f"is claim {name} of PodGroup {group.key}; its name is recorded in the pod next"
     key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
     template = made.template(key)
     if template is None:
@@ -314,25 +317,14 @@ def _sharing(made: Pipeline, pod: Pod, entry: PodResourceClaim) -> PodGroup | No
     return group if group is not None and is_pod_group(consumer_of(pod, group, entry)) else None
 
 
-def _recorded(group: PodGroup) -> Iterator[tuple[str, str]]:
-    for status in group.status.resource_claim_statuses or ():
-        if status.resource_claim_name is not None:
-            yield status.name, status.resource_claim_name
-
-
 def _refusal(made: Pipeline, pod: Pod, entry: PodResourceClaim, kept: ClaimTemplate) -> str:
     """What a quota, or the label of the namespace, has against the claim."""
     template = ResourceClaimTemplate(metadata=kept.metadata, spec=kept.typed())
     claim = made_from(template, f"{pod.metadata.name}-{entry.name}", pod, entry.name)
     stored = made.seen.every(ResourceClaim)
-    quotas = ClaimQuotas(made.seen.every(ResourceQuota), stored, lambda name: _resource(made, name))
+    quotas = ClaimQuotas(made.seen.every(ResourceQuota), stored, partial(extended_resource, made.cluster))
     refused = admin_refusal([claim], made.cluster) or quotas.refusal([claim], lasting=False)
     return refused.reason if refused is not None else ""
-
-
-def _resource(made: Pipeline, class_: str) -> str:
-    found = made.cluster.classes.get(class_)
-    return (found.spec.extended_resource_name or "") if found is not None else ""
 
 
 def _events(made: Pipeline, pod: Pod) -> Iterator[str]:
