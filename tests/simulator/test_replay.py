@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from allocator_lab import device, device_class, pool
 from command import ROOT
 from dra_operator.cli import main
 from trace_objects import made_traces
+from trace_objects import nodes_with_devices as nodes
+from trace_objects import template_for_any as template
 
 Json = dict[str, Any]
 DRA: Final = "resource.k8s.io/v1"
@@ -26,11 +27,6 @@ def at(hours: float) -> str:
 
 def named(name: str) -> Json:
     return {"name": name, "namespace": "ns", "uid": name}
-
-
-def template(name: str, **exactly: Any) -> Json:
-    spec = {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any", **exactly}}]}}}
-    return {"apiVersion": DRA, "kind": "ResourceClaimTemplate", "metadata": named(name), "spec": spec}
 
 
 def pod(
@@ -52,16 +48,6 @@ def pod(
         ]
     metadata = named(name) | {"creationTimestamp": at(created)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
-
-
-def nodes(*names: str, devices: int, cpu: str = "8") -> list[Json]:
-    found: list[Json] = [{"apiVersion": DRA, "kind": "DeviceClass", **device_class("any")}]
-    for name in names:
-        slices = pool(*(device(f"d{it}") for it in range(devices)), name=name, nodeName=name)
-        found += [{"apiVersion": DRA, "kind": "ResourceSlice", **it} for it in slices]
-        status = {"allocatable": {"pods": "10", "cpu": cpu}}
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
-    return found
 
 
 class Told:
@@ -293,7 +279,7 @@ def test_a_snapshot_without_nodes_is_refused_with_a_remedy_that_there_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--trace`` takes no ``--node``."""
-    objects = [{"apiVersion": DRA, "kind": "DeviceClass", **device_class("any")}, template("t"), pod("p", 0, 1, 2, "t")]
+    objects = [*nodes(devices=0), template("t"), pod("p", 0, 1, 2, "t")]
     (tmp_path / "week.yaml").write_text(yaml.safe_dump_all(objects))
     assert main(["simulate", "--trace", str(tmp_path / "week.yaml")]) == 2
     said = capsys.readouterr().err

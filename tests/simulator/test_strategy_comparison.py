@@ -7,40 +7,19 @@ from typing import Any
 
 import pytest
 import yaml
-from allocator_lab import device, device_class, pool
 from dra_operator.cli import main
+from trace_objects import nodes_with_devices as nodes
+from trace_objects import template_for_any as template
 
 Json = dict[str, Any]
-DRA = "resource.k8s.io/v1"
-
-
-def template(name: str, **exactly: Any) -> Json:
-    requests = [{"name": "r", "exactly": {"deviceClassName": "any", **exactly}}]
-    spec = {"spec": {"devices": {"requests": requests}}}
-    return {"apiVersion": DRA, "kind": "ResourceClaimTemplate", "metadata": named(name), "spec": spec}
-
-
-def named(name: str) -> Json:
-    return {"name": name, "namespace": "ns"}
 
 
 def pod(name: str, second: int, template: str, node: str = "") -> Json:
     """A pod that was made in this second, and has its node already."""
-    meta = named(name) | {"uid": name, "creationTimestamp": f"2030-01-01T00:00:{second:02}Z"}
+    meta = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": f"2030-01-01T00:00:{second:02}Z"}
     claims = [{"name": "d", "resourceClaimTemplateName": template}]
     spec = {"containers": [{"name": "c", "resources": {"claims": [{"name": "d"}]}}], "resourceClaims": claims}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}
-
-
-def nodes(*names: str, devices: int, **fields: Any) -> list[Json]:
-    """Nodes with as many devices each."""
-    found: list[Json] = [{"apiVersion": DRA, "kind": "DeviceClass", **device_class("any")}]
-    for name in names:
-        slices = pool(*(device(f"d{it}", **fields) for it in range(devices)), name=name, nodeName=name)
-        found += [{"apiVersion": DRA, "kind": "ResourceSlice", **it} for it in slices]
-        status = {"allocatable": {"pods": "10"}}
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
-    return found
 
 
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *documents: Json) -> list[str]:
@@ -70,7 +49,7 @@ def test_the_strategy_that_gives_away_most_is_advised(capsys: pytest.CaptureFixt
 
 
 def test_a_share_counts_as_a_part_of_its_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    shared = {"extra": {"allowMultipleAllocations": True}, "capacity": {"memory": "80Gi"}}
+    shared: Json = {"extra": {"allowMultipleAllocations": True}, "capacity": {"memory": "80Gi"}}
     documents = [template("half", capacity={"requests": {"memory": "40Gi"}}), pod("a", 1, "half")]
     lines = said(capsys, tmp_path, *nodes("n1", devices=1, **shared), *documents)
     assert lines[1].split() == ["first-fit", "2", "3", "1.00", "100.00", "%"]

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from allocator_lab import device, device_class, pool
 from dra_operator.quality.trace import WHOLE_MILLI, Shape, TraceNode, TracePod
 
 Json = dict[str, Any]
@@ -28,6 +29,24 @@ DEVICE_CLASS: Final[Json] = {
     "metadata": {"name": "gpu"},
     "spec": {},
 }
+
+
+def nodes_with_devices(*names: str, devices: int, cpu: str = "8", **fields: Any) -> list[Json]:
+    """Nodes with as many devices each, and the class ``any`` that means them all."""
+    found: list[Json] = [{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", **device_class("any")}]
+    for name in names:
+        slices = pool(*(device(f"d{it}", **fields) for it in range(devices)), name=name, nodeName=name)
+        found += [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **it} for it in slices]
+        status = {"allocatable": {"pods": "10", "cpu": cpu}}
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
+    return found
+
+
+def template_for_any(name: str, **exactly: Any) -> Json:
+    """A template of namespace ``ns`` that asks for devices of the class ``any``."""
+    spec = {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any", **exactly}}]}}}
+    meta = {"name": name, "namespace": "ns", "uid": name}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": meta, "spec": spec}
 
 
 def node_of(name: str, node: TraceNode, pods: int = 0) -> Json:
