@@ -89,13 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="decide each case N times and time it")
     add_files_argument(parser, "Kubernetes objects")
-    _add_output(parser)
-    _add_cluster(parser)
-    _add_placement(parser)
-    add_trace_arguments(parser)
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sequential", action="store_true", help="with -f: each pod finds what the pods before it have left"
     )
@@ -106,10 +99,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="with -f or --trace: for people, or for programs; csv: only with --trace",
     )
-
-
-def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    """The cluster in which is decided: its release, gates and nodes."""
     parser.add_argument(
         "--kubernetes-version",
         choices=BUILT,
@@ -121,9 +110,6 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
     )
-
-
-def _add_placement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placement-strategy", choices=PLACEMENT_STRATEGIES, help="with -f: as given to the operator (first-fit)"
     )
@@ -136,6 +122,7 @@ def _add_placement(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with -f, such as a snapshot: how many of the pods each placement strategy finds room for",
     )
+    add_trace_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

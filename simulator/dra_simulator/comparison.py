@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from dra_api.core import Pod, PodCondition, PodStatus
+from dra_api.core import Pod, PodStatus
 from dra_api.meta import Object
 from dra_api.resource import (
     DeviceRequest,
@@ -346,7 +346,8 @@ def _order(life: Life) -> tuple[int, float, str]:
 
 def _life(pod: Pod, start: datetime) -> Life | None:
     created = parse_time(pod.metadata.creation_timestamp)
-    scheduled, ended = _scheduled(pod), _ended(pod)
+    scheduled = _changed(pod, SCHEDULED, "True") if pod.spec.node_name else None
+    ended = _changed(pod, READY) if pod.is_terminal else None
     if created is None or (scheduled is None if pod.spec.node_name else pod.is_terminal):
         return None
     if pod.is_terminal and ended is None:
@@ -361,22 +362,10 @@ def _times(pod: Pod) -> Iterator[datetime]:
             yield moment
 
 
-def _scheduled(pod: Pod) -> datetime | None:
-    if not pod.spec.node_name:
-        return None
-    found = _condition(pod, SCHEDULED)
-    return parse_time(found.last_transition_time) if found is not None and found.status == "True" else None
-
-
-def _ended(pod: Pod) -> datetime | None:
-    if not pod.is_terminal:
-        return None
-    found = _condition(pod, READY)
-    return parse_time(found.last_transition_time) if found is not None else None
-
-
-def _condition(pod: Pod, type_: str) -> PodCondition | None:
-    return next((it for it in pod.status.conditions or () if it.type == type_), None)
+def _changed(pod: Pod, type_: str, status: str = "") -> datetime | None:
+    """Return when a condition changed last, or None if it is not there, or has another status than this."""
+    found = next((it for it in pod.status.conditions or () if it.type == type_), None)
+    return parse_time(found.last_transition_time) if found is not None and status in ("", found.status) else None
 
 
 AS_IT_WAS: Final = "as it was"

@@ -6,7 +6,7 @@ import argparse
 import heapq
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -33,6 +33,7 @@ from dra_simulator.comparison import (
     DeviceShares,
     History,
     Life,
+    Sample,
     Step,
     Wait,
     anew,
@@ -222,9 +223,15 @@ def csv_lines(
     """A line for each strategy and change."""
     yield "strategy,time,devices_in_use,pods_waiting"
     for it in (*past, *courses):
-        for step in it.steps:
-            moment = format_time(history.start + timedelta(seconds=step.seconds))
-            yield f"{it.name},{moment},{step.used / THOUSANDTHS_OF_DEVICE:g},{step.waiting}"
+        for moment, used, waiting in _points(it, history):
+            yield f"{it.name},{moment},{used:g},{waiting}"
+
+
+def _points(course: Course, history: History) -> Iterator[tuple[str, float, int]]:
+    """The time of each change, with devices in use and pods that wait."""
+    for step in course.steps:
+        moment = format_time(history.start + timedelta(seconds=step.seconds))
+        yield moment, step.used / THOUSANDTHS_OF_DEVICE, step.waiting
 
 
 def json_document(
@@ -245,14 +252,7 @@ def json_document(
 
 
 def _summary(course: Course, history: History) -> dict[str, Any]:
-    points = [
-        {
-            "time": format_time(history.start + timedelta(seconds=step.seconds)),
-            "devicesInUse": step.used / THOUSANDTHS_OF_DEVICE,
-            "podsWaiting": step.waiting,
-        }
-        for step in course.steps
-    ]
+    names = ("time", "devicesInUse", "podsWaiting")
     return {
         "strategy": course.name,
         "pods": len(course.waits),
@@ -260,7 +260,7 @@ def _summary(course: Course, history: History) -> dict[str, Any]:
         "meanWaitSeconds": round(course.mean_wait, 1),
         "longestWaitSeconds": round(course.longest_wait, 1),
         "devicesInUsePercent": round(course.used_percent, 2),
-        "points": points,
+        "points": [dict(zip(names, point, strict=True)) for point in _points(course, history)],
     }
 
 
@@ -291,14 +291,14 @@ def plotted(courses: Sequence[Course], history: History) -> str:
     days = range(int(history.seconds / DAY_SECONDS) + 1)
     across = [Tick(day * DAY_SECONDS / history.seconds if day else 0.0, str(day)) for day in days]
     below = f"days from {history.start:%Y-%m-%d %H:%M} UTC"
-    places = [(number + 0.5) / POINTS for number in range(POINTS)]
-    used = [
-        Line(name, [(x, it.used_percent / 100) for x, it in zip(places, samples, strict=True)])
-        for name, samples in sampled
-    ]
-    waiting = [
-        Line(name, [(x, it.waiting / top) for x, it in zip(places, samples, strict=True)]) for name, samples in sampled
-    ]
+
+    def lines(height: Callable[[Sample], float]) -> list[Line]:
+        return [
+            Line(name, [((number + 0.5) / POINTS, height(it)) for number, it in enumerate(samples)])
+            for name, samples in sampled
+        ]
+
+    used, waiting = lines(lambda it: it.used_percent / 100), lines(lambda it: it.waiting / top)
     pods = [Tick(count / top, str(count)) for count in range(0, top + 1, step)]
     return picture(
         [

@@ -64,23 +64,6 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat or remove pods until they ask for X times the GPUs of the cluster; for a snapshot, X times as "
         "many pods (default: the pods as they are)",
     )
-    _add_variants(group)
-    group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
-    group.add_argument(
-        "--executor",
-        metavar="WHERE",
-        help="processes of this machine, or dask://HOST:PORT for the workers of a Dask scheduler; the results are the "
-        "same bit for bit (default: processes)",
-    )
-    group.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="write an SVG picture: allocation over demand, or for a snapshot use and waiting pods over time",
-    )
-
-
-def _add_variants(group: argparse._ArgumentGroup) -> None:
-    """What is played otherwise than the table has it."""
     group.add_argument(
         "--gangs",
         action="store_true",
@@ -92,6 +75,18 @@ def _add_variants(group: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="PERCENT",
         help="when pods have asked for all GPUs, move so many percent of them, to make room for refused ones",
+    )
+    group.add_argument("--jobs", type=int, metavar="N", help="processes that play runs (default: 1)")
+    group.add_argument(
+        "--executor",
+        metavar="WHERE",
+        help="processes of this machine, or dask://HOST:PORT for the workers of a Dask scheduler; the results are the "
+        "same bit for bit (default: processes)",
+    )
+    group.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="write an SVG picture: allocation over demand, or for a snapshot use and waiting pods over time",
     )
 
 
