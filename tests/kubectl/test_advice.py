@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 from dra_operator.kubectl.answer import Problem
-from scheduling_causes import (
-    DRIVER,
-    asks,
-    cel,
-    claim,
-    device,
-    device_class,
-    model,
-    node,
-    pod,
-    slice_,
-)
+from scheduling_causes import DRIVER, asks, cel, claim, device, device_class, model, node, pod, slice_
 from told import Json, told
 
 NIC = "nic.example.com"

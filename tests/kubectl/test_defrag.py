@@ -231,9 +231,7 @@ def cells(picture: str) -> tuple[dict[str, str], dict[str, str]]:
     return dict(pairs[:half]), dict(pairs[half:])
 
 
-def test_a_picture_shows_the_devices_of_nodes_before_and_after(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_picture_shows_the_devices_of_nodes_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["defrag", "-f", str(HERE / "large.yaml"), "--from", str(HERE / "fleet.yaml"), "-o", "svg"]) == 0
     before, after = cells(capsys.readouterr().out)
     changed = {device: (before[device], after[device]) for device in before if before[device] != after[device]}

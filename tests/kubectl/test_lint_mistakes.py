@@ -113,10 +113,7 @@ def template(name: str = "t", device_class: str = "gpu", count: int = 1) -> JSON
 def pod_spec(*templates: str) -> JSON:
     entries = [{"name": f"e-{name}", "resourceClaimTemplateName": name} for name in templates or ("t",)]
     uses = [{"name": entry["name"]} for entry in entries]
-    return {
-        "containers": [{"name": "c", "image": "busybox", "resources": {"claims": uses}}],
-        "resourceClaims": entries,
-    }
+    return {"containers": [{"name": "c", "image": "busybox", "resources": {"claims": uses}}], "resourceClaims": entries}
 
 
 def pod(*templates: str) -> JSON:

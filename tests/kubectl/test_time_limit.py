@@ -14,13 +14,7 @@ from dra_api.core import Pod
 from dra_operator.kubectl import devices, free
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.cli import main
-from dra_operator.kubectl.pipeline import (
-    Abandoned,
-    Pausing,
-    Pipeline,
-    TookTooLong,
-    pipeline,
-)
+from dra_operator.kubectl.pipeline import Abandoned, Pausing, Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.snapshot import load
 from dra_operator.kubectl.whatif import fitting
 from dra_operator.kubectl.why.answer import waiting_groups

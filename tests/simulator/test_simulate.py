@@ -396,10 +396,7 @@ def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.Captu
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "web"},
-        "spec": {
-            "nodeSelector": {"zone": "a"},
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
-        },
+        "spec": {"nodeSelector": {"zone": "a"}, "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]},
     }
     nodes = [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}}}
@@ -506,10 +503,7 @@ def test_what_a_node_cannot_be_asked_is_reported_instead(capsys: pytest.CaptureF
     [
         (None, "    no devices"),
         ({"adminAccess": True}, "    r: drv/p/a (admin access)"),
-        (
-            {"deviceClassName": "none"},
-            "node n1: error: claim default/c, request r: could not retrieve device class",
-        ),
+        ({"deviceClassName": "none"}, "node n1: error: claim default/c, request r: could not retrieve device class"),
         ({"capacity": {"requests": {"memory": "1Gi"}}}, "    r: drv/p/a (a share: memory 1Gi)"),
     ],
     ids=["no devices", "admin access", "an error", "a share"],

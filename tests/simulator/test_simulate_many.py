@@ -72,10 +72,7 @@ def test_nodes_that_answer_alike_are_reported_once(capsys: pytest.CaptureFixture
         "nodes n00, n01, n02, n03: the pod cannot run there: node(s) were unschedulable",
     ]
     assert report[8] == "node n04: does not fit (too few devices match)"
-    assert report[-2:] == [
-        "  3 other nodes fail for the same reason: n05, n06, n07",
-        "summary: 1 pod: fits 1",
-    ]
+    assert report[-2:] == ["  3 other nodes fail for the same reason: n05, n06, n07", "summary: 1 pod: fits 1"]
 
 
 ERRORS: dict[str, tuple[NodeStatus, str, str]] = {
@@ -115,11 +112,7 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     web, odd, old, big = found["attempts"]
     assert (web["pod"], web["claims"], web["verdict"]) == ("default/web", ["default/web-gpu"], "fits")
     assert [entry["answer"] for entry in web["nodes"]] == ["obstructed"] * 4 + ["lacking"] * 4 + ["fits"] * 4
-    assert web["nodes"][0]["obstacle"] == {
-        "kind": "cordoned",
-        "subject": "",
-        "text": "node(s) were unschedulable",
-    }
+    assert web["nodes"][0]["obstacle"] == {"kind": "cordoned", "subject": "", "text": "node(s) were unschedulable"}
     refusal = web["nodes"][4]["refusal"]
     assert (refusal["kind"], refusal["claim"], refusal["request"]) == ("selector", "default/web-gpu", "r")
     assert (refusal["needs"], refusal["devices"], refusal["matching"], refusal["lost"]) == (2, 1, 1, {})

@@ -49,13 +49,7 @@ from dra_operator.sources.kind_table import OF_KUEUE, TABLE, Kinds
 T = TypeVar("T", bound=Object)
 R = TypeVar("R", OwnerReference, ResourceClaimConsumerReference)
 JSON = dict[str, Any]
-_TABLE: Final[Kinds] = {
-    **TABLE,
-    RESOURCE_QUOTAS: ResourceQuota,
-    EVENTS: Event,
-    LEASES: Lease,
-    **OF_KUEUE,
-}
+_TABLE: Final[Kinds] = {**TABLE, RESOURCE_QUOTAS: ResourceQuota, EVENTS: Event, LEASES: Lease, **OF_KUEUE}
 KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in _TABLE.items()}
 """All that the operator watches, the quotas that its writes would meet, and what `kubectl dra` explains with."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})

@@ -107,12 +107,7 @@ async def _tell(progress: Progress, stream: TextIO) -> None:
         stream.flush()
 
 
-KINDS: Final[Kinds] = {
-    **TABLE,
-    RESOURCE_QUOTAS: ResourceQuota,
-    EVENTS: Event,
-    LEASES: Lease,
-}
+KINDS: Final[Kinds] = {**TABLE, RESOURCE_QUOTAS: ResourceQuota, EVENTS: Event, LEASES: Lease}
 TOLD_BY_EVENTS: Final = (
     "type=Warning,reason!=FailedScheduling,reason!=Unhealthy,reason!=BackOff",
     "reason=FailedBinding",

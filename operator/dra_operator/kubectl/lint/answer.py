@@ -51,15 +51,7 @@ from dra_operator.kubectl.lint.checks import (
     meant,
     unusable_pools,
 )
-from dra_operator.kubectl.lint.manifest import (
-    Finding,
-    Manifest,
-    Manifests,
-    Severity,
-    Surroundings,
-    claims_in,
-    not_read,
-)
+from dra_operator.kubectl.lint.manifest import Finding, Manifest, Manifests, Severity, Surroundings, claims_in, not_read
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.settings import Settings

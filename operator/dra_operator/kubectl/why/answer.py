@@ -39,14 +39,7 @@ from dra_operator.kubectl.why.pods import (
     why_claim,
     why_pod,
 )
-from dra_operator.kubectl.why.supposed import (
-    Supposed,
-    missing_claims,
-    names_in,
-    refused_devices,
-    similar_name,
-    without,
-)
+from dra_operator.kubectl.why.supposed import Supposed, missing_claims, names_in, refused_devices, similar_name, without
 from dra_operator.scheduling import CycleState, NotTried, Plan, PreFilterResult, pre_filter
 from dra_operator.scheduling.claims import CLAIM_MISSING
 from dra_operator.scheduling.state import Gang, is_at_gate
