@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -396,6 +396,11 @@ class ClaimFact(Fact, frozen=True):
     since: str
     """When it got its devices."""
 
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
 
 def claims_of(seen: Observed) -> list[ClaimFact]:
     """All claims, sorted by namespace and name."""
@@ -442,11 +447,11 @@ _CLAIM_COLOURS: Final = {"allocated,reserved": "green", "pending": "yellow"}
 def claims_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceclaims.resource.k8s.io")
     matches = selecting(options.selector)
-    chosen = {claim.key for claim in seen.every(ResourceClaim) if matches(claim.metadata.labels)}
+    labels = {claim.key: claim.metadata.labels for claim in seen.every(ResourceClaim)}
     found = [
         claim
         for claim in claims_of(seen)
-        if f"{claim.namespace}/{claim.name}" in chosen
+        if matches(labels[claim.key])
         and (options.all_namespaces or claim.namespace == seen.namespace)
         and (not options.pending or "pending" in claim.state)
     ]
@@ -458,14 +463,9 @@ def claims_answer(seen: Observed, options: argparse.Namespace) -> Answer:
         lambda it: f"resourceclaim.resource.k8s.io/{it.name}",
         f"No claims found{in_namespace}",
         kind="Claim",
-        labels=lambda it: _labels(seen, it),
+        labels=lambda it: labels[it.key],
     )
     return Answer(table, notes=notes_on(seen))
-
-
-def _labels(seen: Observed, fact: ClaimFact) -> Mapping[str, str] | None:
-    claim = seen.one(ResourceClaim, f"{fact.namespace}/{fact.name}")
-    return claim.metadata.labels if claim is not None else None
 
 
 def _claim_columns(seen: Observed, *, with_namespace: bool) -> list[Column[ClaimFact]]:

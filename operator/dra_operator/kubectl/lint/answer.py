@@ -305,29 +305,23 @@ def _similar(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-class _Reread:
-    """Reads objects of the cluster and of the files again (``observed.Reread``)."""
-
-    def __init__(self, seen: Observed, manifests: Manifests) -> None:
-        self._seen, self._manifests = seen, manifests
-
-    def __call__(self, objects: Sequence[T]) -> Sequence[T]:
-        found: list[T] = []
-        for obj in objects:
-            own = self._manifests.whole(obj)
-            found += [own] if isinstance(own, type(obj)) else self._seen.whole([obj])
-        return found
-
-
 def findings(seen: Observed, manifests: Manifests, settings: Settings, *, has_cluster: bool) -> Iterator[Finding]:
     """Yield what is wrong with the manifests in this cluster, and what each request would find there.
 
     One object after the other is whole in memory, if they are large.
     """
+
+    def reread(objects: Sequence[T]) -> Sequence[T]:
+        found: list[T] = []
+        for obj in objects:
+            written = manifests.whole(obj)
+            found += [written] if isinstance(written, type(obj)) else seen.whole([obj])
+        return found
+
     own = manifests.own
     objects = [*(obj for obj in seen.objects if (type(obj), obj.key) not in own), *own.values()]
-    reread = seen.reread if not manifests.has_brief else _Reread(seen, manifests)
-    made = pipeline(replace(seen, objects=objects, reread=reread), settings)
+    again = seen.reread if not manifests.has_brief else reread
+    made = pipeline(replace(seen, objects=objects, reread=again), settings)
     gates = FeatureGates.of(made.settings.changed_gates(seen), made.settings.release or seen.release, OPERATOR)
     around, slices = Surroundings(made, has_cluster), made.seen.every(ResourceSlice)
     published, supply = Published(slices), Supply(made) if slices else None

@@ -214,17 +214,6 @@ class Service:
         if refused := self._refusal(request):
             return refused
         try:
-            return await self._answer(request)
-        except (Busy, Crowded) as busy:
-            return _busy(str(busy))
-
-    async def health(self, _: web.Request) -> web.Response:
-        """Whether the view is not too old to answer, or was not asked for."""
-        problem = self._newest.problem
-        return web.Response(text="ok\n") if problem is None else web.Response(status=503, text=f"{problem}\n")
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
         except TimeoutError:
@@ -235,7 +224,16 @@ class Service:
             return _error(400, str(fault))
         except AnswerTookTooLong as error:
             return _error(504, str(error))
+        except (Busy, Crowded) as busy:
+            response = _error(503, str(busy))
+            response.headers["Retry-After"] = "1"
+            return response
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Whether the view is not too old to answer, or was not asked for."""
+        problem = self._newest.problem
+        return web.Response(text="ok\n") if problem is None else web.Response(status=503, text=f"{problem}\n")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if self._token:
@@ -264,9 +262,3 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _error(status: int, text: str) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode({"error": text}), content_type="application/json")
-
-
-def _busy(text: str) -> web.Response:
-    response = _error(503, text)
-    response.headers["Retry-After"] = "1"
-    return response

@@ -390,7 +390,7 @@ def said_of(pod: Pod) -> str:
 def claim_lines(seen: Observed) -> Lines:
     def lines() -> Iterable[Listed]:
         for claim in claims_of(seen):
-            key, since = f"{claim.namespace}/{claim.name}", claim.created
+            key, since = claim.key, claim.created
             cells: JSON = {
                 "key": key,
                 "state": claim.state,

@@ -179,7 +179,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         Column("POD", lambda it: it.pod),
         Column("OWNER", lambda it: it.owner or "<none>"),
         Column("LOSES", lambda it: joined(it.loses)),
-        Column("GOES TO", _goes_to, colour=lambda it: "red" if it.fate in {*NOWHERE, "ends"} else ""),
+        Column("GOES TO", lambda it: it.node or WORDS.get(it.fate, "<none>"), colour=_colour),
         Column("GETS", lambda it: joined(it.devices), wide=True),
     ]
     table = Table(columns, found.pods, lambda it: f"pod/{it.pod.partition('/')[2]}", f"No pod runs on node {name}")
@@ -187,8 +187,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     return Answer(table, list(_lines(found)), found, notes=notes_on(seen, (*SHOWN, BUDGETS)), code=code)
 
 
-def _goes_to(one: Displaced) -> str:
-    return one.node or WORDS.get(one.fate, "<none>")
+def _colour(one: Displaced) -> str:
+    return "red" if one.fate in {*NOWHERE, "ends"} else ""
 
 
 def _lines(found: Draining) -> Iterator[str]:

@@ -291,12 +291,8 @@ def _pod(report: Report, seen: Observed, pod: Pod) -> None:
     for use in claims_of_pod(pod):
         claim = seen.one(ResourceClaim, f"{pod.metadata.namespace}/{use.name}")
         report.say(f"claim {use.name}: {holding(claim) if claim or are_known else 'not known'}", indent=2)
-    report.add(_events(seen, pod))
-
-
-def _events(seen: Observed, pod: Pod) -> Iterator[str]:
-    for event in sorted(seen.events_about(pod.metadata.uid), key=lambda it: it.when)[-3:]:
-        yield f"event {event.reason}: {event.message}"
+    last = sorted(seen.events_about(pod.metadata.uid), key=lambda it: it.when)[-3:]
+    report.add(f"event {event.reason}: {event.message}" for event in last)
 
 
 OWNERS: Final = (

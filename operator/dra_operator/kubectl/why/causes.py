@@ -14,7 +14,6 @@ from dra_api.core import Node, NodeSelectorRequirement, Pod
 from dra_api.references import pod_is_done, volume_uses
 from dra_api.resource import ResourceClaim
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from dra_api.values import Quantity
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
 from dra_ledger.pools import Status
@@ -186,25 +185,20 @@ def _shortage(pod: Pod, resource: str, nodes: Sequence[LoadedNode]) -> str:
     def free(node: LoadedNode) -> int:
         return node.offered.get(resource, 0) - node.used.get(resource, 0)
 
-    def amount(nanos: int) -> Quantity:
-        return quantity_of(resource, nanos)
-
-    best = max(nodes, key=free)
-    wanted, left, total = pod_requests(pod)[resource], max(0, free(best)), best.offered.get(resource, 0)
+    best, wanted = max(nodes, key=free), pod_requests(pod)[resource]
+    amounts = (wanted, max(0, free(best)), best.offered.get(resource, 0))
+    asked, left, total = (quantity_of(resource, nanos) for nanos in amounts)
     alone = [it for it in pod.spec.init_containers or () if (its := amount_of(it, resource)) and its.nanos == wanted]
     who = f"init container {alone[0].name}" if alone else "the pod"
-    return f"{who} asks for {amount(wanted)}; {best.name} has the most free: {amount(left)} of {amount(total)}"
+    return f"{who} asks for {asked}; {best.name} has the most free: {left} of {total}"
 
 
 def _slots(nodes: Sequence[LoadedNode]) -> str:
     """``node-3 has the most room: 110 of 110 pods are there``."""
 
-    def amount(nanos: int) -> str:
-        return str(Quantity.from_nanos(nanos))
-
     best = max(nodes, key=lambda node: node.offered.get(POD_SLOTS, 0) - node.used.get(POD_SLOTS, 0))
-    used, total = best.used.get(POD_SLOTS, 0), best.offered.get(POD_SLOTS, 0)
-    return f"{best.name} has the most room: {amount(used)} pods are there, and it takes {amount(total)}"
+    used, total = (quantity_of(POD_SLOTS, its.get(POD_SLOTS, 0)) for its in (best.used, best.offered))
+    return f"{best.name} has the most room: {used} pods are there, and it takes {total}"
 
 
 def _port_holder(cycle_state: CycleState, node: LoadedNode) -> str:

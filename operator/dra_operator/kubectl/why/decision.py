@@ -69,11 +69,6 @@ def terms_of(made: Pipeline) -> PreemptionTerms:
     )
 
 
-def victims(made: Pipeline, nominated: PostFilterResult) -> Iterator[str]:
-    """Who ends for the pod, and where."""
-    yield from who_ends(made, "it fits", nominated.victims, nominated.awaited, f" on node {nominated.nominated_node}")
-
-
 def who_ends(made: Pipeline, fits: str, ends: Sequence[Pod], awaited: Sequence[Pod], where: str = "") -> Iterator[str]:
     """``fits`` says what is possible then."""
     if awaited:

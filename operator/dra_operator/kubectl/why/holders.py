@@ -221,7 +221,7 @@ class _Ending:
                 self._live.append(pod)
         absent = [it for it, its in zip(claims, of_claims, strict=True) if it.status.reserved_for and not its]
         are_pods_known = seen.is_whole and "pods" not in seen.unseen
-        self._gone = [it for it in absent if are_pods_known and all(map(_is_pod, it.status.reserved_for or ()))]
+        self._gone = [it for it in absent if are_pods_known and _is_for_pods(it)]
         """Claims that are reserved only for pods that do not exist any more."""
         self._of_others = [it for it in absent if it not in self._gone]
         self._kept = [it.key for it in claims if it.status.reserved_for and is_immediate(it)]
@@ -301,8 +301,8 @@ class _Ending:
             yield f"wait until the consumers of {_claims(self._of_others)} end: {listed(whom)}"
 
 
-def _is_pod(one: ResourceClaimConsumerReference) -> bool:
-    return one.resource == "pods"
+def _is_for_pods(claim: ResourceClaim) -> bool:
+    return all(user.resource == "pods" for user in claim.status.reserved_for or ())
 
 
 def _claims(claims: Sequence[ResourceClaim]) -> str:

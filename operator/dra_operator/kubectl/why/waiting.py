@@ -37,7 +37,7 @@ from dra_operator.wording import counted, listed
 
 from .causes import volume_causes
 from .changes import Fix, Report, Trial
-from .decision import PodDecision, Together, ahead_in_line, decide, missing_members, together, victims
+from .decision import PodDecision, Together, ahead_in_line, decide, missing_members, together, who_ends
 from .nodes import node_report, nowhere_together, promising, requests_served, unpublished, with_devices
 from .published import Pools, Published
 from .search import FixSearch, outdated
@@ -89,8 +89,8 @@ def why_waiting(
     if decision.error:
         report.say(f"{title(pod)} is held back on all nodes by an error: {decision.error}")
     _tell_of_nodes(report, made, found, decision, places=places, supposed=supposed)
-    if isinstance(answer, NoPlace) and answer.nominated is not None:
-        report.add(victims(made, answer.nominated))
+    if isinstance(answer, NoPlace) and (ends := answer.nominated) is not None:
+        report.add(who_ends(made, "it fits", ends.victims, ends.awaited, f" on node {ends.nominated_node}"))
     if isinstance(answer, Plan):
         _tell_why_best(report, answer)
     return report
