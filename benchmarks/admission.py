@@ -18,7 +18,7 @@ from admission_run import Result, Run
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Jobs behind a queue with and without an admission check.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000, help="jobs (%(default)s)")
     parser.add_argument("--nodes", type=int, default=40, help="nodes with eight devices (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the random jobs (%(default)s)")

@@ -45,7 +45,7 @@ CAUSES = ("model", "taken", "cpu")
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Processor time of kubectl dra why after its reads.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000], help="sizes (%(default)s)")
     parser.add_argument("--devices", type=int, default=8, help="devices per node (%(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="answers per figure (%(default)s)")

@@ -1,6 +1,6 @@
 """What a change of one object costs on which very many objects of a tenant hang, for each kind that is watched.
 
-    PYTHONPATH=tests/support:. python benchmarks/fan_out.py [2000 4000] [TITLE]
+    PYTHONPATH=tests/support:. python benchmarks/fan_out.py 2000 4000 --only nodes
 
 A line has the population, its number, the keys that were queued, and milliseconds of processor time: of the change, and
 of the longest step of the event loop before and after the workers begin.
@@ -8,10 +8,10 @@ of the longest step of the event loop before and after the workers begin.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import logging
-import sys
 import time
 from collections.abc import Iterable
 from typing import Any, Final
@@ -74,17 +74,20 @@ async def measured(population: Population, number: int, seconds: float) -> Any:
     return max(spent), count, idle, steps.longest, steps.what
 
 
-async def main(numbers: Iterable[str], only: str = "", seconds: float = 1.5) -> None:
+async def main(numbers: Iterable[int], only: str = "", seconds: float = 1.5) -> None:
     logging.disable()
     for name, population in POPULATIONS.items():
         if only and only not in name:
             continue
-        for number in map(int, numbers):
+        for number in numbers:
             event, count, idle, step, what = await measured(population, number, seconds)
             figures = (f"{it * 1e3:.1f}" for it in (event, idle, step))
             print(" | ".join((name, str(number), str(count), *figures, what[:160])), flush=True)
 
 
 if __name__ == "__main__":
-    numbers = [it for it in sys.argv[1:] if it.isdigit()] or ["2000", "4000"]
-    asyncio.run(main(numbers, next((it for it in sys.argv[1:] if not it.isdigit()), "")))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("numbers", type=int, nargs="*", default=[2000, 4000], help="of objects (2000 4000)")
+    parser.add_argument("--only", metavar="TITLE", default="", help="populations whose name has this text")
+    given = parser.parse_args()
+    asyncio.run(main(given.numbers, given.only))

@@ -37,7 +37,7 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Questions per second of kubectl dra fit --serve.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=100, help="nodes (%(default)s)")
     parser.add_argument("--devices", type=int, default=8, help="devices per node (%(default)s)")
     parser.add_argument("--clients", type=int, default=8, help="connections that ask (%(default)s)")

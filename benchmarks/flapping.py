@@ -1,6 +1,6 @@
 """What a driver that publishes anew all the time costs, by the number of pods that wait for devices.
 
-    python benchmarks/flapping.py [WAITING ..., 100 and 1000 by default]
+    python benchmarks/flapping.py 100 1000
 
 A development cluster of 50 nodes with two devices each is full, and so many pods wait. Each new version of a slice may
 help any of them. Printed are the operator's processor time for one version, its share of a processor while one slice
@@ -10,9 +10,9 @@ as the median of five.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -87,8 +87,11 @@ async def measure(kubeconfig: Path, waiting: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print a line for each number of pods."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("waiting", type=int, nargs="*", default=[100, 1000], help="pods that wait (100 1000)")
+    numbers = parser.parse_args().waiting
     with development_cluster() as kubeconfig:
-        for waiting in map(int, sys.argv[1:] or ("100", "1000")):
+        for waiting in numbers:
             spent, share, wait = asyncio.run(measure(kubeconfig, waiting))
             print(
                 f"{waiting} pods wait: {spent * 1e3:.0f} ms for one version; "

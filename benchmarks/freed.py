@@ -1,6 +1,6 @@
 """What a device, or the room of a pod, that comes free costs the operator, by the number of pods that wait for it.
 
-    python benchmarks/freed.py [WAITING ..., 100 and 1000 by default]
+    python benchmarks/freed.py 100 1000
 
 A development cluster of 50 nodes is full, with two devices on each or with cpu for two pods, and so many pods wait.
 Then pods end, one after the other, when the operator is idle again. Times are medians over five of them: the operator's
@@ -10,6 +10,7 @@ first pod that was tried, no other one has to be: the processor time should hard
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import sys
@@ -88,8 +89,11 @@ async def measure(kubeconfig: Path, load: Load, waiting: int) -> tuple[float, fl
 
 def main() -> None:
     """Print a line for each number of pods."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("waiting", type=int, nargs="*", default=[100, 1000], help="pods that wait (100 1000)")
+    numbers = parser.parse_args().waiting
     with development_cluster() as kubeconfig:
-        for waiting in map(int, sys.argv[1:] or ("100", "1000")):
+        for waiting in numbers:
             for what, load in LOADS.items():
                 spent, taken = asyncio.run(measure(kubeconfig, load, waiting))
                 times = f"{spent * 1e3:.0f} ms of processor time, bound after {taken * 1e3:.0f} ms"

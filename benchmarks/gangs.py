@@ -1,12 +1,14 @@
 """How long the plan of a gang takes: pods with one device each, on nodes of eight devices.
 
 Prints the seconds of processor time for the plan alone: for a gang that fits, for one that fits in one rack, and for
-one that does not fit. Nothing is written: ``python benchmarks/gangs.py [NODES]``.
+one that does not fit. Nothing is written.
+
+    python benchmarks/gangs.py 1000
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 from dra_api.codec import convert
@@ -82,7 +84,9 @@ def measured(states: list[CycleState], topology: str = "") -> tuple[float, float
 
 def main() -> None:
     """One line for each case."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", type=int, nargs="?", default=1000, help="in the cluster (%(default)s)")
+    count = parser.parse_args().nodes
     nodes, allocator = cluster(count)
     print(f"{count} nodes with {DEVICES} devices each; seconds of processor time, milliseconds of the longest piece")
     for title, size, devices, topology in (

@@ -1,12 +1,13 @@
 """How long nothing else runs while a pod with the most rules that are admitted is planned.
 
-    python benchmarks/many_rules.py [PODS ON NODES, 1500 by default]
+    python benchmarks/many_rules.py 1500
 
 Its hundred rules are about all pods of the cluster, and no label leads to these. Times are processor time.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -51,7 +52,9 @@ def pieces(comes: Pod, nodes: Nodes) -> Iterator[float]:
 
 def main() -> None:
     """Print a line for each kind of rules."""
-    pods = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pods", type=int, nargs="?", default=1500, help="on nodes (%(default)s)")
+    pods = parser.parse_args().pods
     for kind, of in (("anti-affinity", away), ("affinity", near)):
         for labels in (1, 5):
             found = list(pieces(pod("p", affinity=of(*terms(labels))), cluster(pods)))

@@ -39,7 +39,7 @@ LIMIT = 25.0  # times an empty program
 
 def main() -> int:
     """Print the table; 1 when a command for people takes longer than the limit."""
-    parser = argparse.ArgumentParser(description="Start-up times of the commands, as multiples of python -c pass.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=21, help="rounds (%(default)s)")
     parser.add_argument("--kubeconfig", metavar="FILE", help="a cluster to ask, such as that of dra-devcluster up")
     options = parser.parse_args()

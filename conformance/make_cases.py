@@ -8,6 +8,7 @@ allocator. Problems that take it too long are left out. The same program always 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,6 +148,7 @@ def tidy(problem: Json) -> Json:
 
 def main() -> None:
     """Write both files."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sources: dict[str, Callable[[], Iterator[Json]]] = {
         "generated": lambda: (made for name, (_, count) in FAMILIES.items() for made in generated(name, count)),
         "hard": hard,

@@ -239,7 +239,7 @@ def write(name: str, content: Mapping[str, Any] | list[Json]) -> None:
 
 def main() -> int:
     """Write the files for which the arguments have sources."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--openapi", type=Path, metavar="FOLDER", help="OpenAPI v3 documents of the release")
     parser.add_argument("--discovery", type=Path, metavar="FOLDER", help="its lists of resources")
     parser.add_argument("--sources", type=Path, nargs="+", metavar="FOLDER", help="its Go packages")

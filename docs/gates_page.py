@@ -1,7 +1,11 @@
-"""Prints docs/feature-gates.md from the table of gates and from what each component looks at; see ``make settings``."""
+"""Prints docs/feature-gates.md from the table of gates and from what each component looks at; see ``make settings``.
+
+python docs/gates_page.py > docs/feature-gates.md
+"""
 
 from __future__ import annotations
 
+import argparse
 from typing import Final
 
 from dra_api.gates import TABLE, Gate
@@ -50,4 +54,5 @@ def _row(*cells: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(page(), end="")

@@ -1,4 +1,6 @@
-"""Print the figures of the table in design.md: `python docs/house_figures.py`.
+"""Print the figures of the table in design.md.
+
+    python docs/house_figures.py
 
 Counted are the Python files of all packages, without generated code. Comments are counted without pragmas. A module has
 one importer if exactly one other module of the packages imports it.
@@ -6,6 +8,7 @@ one importer if exactly one other module of the packages imports it.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import tokenize
 from collections import Counter, defaultdict
@@ -22,6 +25,7 @@ PRAGMAS: Final = ("# type:", "# noqa", "# pragma", "#!")
 
 def main() -> None:
     """Print them."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sources = {path: path.read_text() for path in files()}
     trees = {path: ast.parse(text) for path, text in sources.items()}
     lines = {path: text.count("\n") for path, text in sources.items()}

@@ -1,10 +1,13 @@
-"""Records ``make demo`` as docs/demo.svg, the picture in the README: ``.venv/bin/python docs/record_demo.py``.
+"""Records ``make demo`` as docs/demo.svg, the picture in the README.
+
+    .venv/bin/python docs/record_demo.py
 
 The demo writes plain lines. Rich draws them as a terminal, with the headings in colour.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
 import subprocess
@@ -21,6 +24,7 @@ WIDTH = 110
 
 def main() -> int:
     """Run the demo and draw what it printed; its exit code."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     command = [str(Path(sys.executable).with_name("dra-devcluster")), "demo"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,6 @@
-"""Records a gang that displaces smaller pods as docs/preemption.svg: ``.venv/bin/python docs/record_preemption.py``.
+"""Records a gang that displaces smaller pods as docs/preemption.svg.
+
+    .venv/bin/python docs/record_preemption.py
 
 A development cluster of four nodes with four devices each is full: two pods of high priority have four devices each,
 and four small ones have two. Then a gang of two pods comes that needs eight devices. Everything that is drawn was
@@ -7,6 +9,7 @@ printed by kubectl.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import subprocess
@@ -129,4 +132,5 @@ def pod(name: str, devices: int, priority: str, annotations: dict[str, str] | No
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw(asyncio.run(record()), PICTURE)

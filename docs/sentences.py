@@ -1,5 +1,7 @@
 """Print every text of the project that a person may read; ``make sentences`` keeps it in ``build/``.
 
+    python docs/sentences.py > build/sentences.txt
+
 A text is a string literal with words in a row that is no docstring: messages of errors, conditions, events and log
 lines, help, descriptions of settings, headings of tables. So it is found by whatever way it reaches its reader. Words
 of ``help=`` count even if there is only one. What is put into a text is shown by its name, in braces.
@@ -7,6 +9,7 @@ of ``help=`` count even if there is only one. What is put into a text is shown b
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 from collections.abc import Iterator
@@ -110,4 +113,5 @@ def _name(value: ast.expr) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(page(), end="")

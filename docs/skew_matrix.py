@@ -1,12 +1,15 @@
 """Prints which releases work together, tried on the development cluster; docs/kubernetes-1.37.md has the result.
 
-``.venv/bin/python docs/skew_matrix.py`` takes some minutes. Each row is a cluster of one release, with a node agent of
+    .venv/bin/python docs/skew_matrix.py
+
+It takes some minutes. Each row is a cluster of one release, with a node agent of
 that release and a plugin. Each column is the operator, told to decide as a release, or by itself. In each cell a pod
 asks for a device by a template, runs, and ends; the claim has to go with it.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -109,4 +112,5 @@ async def until(missing: Callable[[], Awaitable[str]]) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(asyncio.run(main()))

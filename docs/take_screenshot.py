@@ -1,13 +1,15 @@
 """Makes the pictures of the page about ``kubectl dra ui``, at 5, 200 and 5,000 nodes, with Chromium.
 
-KOPF_DRA_BROWSER=chromium .venv/bin/python docs/take_screenshot.py [NODES]...        # all three without a number
+KOPF_DRA_BROWSER=chromium .venv/bin/python docs/take_screenshot.py 200
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -69,13 +71,15 @@ async def group_by(page: Page, facet: str) -> None:
         await page.until("document.querySelectorAll('#groups li').length > 1")
 
 
-async def main() -> None:
-    """Take the pictures that the arguments name."""
-    numbers = set(map(int, sys.argv[1:]))
+async def main(numbers: Collection[int]) -> None:
+    """Take the pictures of clusters of so many nodes."""
     for picture in PICTURES:
-        if not numbers or picture.nodes in numbers:
+        if picture.nodes in numbers:
             await take(picture)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = [picture.nodes for picture in PICTURES]
+    parser.add_argument("nodes", type=int, nargs="*", default=sizes, help=f"of clusters (all of {sizes})")
+    asyncio.run(main(parser.parse_args().nodes))

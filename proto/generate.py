@@ -1,7 +1,10 @@
 """Makes the Python modules and type stubs from the ``.proto`` files beside this script.
 
-Run it with the ``dev`` extra installed: ``python proto/generate.py [--check]``. The generator
-is an old one on purpose (see ``docs/dependencies.md``): generated code refuses to run on a protobuf or
+Run it with the ``dev`` extra installed::
+
+    python proto/generate.py --check
+
+The generator is an old one on purpose (see ``docs/dependencies.md``): generated code refuses to run on a protobuf or
 grpc older than its generator, so the oldest supported generator gives code for every newer runtime.
 """
 
@@ -56,7 +59,7 @@ def stale() -> list[str]:
 
 def main() -> int:
     """The command line; exit code 1 when files are stale, or cannot be made with the pinned generators."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, but fail if something would change")
     check = parser.parse_args().check
     if wrong := wrong_generators():

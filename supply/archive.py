@@ -1,6 +1,6 @@
 """Make ``kubectl dra`` one file that a Python runs, without an installation.
 
-    python supply/archive.py build/kubectl-dra [--python 3.11 ...] [--platform x86_64-manylinux_2_28 ...]
+    python supply/archive.py build/kubectl-dra --python 3.11 --platform x86_64-manylinux_2_28
 
 For each Python and platform uv fetches the wheels of ``requirements-image.lock``, checked by their hashes. What is the
 same everywhere is in the file once. Equal inputs make an equal file. ``archive_main.py`` is what it starts with.
@@ -46,7 +46,7 @@ Files = Mapping[str, bytes]
 
 def main() -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description="Make kubectl dra one file.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path, help="the file to make")
     parser.add_argument("--python", action="append", choices=PYTHONS, help="repeatable (all)")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="repeatable (all)")

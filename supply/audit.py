@@ -1,6 +1,6 @@
 """Judge what pip-audit reports about the locks: ``.ci/audit`` runs it.
 
-    python supply/audit.py PIP-AUDIT [ARGUMENT...]
+    python supply/audit.py pip-audit --requirement requirements-image.lock --format json
 
 pip-audit ends well when it could ask about no package at all: a package that the index does not answer for counts as
 skipped. Here that is no success. The exit code says which it is:
@@ -13,6 +13,7 @@ skipped. Here that is no success. The exit code says which it is:
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -66,7 +67,11 @@ def audit(command: list[str]) -> tuple[int, list[str]]:
 
 def main() -> int:
     """Print the verdict, and end with its code."""
-    code, lines = audit(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", metavar="PIP-AUDIT", help="the program, or what starts it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    given = parser.parse_args()
+    code, lines = audit([given.program, *given.arguments])
     for line in lines:
         print(f"audit: {line}", file=sys.stderr if code else sys.stdout)
     return code

@@ -47,7 +47,9 @@ MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 def main() -> None:
     """Make them."""
-    parser = argparse.ArgumentParser(description="Make all files of a release.")
+    parser = argparse.ArgumentParser(
+        description="Make all files of a release.", epilog="Example: python supply/release.py build/release"
+    )
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build/release", help="where to (build/release)")
     parser.add_argument("--check-tag", metavar="TAG", help="make nothing; fail if TAG does not name this version")
     parser.add_argument("--notes", action="store_true", help="make nothing; print the notes of this version")

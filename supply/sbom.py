@@ -12,6 +12,7 @@ Nothing is fetched. A line of the lock that is no pinned package with hashes end
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -167,4 +168,6 @@ def main(target: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path, metavar="FILE", help="where to; its folder is made")
+    sys.exit(main(parser.parse_args().target))

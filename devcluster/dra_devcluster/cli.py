@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line; completion scripts are made from it (docs/completion.md)."""
-    parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__, epilog="Example: %(prog)s up")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")

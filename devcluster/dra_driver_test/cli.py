@@ -59,10 +59,11 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dra-driver-test",
         description="Check a DRA driver on this machine, without a cluster.",
-        epilog="In the command, {node}, {kubelet}, {registry}, {plugins}, {cdi}, {kubeconfig} and {uid} are replaced "
-        "by what the driver has to use; NODE_NAME and KUBECONFIG are also set. A command with {uid} can run twice at "
-        "the same time, for rolling updates. Exit codes: 0 no check failed, 1 one did, 2 wrong usage, 3 no bench, 4 no "
-        "check failed, and some were not judged, since the driver has too few devices.",
+        epilog="Example: %(prog)s -- python my_driver.py --kubelet-dir {kubelet}. In the command, {node}, {kubelet}, "
+        "{registry}, {plugins}, {cdi}, {kubeconfig} and {uid} are replaced by what the driver has to use; NODE_NAME "
+        "and KUBECONFIG are also set. A command with {uid} can run twice at the same time, for rolling updates. Exit "
+        "codes: 0 no check failed, 1 one did, 2 wrong usage, 3 no bench, 4 no check failed, and some were not judged, "
+        "since the driver has too few devices.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     parser.add_argument("--list", action="store_true", help="list the checks with their explanations, and run none")

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import dra_kubeletplugin as dra
@@ -72,13 +73,21 @@ class Gpu:
 
 
 class GpuDriver(dra.Driver):
-    """``nvml`` is the module pynvml, or one with the same functions."""
+    """``load`` returns the module pynvml, or one with the same functions; it is called before the first GPU is read."""
 
-    def __init__(self, nvml: Any) -> None:
-        self.nvml = nvml
-        nvml.nvmlInit()
-        self.gpus = [self._gpu(index) for index in range(nvml.nvmlDeviceGetCount())]
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
         self._failed = asyncio.Condition()
+
+    @cached_property
+    def nvml(self) -> Any:
+        nvml = self._load()
+        nvml.nvmlInit()
+        return nvml
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        return [self._gpu(index) for index in range(self.nvml.nvmlDeviceGetCount())]
 
     def _gpu(self, index: int) -> Gpu:
         nvml = self.nvml
@@ -314,12 +323,16 @@ def text(given: str | bytes) -> str:
     return given.decode() if isinstance(given, bytes) else given
 
 
-def main() -> None:
+def nvml_here() -> Any:
     if os.environ.get("FAKE_GPUS"):
         import fake_nvml as nvml  # type: ignore[import-not-found]  # beside this file
     else:
         import pynvml as nvml  # type: ignore[import-not-found]  # the extra nvml
-    driver = GpuDriver(nvml)
+    return nvml
+
+
+def main() -> None:
+    driver = GpuDriver(nvml_here)
     dra.run(driver, NAME, driver.pools(), beside=driver.listening, device_metadata=True)
 
 

@@ -1,6 +1,6 @@
 """Write nodes.csv and pods.csv: a small cluster and its pods, made up, for `dra-operator simulate --trace`.
 
-    python examples/trace/full.py [FOLDER]     # default: the folder of this file
+    python examples/trace/full.py /tmp
 
 Most pods take a part of one GPU, some several GPUs, some none; a few name models. The mix is made up as well, so
 figures of this trace say nothing of any real cluster.
@@ -8,9 +8,9 @@ figures of this trace say nothing of any real cluster.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import random
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -67,4 +67,6 @@ def write(path: Path, header: list[str], rows: Iterable[list[object]]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent, help="where to (this file's)")
+    main(parser.parse_args().folder)

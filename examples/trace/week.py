@@ -1,6 +1,6 @@
 """Write week.yaml: a snapshot of a small cluster and its pods, made up, for `dra-operator simulate --trace`.
 
-    python examples/trace/week.py [FOLDER]     # default: the folder of this file
+    python examples/trace/week.py /tmp
 
 Eight nodes of eight GPUs; pods ask for 1, 2, 4 or 8. Each went to the node with most GPUs free as soon as one had
 enough, the oldest first, so small pods were spread and large ones waited.
@@ -8,8 +8,8 @@ enough, the oldest first, so small pods were spread and large ones waited.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -112,4 +112,6 @@ def moment(hours: float) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent, help="where to (this file's)")
+    main(parser.parse_args().folder)

@@ -61,7 +61,11 @@ _FLAGS: dict[str, dict[str, Any]] = {
 
 def parser() -> argparse.ArgumentParser:
     """What the command understands; completion scripts are made from it (docs/completion.md)."""
-    parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
+    parser = argparse.ArgumentParser(
+        prog="dra-kubelet-plugin",
+        description="Run a DRA driver on this node.",
+        epilog="Example: %(prog)s hostdev --config devices.yaml --node-name worker-1",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     drivers = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     simulated = drivers.add_parser(

@@ -48,7 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line; completion scripts are made from it (docs/completion.md)."""
-    made = argparse.ArgumentParser(prog="dra-ledger", description="Who has which device, from lists of objects.")
+    made = argparse.ArgumentParser(
+        prog="dra-ledger",
+        description="Who has which device, from lists of objects.",
+        epilog="Example: kubectl get resourceslices,resourceclaims -A -o json | %(prog)s who",
+    )
     made.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = made.add_subparsers(dest="command", required=True)
     for name, text in (

@@ -42,7 +42,11 @@ def _main(words: list[str]) -> int:
 
 def parser(loaded: Collection[str] = ("run", *COMMANDS)) -> argparse.ArgumentParser:
     """Knows all commands by name, and the arguments of those that are loaded."""
-    made = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
+    made = argparse.ArgumentParser(
+        prog="dra-operator",
+        description="Run the operator, or try out what it would do.",
+        epilog="Example: %(prog)s simulate -f cluster.yaml",
+    )
     made.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = made.add_subparsers(dest="command", required=True)
     settings = [importlib.import_module(SETTINGS).CommandLine()] if "run" in loaded else []

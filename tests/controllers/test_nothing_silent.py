@@ -1,6 +1,8 @@
 """However requests are delayed or fail, a pod that is not bound says why within five seconds, and what it says is so.
 
-``PYTHONPATH=tests/support python tests/controllers/test_nothing_silent.py 0:1000`` plays more clusters.
+More clusters are played by:
+
+    PYTHONPATH=tests/support python tests/controllers/test_nothing_silent.py 0:1000
 
 Clusters at random in which requests are slow, unanswered or refused, and a judge who reads what a pod says.
 
@@ -456,10 +458,12 @@ def test_a_slow_request_is_said_by_all_that_it_holds(verb: str, plural: str, sub
 
 
 if __name__ == "__main__":
-    import sys
+    import argparse
     import time
 
-    start, end = map(int, sys.argv[1].split(":"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", metavar="FIRST:END")
+    start, end = map(int, parser.parse_args().seeds.split(":"))
     kinds, held, at = Counter[str](), Counter[str](), time.perf_counter()
     for seed in range(start, end):
         wrong, looks = played(seed)

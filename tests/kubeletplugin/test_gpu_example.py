@@ -39,7 +39,7 @@ def fake(modules: tuple[Any, Any]) -> Any:
 async def gpu(driver_node: DriverNode, modules: tuple[Any, Any], fake: Any) -> AsyncIterator[RunningDriver]:
     """The driver on a node with a GPU that is cut by MIG and one that is not, published."""
     driver, _ = modules
-    async with driver_node.run(lambda: driver.GpuDriver(fake), driver.NAME) as running:
+    async with driver_node.run(lambda: driver.GpuDriver(lambda: fake), driver.NAME) as running:
         await publish(running)
         yield running
 
@@ -117,7 +117,7 @@ async def test_a_gpu_that_fails_is_unhealthy_and_tainted(gpu: RunningDriver, fak
 
 
 def test_a_gpu_offers_each_profile_at_each_placement(modules: tuple[Any, Any], fake: Any) -> None:
-    driver: Any = modules[0].GpuDriver(fake)
+    driver: Any = modules[0].GpuDriver(lambda: fake)
     pool: Pool = driver.pool()
     sets = {each.name: each for part in pool.slices for each in part.shared_counters}
     assert {name: counter.value.text for name, counter in (sets["gpu-0"].counters or {}).items()}["compute"] == "7"

@@ -190,7 +190,9 @@ def _tell(verdict: Verdict) -> None:
 
 def main() -> int:
     """Plant, and count."""
-    parser = argparse.ArgumentParser(prog="mutation", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=120, help="how many faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the choice; default: a fresh one")
     parser.add_argument("--only", default="", metavar="NUMBERS", help="of these faults of the seed, such as 3,18")

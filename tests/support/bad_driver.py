@@ -1,13 +1,16 @@
-"""A driver that does everything right, except for the faults that it is told to have: health, slices, claims."""
+"""A driver that does everything right, except for the faults that it is told to have: health, slices, claims.
+
+NODE_NAME=node-1 KUBECONFIG=kubeconfig python tests/support/bad_driver.py /var/lib/kubelet
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -515,4 +518,8 @@ async def main(kubelet: str, *faults: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kubelet", metavar="FOLDER", help="the kubelet's")
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names in planted_faults.py")
+    given = parser.parse_args()
+    asyncio.run(main(given.kubelet, *given.faults))

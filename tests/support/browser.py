@@ -3,7 +3,9 @@
 ``KOPF_DRA_BROWSER`` names the binary: ``chromium``, ``chromium-headless-shell`` or Chrome. Playwright and Selenium
 would bring a driver of 40 MB for the ten calls that the page's test needs, and each its own idea of a browser.
 
-A made-up cluster as a snapshot for ``kubectl dra ui``: ``tests/support/browser.py NODES > cluster.json``.
+A made-up cluster as a snapshot for ``kubectl dra ui``:
+
+    python tests/support/browser.py 200 > cluster.json
 
 Eight GPUs for each node, three in four taken, some shared or tainted; some nodes are cordoned, and pods wait for
 different reasons. Equal for equal numbers of nodes.
@@ -11,13 +13,13 @@ different reasons. Equal for equal numbers of nodes.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
 import os
 import random
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -333,4 +335,6 @@ async def _drain(process: asyncio.subprocess.Process) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(cluster(int(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", type=int, help="of the cluster")
+    print(json.dumps(cluster(parser.parse_args().nodes)))

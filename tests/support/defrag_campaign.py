@@ -272,7 +272,7 @@ def replayed(seen: Observed, plan: Defragmentation) -> bool:
 
 def main() -> int:
     """Many fleets."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
     parser.add_argument("--gangs", action="store_true", help="a gang waits, and gangs run")
     options = parser.parse_args()

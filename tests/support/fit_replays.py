@@ -128,7 +128,7 @@ def _manifest(obj: Object) -> dict[str, Any]:
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description="Compares fit --serve with placing.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="FIRST:END (%(default)s)")
     first, end = map(int, parser.parse_args().seeds.split(":"))
     found: Counter[str] = Counter()

@@ -333,7 +333,7 @@ def compared(seed: int) -> tuple[str, bool, str]:
 
 def main() -> int:
     """Many gangs."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", metavar="FIRST:END")
     first, _, end = parser.parse_args().seeds.partition(":")
     counts: Counter[tuple[int, str]] = Counter()

@@ -2,11 +2,14 @@
 
 A citation of the specification leads somewhere or nowhere, in code and text (docs/spec/README.md defines the grammar).
 A rule is cited by its id; a section by the page's name and its number, or by the number alone where only one page can
-be meant. ``python tests/support/pages.py`` counts them.
+be meant. They are counted by:
+
+    python tests/support/pages.py
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -253,6 +256,7 @@ def _strings(source: str) -> tuple[tuple[int, str], ...]:
 
 def main() -> None:
     """Prints how many citations there are, and those that lead nowhere."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     found = [citation for path in files() for citation in citations(path)]
     kinds = Counter("rules" if _RULE.fullmatch(citation.target) else "sections" for citation in found)
     broken = [str(citation) for citation in found if not citation.leads_somewhere]

@@ -1,12 +1,15 @@
 """What can be wrong with a driver, which check has to find it, and a part of what that says.
 
-``python tests/support/planted_faults.py`` prints it by checks.
+It is printed by checks:
+
+    python tests/support/planted_faults.py
 
 Benches with the bad driver on one API server.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import sys
 import tempfile
@@ -480,4 +483,5 @@ def benches_on(server: DevApiServer) -> OpenBench:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(table(), end="")

@@ -1,4 +1,6 @@
-"""Clients that no server should suffer from, as a process of its own: host, port, seconds, path, tls or plain, kinds.
+"""Clients that no server should suffer from, as a process of its own.
+
+    python tests/support/rude_kinds.py 127.0.0.1 8080 10 /healthz plain silent huge_heads
 
 A kind of rudeness is a function in ``KINDS``. Nothing but the standard library is imported: the process has to start
 a hundred times in a run of the tests.
@@ -6,13 +8,13 @@ a hundred times in a run of the tests.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
 import socket
 import ssl
 import struct
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -344,11 +346,18 @@ KINDS: Final[dict[str, Rudeness]] = {
 """By name."""
 
 
-async def _main(host: str, port: str, seconds: str, path: str, tls: str, *kinds: str) -> None:
-    target = Target(host, int(port), time.monotonic() + float(seconds), path, tls == "tls")
-    async with asyncio.timeout(float(seconds) + 10):
-        await asyncio.gather(*(KINDS[kind](target) for kind in kinds))
+async def _main(given: argparse.Namespace) -> None:
+    target = Target(given.host, given.port, time.monotonic() + given.seconds, given.path, given.tls == "tls")
+    async with asyncio.timeout(given.seconds + 10):
+        await asyncio.gather(*(KINDS[kind](target) for kind in given.kinds))
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("host")
+    parser.add_argument("port", type=int)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("path")
+    parser.add_argument("tls", choices=("tls", "plain"))
+    parser.add_argument("kinds", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    asyncio.run(_main(parser.parse_args()))

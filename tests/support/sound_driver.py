@@ -1,12 +1,14 @@
-"""Sound drivers of five kinds, made with the plugin library: ``python sound_driver.py KIND [flag ...]``.
+"""Sound drivers of five kinds, made with the plugin library.
+
+    python tests/support/sound_driver.py plain --node-name node-1
 
 The test kit must accuse none of them. Each gives a container the name of its device, and takes a colour as parameter.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -106,4 +108,8 @@ def main(kind: str, *flags: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="of a driver of the plugin library")
+    given = parser.parse_args()
+    main(given.kind, *given.flags)

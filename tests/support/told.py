@@ -195,7 +195,7 @@ def failures(seen: Observed, fixes: list[Fix]) -> Iterator[Fix]:
 
 def main() -> int:
     """Many clusters."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
     first, _, end = parser.parse_args().seeds.partition(":")
     counts: Counter[str] = Counter()

@@ -76,7 +76,8 @@ def run_controller(
     ends the process with one line, as for ``run``; so does losing the Lease.
     """
     parser = argparse.ArgumentParser(
-        description=f"Run the controller of the DRA driver {name}. Defaults in parentheses."
+        description=f"Run the controller of the DRA driver {name}. Defaults in parentheses.",
+        epilog="Example: %(prog)s --kubeconfig kubeconfig",
     )
     for flag, properties in CONTROLLER_FLAGS.items():
         parser.add_argument(flag, **properties)
@@ -216,7 +217,8 @@ def _resources(node: str, offer: Offer) -> Resources:
 
 def _parser(driver: Driver, name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=f"Run the DRA driver {name} ({type(driver).__name__}) on this node. Defaults are in parentheses."
+        description=f"Run the DRA driver {name} ({type(driver).__name__}) on this node. Defaults are in parentheses.",
+        epilog="Example: %(prog)s --node-name worker-1 --kubeconfig kubeconfig",
     )
     for flag, properties in FLAGS.items():
         parser.add_argument(flag, **properties)

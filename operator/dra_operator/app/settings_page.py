@@ -8,8 +8,8 @@ The schema lets Helm refuse ``operator.settings`` that the operator would refuse
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,4 +155,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    print(page() if sys.argv[1] == "page" else json.dumps(schema(), indent=1) + "\n", end="")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("form", choices=("page", "schema"), help="Markdown, or the JSON schema of the chart's values")
+    form = parser.parse_args().form
+    print(page() if form == "page" else json.dumps(schema(), indent=1) + "\n", end="")

@@ -53,7 +53,7 @@ def parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
     made = _Parser(
         prog="kubectl dra",
         description="Dynamic Resource Allocation, explained. Reads only, apart from doctor --fix and defrag --apply.",
-        epilog=EXIT_CODES,
+        epilog=f"example: kubectl dra why pod/train; {EXIT_CODES}",
     )
     made.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")

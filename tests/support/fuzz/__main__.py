@@ -193,7 +193,9 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("target", nargs="?", choices=names(), help="what to fuzz; nothing lists them")
     parser.add_argument("files", nargs="*", type=Path, help="inputs to play instead")
     parser.add_argument("--seconds", type=int, default=60, help="how long (60)")

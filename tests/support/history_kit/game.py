@@ -298,7 +298,11 @@ def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: flo
 
 
 def _options(game: Game, others: Collection[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m {game.name}", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {game.name}",
+        description="Play seeded random histories.",
+        epilog="Example: %(prog)s --seeds 0:10000 --workers 2",
+    )
     seeds = "one seed, FIRST:END without the end, or FIRST:END:STEP"
     parser.add_argument("other", nargs="?", choices=sorted(others), help="other scripts than the usual ones")
     parser.add_argument("--seeds", type=_range, default=range(1000), help=seeds)

@@ -135,7 +135,7 @@ async def _print(kind: str, objects: int, namespaces: int) -> None:
 
 def main() -> None:
     """Print a line for each command."""
-    parser = argparse.ArgumentParser(prog="zoo.commanding", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=CROWDS, default=CROWDS[:1], help="what tenants store")
     parser.add_argument("--objects", type=int, default=10_000, help="of a kind (default: %(default)s)")
     parser.add_argument("--namespaces", type=int, default=3, help=f"{HOARDER} and others (default: %(default)s)")

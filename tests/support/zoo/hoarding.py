@@ -270,7 +270,7 @@ async def _measured(kind: str, objects: int, namespaces: int, seconds: float) ->
 
 def main() -> None:
     """Print a line for each kind."""
-    parser = argparse.ArgumentParser(prog="zoo.hoarding", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--kinds", nargs="+", choices=(*KINDS, ALLOCATED, *CROWDS), default=KINDS, help="what is hoarded"
     )

@@ -1,14 +1,16 @@
 """The neighbour of a hostile tenant: a pod a second, each of which goes when it has its node.
 
-``python -m zoo.neighbour KUBECONFIG NAMESPACE CONTROL`` runs until its input ends; in the first namespace is a template
-``one``. Then it prints JSON: two lists of the seconds that pods waited, from the first that was heard of each until the
-news of its node. Those of the first list the operator placed. Those of the second were placed at once by this process,
-with the writes that it takes and the news of them: so long the API server alone lets a pod wait. What has no node a
-minute after the end never got one.
+    PYTHONPATH=tests/support python -m zoo.neighbour kubeconfig tenant control
+
+It runs until its input ends; in the first namespace is a template ``one``. Then it prints JSON: two lists of the
+seconds that pods waited, from the first that was heard of each until the news of its node. Those of the first list the
+operator placed. Those of the second were placed at once by this process, with the writes that it takes and the news of
+them: so long the API server alone lets a pod wait. What has no node a minute after the end never got one.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import json
@@ -242,4 +244,9 @@ def _shares(node: str) -> Iterator[Object]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kubeconfig", type=Path)
+    parser.add_argument("namespace", help="of the pods that the operator places")
+    parser.add_argument("control", help="the namespace of the others")
+    given = parser.parse_args()
+    asyncio.run(main(given.kubeconfig, given.namespace, given.control))
