@@ -1,4 +1,4 @@
-"""Metadata (names, labels, owners), fields that the server fills in, faults that it refuses, and versions of objects.
+"""Metadata (names, labels, owners), rules that fields of many kinds have, and versions of objects.
 
 Most versions of a kind differ only in ``apiVersion``, and that is not stored. The exceptions are
 ``resource.k8s.io/v1beta1`` (api.md section 12), PodGroups and Workloads of ``scheduling.k8s.io/v1alpha2``
@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import orjson
 from dra_api import conversion
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors
 from dra_cel.libraries.formats import FORMATS
 
 from dra_devcluster.apiserver.errors import Json
@@ -78,14 +78,68 @@ def data_key(key: str) -> str | None:
     return None
 
 
-def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = False) -> Iterator[FieldError]:
+# --- rules: each yields the faults of a value at a path ---
+
+
+def entries(obj: Json, field: str, path: str = "") -> Iterator[tuple[str, Json]]:
+    """The entries of a list that may be missing, each with its path."""
+    for index, entry in enumerate(obj.get(field) or ()):
+        yield f"{below(path, field)}[{index}]", entry
+
+
+def below(path: str, field: str) -> str:
+    """The path of a field; an empty path is that of the object."""
+    return f"{path}.{field}" if path else field
+
+
+def has_form(value: str, path: str, rule: NameRule) -> Errors:
+    if why := rule(value):
+        yield faults.invalid(path, value, why)
+
+
+def needs(obj: Json, path: str, *fields: str) -> Errors:
+    """A fault for each of the fields that is missing or empty."""
+    yield from (faults.required(below(path, field)) for field in fields if not obj.get(field))
+
+
+def one_of(value: Any, path: str, known: Collection[str]) -> Errors:
+    if value not in known:
+        yield faults.not_supported(path, value, known)
+
+
+def not_negative(obj: Json, path: str, *fields: str) -> Errors:
+    """A fault for each of the fields that is less than 0."""
+    for field in fields:
+        if obj.get(field, 0) < 0:
+            yield faults.invalid(below(path, field), obj[field], "must be greater than or equal to 0")
+
+
+def not_seen(identity: Hashable, seen: set[Any], path: str, value: Any) -> Errors:
+    """A fault for an identity that came before; ``value`` is what the fault shows."""
+    if identity in seen:
+        yield faults.duplicate(path, value)
+    seen.add(identity)
+
+
+def unchanged(obj: Json, old: Json, path: str, *fields: str) -> Errors:
+    for field in fields:
+        if obj.get(field) != old.get(field):
+            yield faults.immutable(below(path, field), obj.get(field))
+
+
+def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = False) -> Errors:
     """Faults of the metadata that a client controls."""
     if not meta.get("name"):
         yield faults.required("metadata.name", "name or generateName is required")
-    elif why := name_rule(meta["name"]):
-        yield faults.invalid("metadata.name", meta["name"], why)
+    else:
+        yield from has_form(meta["name"], "metadata.name", name_rule)
     yield from validate_labels(meta.get("labels"), "metadata.labels")
-    yield from _annotations(meta.get("annotations") or {})
+    annotations: dict[str, str] = meta.get("annotations") or {}
+    for key in annotations:
+        if why := qualified_name(key.lower()):
+            yield faults.invalid("metadata.annotations", key, why)
+    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_BYTES:
+        yield faults.too_long("metadata.annotations", _ANNOTATIONS_BYTES)
     for index, finalizer in enumerate(meta.get("finalizers") or ()):
         why = qualified_name(finalizer)
         if not why and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS and not is_custom:
@@ -95,25 +149,13 @@ def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = Fals
     yield from _owners(meta.get("ownerReferences") or [])
 
 
-def validate_labels(labels: dict[str, str] | None, path: str) -> Iterator[FieldError]:
+def validate_labels(labels: dict[str, str] | None, path: str) -> Errors:
     for key, value in (labels or {}).items():
-        if why := qualified_name(key):
-            yield faults.invalid(path, key, why)
-        if why := label_value(value):
-            yield faults.invalid(path, value, why)
+        yield from has_form(key, path, qualified_name)
+        yield from has_form(value, path, label_value)
 
 
-def _annotations(annotations: dict[str, str]) -> Iterator[FieldError]:
-    size = 0
-    for key, value in annotations.items():
-        size += len(key) + len(value)
-        if why := qualified_name(key.lower()):
-            yield faults.invalid("metadata.annotations", key, why)
-    if size > _ANNOTATIONS_BYTES:
-        yield faults.too_long("metadata.annotations", _ANNOTATIONS_BYTES)
-
-
-def _owners(owners: list[Json]) -> Iterator[FieldError]:
+def _owners(owners: list[Json]) -> Errors:
     controllers = []
     for owner in owners:
         for field in ("apiVersion", "kind", "name", "uid"):
@@ -138,6 +180,7 @@ def dig(obj: Any, path: str) -> Any:
 
 _DRA = "resource.k8s.io"
 _SCHEDULING = "scheduling.k8s.io"
+_STORED_AS = {_DRA: f"{_DRA}/v1", _SCHEDULING: f"{_SCHEDULING}/v1beta1"}
 _RESHAPED = frozenset({"deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"})
 
 # events.k8s.io/v1 field: core/v1 field
@@ -157,21 +200,15 @@ def is_stored_shape(resource: Resource) -> bool:
     """Whether objects of this resource look as they are stored."""
     if resource.group == _DRA:
         return resource.version != "v1beta1" or resource.plural not in _RESHAPED
-    return resource.group != "events.k8s.io" and not _is_of_alpha_groups(resource)
-
-
-def _is_of_alpha_groups(resource: Resource) -> bool:
-    return (resource.group, resource.version) == (_SCHEDULING, "v1alpha2")
+    return resource.group != "events.k8s.io" and (resource.group, resource.version) != (_SCHEDULING, "v1alpha2")
 
 
 def to_stored(resource: Resource, obj: Json) -> Json:
     """An object as a client sent it, in the stored shape."""
     if is_stored_shape(resource):
         return obj
-    if resource.group == _DRA:
-        return conversion.convert(obj, f"{_DRA}/v1")
-    if resource.group == _SCHEDULING:
-        return conversion.convert(obj, f"{_SCHEDULING}/v1beta1")
+    if resource.group in _STORED_AS:
+        return conversion.convert(obj, _STORED_AS[resource.group])
     return {stored_name(resource, key): value for key, value in obj.items()}
 
 
@@ -183,10 +220,8 @@ def stored_name(resource: Resource, field: str) -> str:
 def to_served(resource: Resource, obj: Json) -> Json:
     """A stored object (apiVersion and kind may be missing) as the resource's version has it."""
     if not is_stored_shape(resource):
-        if resource.group != "events.k8s.io":
-            stored = f"{_DRA}/v1" if resource.group == _DRA else f"{_SCHEDULING}/v1beta1"
-            whole = {**obj, "apiVersion": stored, "kind": resource.kind}
-            obj = conversion.convert(whole, resource.api_version)
+        if stored := _STORED_AS.get(resource.group):
+            obj = conversion.convert({**obj, "apiVersion": stored, "kind": resource.kind}, resource.api_version)
         else:
             obj = {_EVENT_FIELDS_BACK.get(key, key): value for key, value in obj.items()}
     rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}

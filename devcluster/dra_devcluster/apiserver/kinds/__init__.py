@@ -3,86 +3,66 @@
 from dra_devcluster.apiserver.registry import OF_WORKLOADS
 from dra_devcluster.apiserver.structure import Resource
 
-from .administration import BindingKind, CustomKind, DefinitionKind, PolicyBindingKind, PolicyKind, RoleKind
+from . import administration, core, workloads
 from .base import Kind, Write
-from .core import (
-    Budgets,
-    CoreEvents,
-    CreatedByUpdate,
-    Generational,
-    Keyed,
-    Leases,
-    NamespaceKind,
-    NewEvents,
-    Nodes,
-    PersistentVolumeClaims,
-    PersistentVolumes,
-    PriorityClasses,
-    ReplicationControllers,
-    ReturnedWhenDeleted,
-    Secrets,
-    Services,
-    StorageClasses,
-)
 from .dra import DraKind
 from .pod import PodKind
-from .workloads import CronJobs, DaemonSets, Deployments, Jobs, ReplicaSets, StatefulSets
 
 _KINDS: dict[str, dict[str, type[Kind]]] = {
     "": {
-        "configmaps": Keyed,
-        "endpoints": CreatedByUpdate,
-        "events": CoreEvents,
-        "limitranges": CreatedByUpdate,
-        "namespaces": NamespaceKind,
-        "nodes": Nodes,
-        "persistentvolumeclaims": PersistentVolumeClaims,
-        "persistentvolumes": PersistentVolumes,
+        "configmaps": core.Keyed,
+        "endpoints": core.CreatedByUpdate,
+        "events": core.CoreEvents,
+        "limitranges": core.CreatedByUpdate,
+        "namespaces": core.NamespaceKind,
+        "nodes": core.Nodes,
+        "persistentvolumeclaims": core.PersistentVolumeClaims,
+        "persistentvolumes": core.PersistentVolumes,
         "pods": PodKind,
-        "podtemplates": ReturnedWhenDeleted,
-        "replicationcontrollers": ReplicationControllers,
-        "resourcequotas": ReturnedWhenDeleted,
-        "secrets": Secrets,
-        "serviceaccounts": ReturnedWhenDeleted,
-        "services": Services,
+        "podtemplates": core.ReturnedWhenDeleted,
+        "replicationcontrollers": core.ReplicationControllers,
+        "resourcequotas": core.ReturnedWhenDeleted,
+        "secrets": core.Secrets,
+        "serviceaccounts": core.ReturnedWhenDeleted,
+        "services": core.Services,
     },
     "admissionregistration.k8s.io": {
-        "mutatingadmissionpolicies": Generational,
-        "mutatingadmissionpolicybindings": Generational,
-        "validatingadmissionpolicies": PolicyKind,
-        "validatingadmissionpolicybindings": PolicyBindingKind,
+        "mutatingadmissionpolicies": core.Generational,
+        "mutatingadmissionpolicybindings": core.Generational,
+        "validatingadmissionpolicies": administration.PolicyKind,
+        "validatingadmissionpolicybindings": administration.PolicyBindingKind,
     },
-    "apiextensions.k8s.io": {"customresourcedefinitions": DefinitionKind},
+    "apiextensions.k8s.io": {"customresourcedefinitions": administration.DefinitionKind},
     "apps": {
-        "daemonsets": DaemonSets,
-        "deployments": Deployments,
-        "replicasets": ReplicaSets,
-        "statefulsets": StatefulSets,
+        "daemonsets": workloads.DaemonSets,
+        "deployments": workloads.Deployments,
+        "replicasets": workloads.ReplicaSets,
+        "statefulsets": workloads.StatefulSets,
     },
-    "batch": {"cronjobs": CronJobs, "jobs": Jobs},
-    "coordination.k8s.io": {"leases": Leases},
-    "events.k8s.io": {"events": NewEvents},
+    "batch": {"cronjobs": workloads.CronJobs, "jobs": workloads.Jobs},
+    "coordination.k8s.io": {"leases": core.Leases},
+    "events.k8s.io": {"events": core.NewEvents},
     "networking.k8s.io": {
-        "ingresses": Generational,
-        "ingressclasses": Generational,
-        "networkpolicies": Generational,
+        "ingresses": core.Generational,
+        "ingressclasses": core.Generational,
+        "networkpolicies": core.Generational,
     },
-    "policy": {"poddisruptionbudgets": Budgets},
+    "policy": {"poddisruptionbudgets": core.Budgets},
     "rbac.authorization.k8s.io": {
-        "clusterrolebindings": BindingKind,
-        "clusterroles": RoleKind,
-        "rolebindings": BindingKind,
-        "roles": RoleKind,
+        "clusterrolebindings": administration.BindingKind,
+        "clusterroles": administration.RoleKind,
+        "rolebindings": administration.BindingKind,
+        "roles": administration.RoleKind,
     },
-    "scheduling.k8s.io": {"priorityclasses": PriorityClasses},
-    "storage.k8s.io": {"storageclasses": StorageClasses},
+    "scheduling.k8s.io": {"priorityclasses": core.PriorityClasses},
+    "storage.k8s.io": {"storageclasses": core.StorageClasses},
 }
 
 
 def kind_of(resource: Resource) -> Kind:
     """The rules for a resource."""
     if resource.definition is not None:
-        return CustomKind(resource)
+        return administration.CustomKind(resource)
     if resource.group == "resource.k8s.io" or (resource.group, resource.plural) in OF_WORKLOADS:
         return DraKind(resource.plural)
     return _KINDS.get(resource.group, {}).get(resource.plural, Kind)()

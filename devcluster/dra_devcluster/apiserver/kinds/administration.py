@@ -9,18 +9,19 @@ its names cannot conflict here. Of policies and their bindings this module fills
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors, FieldError
 from dra_api.values import now
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import Policy
 from dra_devcluster.apiserver.errors import Json, forbidden, not_found
 from dra_devcluster.apiserver.kinds.core import Generational
+from dra_devcluster.apiserver.metadata import entries, has_form, needs, one_of, unchanged
 from dra_devcluster.apiserver.rbac import Attributes, Rule
 from dra_devcluster.apiserver.structure import Resource, Structure, set_defaults, validate
 
@@ -49,7 +50,6 @@ class CustomKind(Kind):
 
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
-_SCOPES = ("Cluster", "Namespaced")
 
 
 class DefinitionKind(Kind):
@@ -85,8 +85,8 @@ class DefinitionKind(Kind):
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec = obj["spec"]
         found = [*_names(obj["metadata"].get("name", ""), spec), *_versions(spec)]
-        if old is not None and spec.get("scope") != old["spec"].get("scope"):
-            found.append(faults.immutable("spec.scope", spec.get("scope")))
+        if old is not None:
+            found += unchanged(spec, old["spec"], "spec", "scope")
         if found:
             return found
         try:
@@ -111,34 +111,28 @@ def _accept(obj: Json, old: Json) -> None:
     }
 
 
-def _names(name: str, spec: Json) -> Iterator[FieldError]:
+def _names(name: str, spec: Json) -> Errors:
     names, group = spec["names"], spec.get("group", "")
-    if not group:
-        yield faults.required("spec.group")
-    for field in ("plural", "kind"):
-        if not names.get(field):
-            yield faults.required(f"spec.names.{field}")
+    yield from needs(spec, "spec", "group")
+    yield from needs(names, "spec.names", "plural", "kind")
     if group and names.get("plural") and name != f"{names['plural']}.{group}":
-        detail = 'must be spec.names.plural+"."+spec.group'
-        yield faults.invalid("metadata.name", name, detail)
-    if spec.get("scope") not in _SCOPES:
-        yield faults.not_supported("spec.scope", spec.get("scope"), _SCOPES)
+        yield faults.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+    yield from one_of(spec.get("scope"), "spec.scope", ("Cluster", "Namespaced"))
 
 
-def _versions(spec: Json) -> Iterator[FieldError]:
+def _versions(spec: Json) -> Errors:
     versions = spec.get("versions") or []
-    if sum(bool(version.get("storage")) for version in versions) != 1:
+    if sum(bool(each.get("storage")) for each in versions) != 1:
         yield faults.invalid("spec.versions", [], "must have exactly one version marked as storage version")
-    if len({version.get("name") for version in versions}) < len(versions):
+    if len({each.get("name") for each in versions}) < len(versions):
         yield faults.invalid("spec.versions", [], "must contain unique version names")
     # The server keeps a schema that all versions have in one place, and names that.
-    is_one = all((version.get("schema") or {}) == (versions[0].get("schema") or {}) for version in versions)
-    for index, version in enumerate(versions):
-        path = f"spec.versions[{index}]"
+    is_one = all((each.get("schema") or {}) == (versions[0].get("schema") or {}) for each in versions)
+    for path, version in entries(spec, "versions", "spec"):
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not schema:
             yield faults.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
-        elif schema.get("type") != "object" and not (is_one and index):
+        elif schema.get("type") != "object" and not (is_one and version is not versions[0]):
             where = f"{'spec.validation' if is_one else f'{path}.schema'}.openAPIV3Schema.type"
             yield faults.invalid(where, schema.get("type", ""), "must be object at the root")
 
@@ -152,21 +146,24 @@ class PolicyKind(Generational):
         super().default(obj, write)
         _default_match(obj["spec"].get("matchConstraints"))
 
-    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterator[FieldError]:
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Errors:
         spec = obj["spec"]
-        if not spec.get("matchConstraints"):
-            yield faults.required("spec.matchConstraints")
-        elif not spec["matchConstraints"].get("resourceRules"):
-            yield faults.required("spec.matchConstraints.resourceRules")
+        yield from needs(spec, "spec", "matchConstraints")
+        if wanted := spec.get("matchConstraints"):
+            yield from needs(wanted, "spec.matchConstraints", "resourceRules")
         if not spec.get("validations") and not spec.get("auditAnnotations"):
             for part in ("validations", "auditAnnotations"):
                 why = "validations or auditAnnotations must contain at least one item"
                 yield faults.required(f"spec.{part}", why)
-        missing = [f"spec.{part}[{index}].{field}" for part, index, field in _missing(spec)]
-        yield from map(faults.required, missing)
-        if not missing and (
-            old is None or old["spec"] != spec
-        ):  # what is stored stays, even if it would be refused today
+        missing = [
+            fault
+            for part, fields in _NEEDED.items()
+            for path, entry in entries(spec, part, "spec")
+            for fault in needs(entry or {}, path, *fields)
+        ]
+        yield from missing
+        is_new = old is None or old["spec"] != spec  # what is stored stays, even if it would be refused today
+        if is_new and not missing:
             for field, expression, why in Policy(obj).misfits():
                 yield faults.invalid(field, expression, why)
 
@@ -179,8 +176,7 @@ class PolicyBindingKind(Generational):
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec = obj["spec"]
-        if not spec.get("policyName"):
-            yield faults.required("spec.policyName")
+        yield from needs(spec, "spec", "policyName")
         actions = spec.get("validationActions") or []
         if not actions:
             yield faults.required("spec.validationActions", "at least one validation action is required")
@@ -193,8 +189,7 @@ class PolicyBindingKind(Generational):
                     yield faults.forbidden(f"spec.paramRef.{field}", "name and selector are mutually exclusive")
             if not wanted.get("name") and wanted.get("selector") is None:
                 yield faults.required("spec.paramRef", "one of name or selector must be specified")
-            if not wanted.get("parameterNotFoundAction"):
-                yield faults.required("spec.paramRef.parameterNotFoundAction")
+            yield from needs(wanted, "spec.paramRef", "parameterNotFoundAction")
 
 
 _NEEDED = {
@@ -202,15 +197,6 @@ _NEEDED = {
     "matchConditions": ("name", "expression"),
     "validations": ("expression",),
 }
-
-
-def _missing(spec: Json) -> Iterator[tuple[str, int, str]]:
-    """The fields that entries of lists lack."""
-    for part, fields in _NEEDED.items():
-        for index, entry in enumerate(spec.get(part) or ()):
-            for field in fields:
-                if not (entry or {}).get(field):
-                    yield part, index, field
 
 
 def _default_match(wanted: Json | None) -> None:
@@ -242,8 +228,8 @@ class RoleKind(Kind):
             self._check_escalation(obj, old, write)
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
-        for index, rule in enumerate(obj.get("rules") or ()):
-            yield from _rule_faults(rule, f"rules[{index}]", namespaced=write.resource.namespaced)
+        for path, rule in entries(obj, "rules"):
+            yield from _rule_faults(rule, path, namespaced=write.resource.namespaced)
         aggregation = obj.get("aggregationRule")
         if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
             yield faults.required(
@@ -286,16 +272,12 @@ class BindingKind(Kind):
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         role = obj.get("roleRef") or {}
         kinds = ["Role", "ClusterRole"] if write.resource.namespaced else ["ClusterRole"]
-        if role.get("apiGroup") != _GROUP:
-            yield faults.not_supported("roleRef.apiGroup", role.get("apiGroup", ""), [_GROUP])
-        if role.get("kind") not in kinds:
-            yield faults.not_supported("roleRef.kind", role.get("kind", ""), kinds)
-        if not role.get("name"):
-            yield faults.required("roleRef.name")
-        elif why := metadata.path_segment(role["name"]):
-            yield faults.invalid("roleRef.name", role["name"], why)
-        for index, subject in enumerate(obj.get("subjects") or ()):
-            yield from _subject_faults(subject, f"subjects[{index}]", namespaced=write.resource.namespaced)
+        yield from one_of(role.get("apiGroup", ""), "roleRef.apiGroup", [_GROUP])
+        yield from one_of(role.get("kind", ""), "roleRef.kind", kinds)
+        yield from needs(role, "roleRef", "name")
+        yield from has_form(role.get("name", ""), "roleRef.name", metadata.path_segment)
+        for path, subject in entries(obj, "subjects"):
+            yield from _subject_faults(subject, path, namespaced=write.resource.namespaced)
         if old is not None and old.get("roleRef") != obj.get("roleRef"):
             yield faults.invalid("roleRef", role, "cannot change roleRef")
 
@@ -340,7 +322,7 @@ def _check_held(write: Write, obj: Json, rules: Iterable[Rule], said: str = "") 
         raise forbidden(_GROUP, write.resource.plural, name, why)
 
 
-def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Iterator[FieldError]:
+def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Errors:
     if not rule.get("verbs"):
         yield faults.required(f"{path}.verbs", "verbs must contain at least one value")
     if urls := rule.get("nonResourceURLs"):
@@ -355,18 +337,16 @@ def _rule_faults(rule: Json, path: str, *, namespaced: bool) -> Iterator[FieldEr
             yield faults.required(f"{path}.{part}", f"resource rules must supply at least one {what}")
 
 
-def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Iterator[FieldError]:
+def _subject_faults(subject: Json, path: str, *, namespaced: bool) -> Errors:
     kind, group = subject.get("kind", ""), subject.get("apiGroup", "")
-    if not subject.get("name"):
-        yield faults.required(f"{path}.name")
+    yield from needs(subject, path, "name")
     if kind == "ServiceAccount":
-        if subject.get("name") and (why := metadata.subdomain(subject["name"])):
-            yield faults.invalid(f"{path}.name", subject["name"], why)
-        if group:
-            yield faults.not_supported(f"{path}.apiGroup", group, [""])
-        if not namespaced and not subject.get("namespace"):
-            yield faults.required(f"{path}.namespace")
-    elif kind not in ("User", "Group"):
-        yield faults.not_supported(f"{path}.kind", kind, ["ServiceAccount", "User", "Group"])
-    elif group != _GROUP:
-        yield faults.not_supported(f"{path}.apiGroup", group, [_GROUP])
+        if subject.get("name"):
+            yield from has_form(subject["name"], f"{path}.name", metadata.subdomain)
+        yield from one_of(group, f"{path}.apiGroup", [""])
+        if not namespaced:
+            yield from needs(subject, path, "namespace")
+    elif kind in ("User", "Group"):
+        yield from one_of(group, f"{path}.apiGroup", [_GROUP])
+    else:
+        yield from one_of(kind, f"{path}.kind", ["ServiceAccount", "User", "Group"])

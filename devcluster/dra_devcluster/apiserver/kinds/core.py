@@ -12,18 +12,19 @@ admission plugin NodeDeclaredFeatureValidator of 1.37 does so for ResourceSlices
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from dra_api.releases import Release
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors, FieldError
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
 from dra_devcluster.apiserver.kinds.base import Kind, Write, selectable_by
 from dra_devcluster.apiserver.kinds.resources import validate_amount
+from dra_devcluster.apiserver.metadata import entries, has_form, needs, not_negative, not_seen, one_of
 from dra_devcluster.apiserver.registry import NodeServerAddress
 from dra_devcluster.apiserver.selectors import selects
 from dra_devcluster.node_protocol import SERVER_ADDRESS_ANNOTATION, SERVER_KEY_ANNOTATION
@@ -82,12 +83,11 @@ class PersistentVolumes(PersistentVolumeClaims):
 
 
 class StorageClasses(Kind):
-    fixed = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
     defaults = MappingProxyType({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
-        for part in self.fixed if old is not None else ():
-            if obj.get(part) != (old or {}).get(part):
+        for part in ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"):
+            if old is not None and obj.get(part) != old.get(part):
                 yield faults.forbidden(part, f"updates to {part} are forbidden.")
 
 
@@ -105,8 +105,7 @@ class Keyed(Kind):
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         for part in self.parts:
             for key in obj.get(part) or {}:
-                if why := metadata.data_key(key):
-                    yield faults.invalid(f"{part}[{key}]", key, why)
+                yield from has_form(key, f"{part}[{key}]", metadata.data_key)
         for key in sorted((obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()):
             yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
         if old is None or not old.get("immutable"):
@@ -132,12 +131,10 @@ class Leases(Kind):
     created_by_update = True
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
-        seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
-        if seconds <= 0:
+        spec = obj.get("spec") or {}
+        if (seconds := spec.get("leaseDurationSeconds", 1)) <= 0:
             yield faults.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
-        transitions = (obj.get("spec") or {}).get("leaseTransitions", 0)
-        if transitions < 0:
-            yield faults.invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
+        yield from not_negative(spec, "spec", "leaseTransitions")
 
 
 class Budgets(Generational):
@@ -199,15 +196,13 @@ class Nodes(Kind):
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[FieldError]:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        yield from _taints(spec.get("taints") or ())
+        yield from _taints(spec)
         for field in ("capacity", "allocatable"):
             for name, amount in (status.get(field) or {}).items():
                 yield from validate_amount(name, amount, f"status.{field}.{name}")
-        seen: list[Json] = []
-        for index, address in enumerate(status.get("addresses") or ()):
-            if address in seen:
-                yield faults.duplicate(f"status.addresses[{index}]", address)
-            seen.append(address)
+        seen: set[tuple[tuple[str, str], ...]] = set()
+        for path, address in entries(status, "addresses", "status"):
+            yield from not_seen(tuple(sorted(address.items())), seen, path, address)
         provider = ((old or {}).get("spec") or {}).get("providerID", "")
         if provider and spec.get("providerID", "") != provider:
             why = 'node updates may not change providerID except from "" to valid'
@@ -233,23 +228,17 @@ def _keep_server(meta: Json, write: Write) -> None:
         write.registry.node_servers[meta["name"]] = NodeServerAddress(address, key)
 
 
-def _taints(taints: Sequence[Json]) -> Iterator[FieldError]:
+def _taints(spec: Json) -> Errors:
     """The real server names these fields as if they were metadata."""
     seen: set[tuple[str, str]] = set()
-    for index, taint in enumerate(taints):
-        path, key = f"metadata.taints[{index}]", taint.get("key", "")
-        value, effect = taint.get("value", ""), taint.get("effect", "")
-        if why := metadata.qualified_name(key):
-            yield faults.invalid(f"{path}.key", key, why)
-        if why := metadata.label_value(value):
-            yield faults.invalid(f"{path}.value", value, why)
-        if not effect:
-            yield faults.required(f"{path}.effect")
-        elif effect not in _EFFECTS:
-            yield faults.not_supported(f"{path}.effect", effect, _EFFECTS)
-        if (key, effect) in seen:
-            yield faults.duplicate(path, taint)
-        seen.add((key, effect))
+    for path, taint in entries(spec, "taints", "metadata"):
+        key, effect = taint.get("key", ""), taint.get("effect", "")
+        yield from has_form(key, f"{path}.key", metadata.qualified_name)
+        yield from has_form(taint.get("value", ""), f"{path}.value", metadata.label_value)
+        yield from needs(taint, path, "effect")
+        if effect:
+            yield from one_of(effect, f"{path}.effect", _EFFECTS)
+        yield from not_seen((key, effect), seen, path, taint)
 
 
 FEATURE: Final = "DRANodeAllocatableResources"
@@ -276,9 +265,8 @@ def _refusals(where: Json, write: Write) -> Iterator[str]:
     elif where.get("allNodes") or where.get("nodeSelector"):
         for stored in nodes.all():
             node = stored.decode()
-            is_meant = where.get("allNodes") or selects(where["nodeSelector"], node)
-            if is_meant and not _declares(node):
-                yield _text(node["metadata"]["name"])
+            if (where.get("allNodes") or selects(where["nodeSelector"], node)) and not _declares(node):
+                yield _text(stored.name)
     else:
         yield f"a device with nodeAllocatableResources is for no node, so that none supports {FEATURE}"
 
@@ -307,10 +295,8 @@ class CoreEvents(Kind):
     names: Mapping[str, str] = MappingProxyType({})  # fields that refusals call otherwise than the stored event
     selectable: Mapping[str, str] = MappingProxyType(
         {
-            **{f"involvedObject.{field}": f"involvedObject.{field}" for field in _ABOUT},
-            "reason": "reason",
-            "type": "type",
-            "reportingComponent": "reportingComponent",
+            **selectable_by(*(f"involvedObject.{field}" for field in _ABOUT)),
+            **selectable_by("reason", "type", "reportingComponent"),
             "source": "source.component",
         }
     )
@@ -342,8 +328,7 @@ class NewEvents(CoreEvents):
     selectable: Mapping[str, str] = MappingProxyType(
         {
             **{f"regarding.{field}": f"involvedObject.{field}" for field in _ABOUT},
-            "reason": "reason",
-            "type": "type",
+            **selectable_by("reason", "type"),
             "reportingController": "reportingComponent",
         }
     )
@@ -355,34 +340,28 @@ class NewEvents(CoreEvents):
             changed = [field for field in _IMMUTABLE if obj.get(field) != old.get(field)]
             yield from (faults.immutable(self.names.get(field, field), obj.get(field)) for field in changed)
             return
-        if "eventTime" not in obj:
-            yield faults.required("eventTime")
+        yield from needs(obj, "", "eventTime")
         if obj.get("type") not in ("Normal", "Warning"):
             yield faults.invalid("type", "", f"has invalid value: {obj.get('type', '')}")
         yield from (faults.invalid(field, "", "needs to be unset") for field in _OLD_FORM if obj.get(field))
 
 
-def _words(obj: Json, controller: str) -> Iterator[FieldError]:
+def _words(obj: Json, controller: str) -> Errors:
     """Faults of who reports what; ``controller`` is what the API calls ``reportingComponent``."""
     reporter = obj.get("reportingComponent", "")
     if not reporter:
         yield faults.required(controller)
-    if why := metadata.qualified_name(reporter):
-        yield faults.invalid(controller, reporter, why)
+    yield from has_form(reporter, controller, metadata.qualified_name)
     for field in ("reportingInstance", "action", "reason"):
-        if not obj.get(field):
-            yield faults.required(field)
-        elif len(obj[field]) > _WORD_CHARACTERS:
+        yield from needs(obj, "", field)
+        if len(obj.get(field, "")) > _WORD_CHARACTERS:
             yield faults.invalid(field, "", f"can have at most {_WORD_CHARACTERS} characters")
     if len(obj.get("message", "")) > _MESSAGE_CHARACTERS:
         yield faults.invalid("message", "", f"can have at most {_MESSAGE_CHARACTERS} characters")
 
 
-def _series(obj: Json) -> Iterator[FieldError]:
-    series = obj.get("series")
-    if series is None:
-        return
-    if series.get("count", 0) < _LEAST_OF_A_SERIES_EVENTS:
-        yield faults.invalid("series.count", "", f"should be at least {_LEAST_OF_A_SERIES_EVENTS}")
-    if not series.get("lastObservedTime"):
-        yield faults.required("series.lastObservedTime")
+def _series(obj: Json) -> Errors:
+    if (series := obj.get("series")) is not None:
+        if series.get("count", 0) < _LEAST_OF_A_SERIES_EVENTS:
+            yield faults.invalid("series.count", "", f"should be at least {_LEAST_OF_A_SERIES_EVENTS}")
+        yield from needs(series, "series", "lastObservedTime")

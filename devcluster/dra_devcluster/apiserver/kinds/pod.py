@@ -14,13 +14,14 @@ serves extended resources, if the pod's status records that it does so for this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from dra_api import core
 from dra_api.releases import Release
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 from dra_api.validation import formats as faults
+from dra_api.validation.formats import Errors
 from dra_api.values import now
 
 from dra_devcluster.apiserver.errors import Json, forbidden
@@ -32,6 +33,7 @@ from dra_devcluster.apiserver.kinds.resources import (
     default_pod_requests,
     quality_of_service,
 )
+from dra_devcluster.apiserver.metadata import entries, not_seen, one_of, unchanged
 from dra_devcluster.apiserver.selectors import has_ended
 
 _SPEC = {
@@ -59,12 +61,11 @@ def default_spec(spec: Json) -> None:
             for port in container.get("ports") or ():
                 port.setdefault("hostPort", port.get("containerPort"))
     for volume in spec.get("volumes") or ():
-        _volume(volume)
-
-
-def default_pod(spec: Json) -> None:
-    """Defaults that pods have and templates do not."""
-    spec.setdefault("enableServiceLinks", True)
+        if not volume.keys() - {"name"}:
+            volume["emptyDir"] = {}
+        for key in ("configMap", "secret", "projected", "downwardAPI"):
+            if isinstance(volume.get(key), dict):
+                volume[key].setdefault("defaultMode", _FILE_MODE)
 
 
 def admit_pod(spec: Json) -> None:
@@ -91,9 +92,10 @@ def _container(container: Json) -> None:
         resources.setdefault("requests", {}).setdefault(name, amount)
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
-    for name in _PROBES:
-        if container.get(name):
-            _probe(container[name])
+    for probe in filter(None, map(container.get, _PROBES)):
+        _fill(probe, _PROBE)
+        if probe.get("httpGet"):
+            _fill(probe["httpGet"], {"path": "/", "scheme": "HTTP"})
     for variable in container.get("env") or ():
         source = variable.get("valueFrom") or {}
         if source.get("fieldRef"):
@@ -103,21 +105,6 @@ def _container(container: Json) -> None:
 def _pull_policy(image: str) -> str:
     tag = image.rpartition("/")[2].partition(":")[2]
     return "Always" if "@" not in image and tag in ("", "latest") else "IfNotPresent"
-
-
-def _probe(probe: Json) -> None:
-    _fill(probe, _PROBE)
-    if probe.get("httpGet"):
-        _fill(probe["httpGet"], {"path": "/", "scheme": "HTTP"})
-
-
-def _volume(volume: Json) -> None:
-    sources = [key for key in volume if key != "name"]
-    if not sources:
-        volume["emptyDir"] = {}
-    for key in ("configMap", "secret", "projected", "downwardAPI"):
-        if isinstance(volume.get(key), dict):
-            volume[key].setdefault("defaultMode", _FILE_MODE)
 
 
 def _fill(obj: Json, values: dict[str, Any]) -> None:
@@ -177,7 +164,6 @@ _LISTS = {
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
 
-_WORDS = ("Healthy", "Unhealthy", "Unknown")
 _NO_RESOURCE = "must match one of the container's resource requirements"
 _NO_CLAIM = (
     "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' "
@@ -185,27 +171,22 @@ _NO_CLAIM = (
 )
 
 
-def health_faults(pod: Json, release: Release) -> Iterator[FieldError]:
+def health_faults(pod: Json, release: Release) -> Errors:
     """Names that mean nothing, names given twice, and unknown words for health."""
     status = pod.get("status") or {}
     for field, of_spec in _LISTS.items():
         containers = {each["name"]: each for each in pod["spec"].get(of_spec) or ()}
-        for index, reported in enumerate(status.get(field) or ()):
+        for place, reported in entries(status, field, "status"):
             known = _names(containers.get(reported.get("name"), {}), status, release)
             seen: set[str] = set()
-            for number, resource in enumerate(reported.get("allocatedResourcesStatus") or ()):
+            for path, resource in entries(reported, "allocatedResourcesStatus", place):
                 name = resource.get("name", "")
-                path = f"status.{field}[{index}].allocatedResourcesStatus[{number}]"
-                if name not in known:
+                if name in known:
+                    yield from not_seen(name, seen, f"{path}.name", name)
+                else:
                     yield faults.invalid(f"{path}.name", name, _NO_CLAIM if name.startswith("claim:") else _NO_RESOURCE)
-                elif name in seen:
-                    yield faults.duplicate(f"{path}.name", name)
-                seen.add(name)
-                for place, device in enumerate(resource.get("resources") or ()):
-                    if device.get("health", "") not in _WORDS:
-                        yield faults.not_supported(
-                            f"{path}.resources[{place}].health", device.get("health", ""), _WORDS
-                        )
+                for here, device in entries(resource, "resources", path):
+                    yield from one_of(device.get("health", ""), f"{here}.health", ("Healthy", "Unhealthy", "Unknown"))
 
 
 def _names(container: Json, status: Json, release: Release) -> set[str]:
@@ -243,7 +224,7 @@ class PodKind(Kind):
     def default(self, obj: Json, write: Write) -> None:
         spec = obj.setdefault("spec", {})
         default_spec(spec)
-        default_pod(spec)
+        spec.setdefault("enableServiceLinks", True)  # which templates do not have
         default_pod_requests(spec)
 
     def prepare_create(self, obj: Json, write: Write) -> None:
@@ -291,9 +272,8 @@ class PodKind(Kind):
                 *health_faults(obj, write.registry.release),
                 *status_faults(obj.get("status") or {}),
             ]
-            quality = _quality(obj)
-            is_kept = old is None or quality == _quality(old)
-            return found if is_kept else [faults.immutable("status.qosClass", quality), *found]
+            kept = unchanged(obj.get("status") or {}, (old or obj).get("status") or {}, "status", "qosClass")
+            return [*kept, *found]
         found = list(validate_spec(obj["spec"]))
         if old is None:
             found += validate_new(obj["spec"])
@@ -318,7 +298,3 @@ def _keep_status(obj: Json, old: Json, release: Release) -> None:
     for name in kept:
         if before.get(name) is not None:
             obj.setdefault("status", {}).setdefault(name, before[name])
-
-
-def _quality(pod: Json) -> Any:
-    return (pod.get("status") or {}).get("qosClass")

@@ -6,125 +6,117 @@ required node affinity. A pod without such terms may get any. After the last gat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 from ipaddress import ip_address
+from typing import Any
 
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.resources import containers_of, validate_resources
+from dra_devcluster.apiserver.metadata import (
+    dig,
+    entries,
+    has_form,
+    label,
+    needs,
+    not_negative,
+    not_seen,
+    one_of,
+    qualified_name,
+    subdomain,
+)
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_ONE_SUCCESS = ("livenessProbe", "startupProbe")
 _PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 _NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
-_SCHEMES = ("HTTP", "HTTPS")
 
 
-def validate_handlers(container: Json, path: str) -> Iterator[FieldError]:
+def validate_handlers(container: Json, path: str) -> Errors:
     """Faults of the probes and hooks of a container."""
     for name, hook in (container.get("lifecycle") or {}).items():
         if name in ("postStart", "preStop"):
             yield from _handler(hook, f"{path}.lifecycle.{name}", _HOOK_HANDLERS)
     for name in _PROBES:
-        if (probe := container.get(name)) is not None:
-            yield from _handler(probe, f"{path}.{name}", _PROBE_HANDLERS)
-            yield from _numbers(name, probe, f"{path}.{name}")
+        if (probe := container.get(name)) is None:
+            continue
+        yield from _handler(probe, f"{path}.{name}", _PROBE_HANDLERS)
+        yield from not_negative(probe, f"{path}.{name}", *_NUMBERS)
+        if name != "readinessProbe" and probe.get("successThreshold", 1) != 1:
+            yield faults.invalid(f"{path}.{name}.successThreshold", probe["successThreshold"], "must be 1")
 
 
-def _handler(holder: Json, path: str, known: tuple[str, ...]) -> Iterator[FieldError]:
+def _handler(holder: Json, path: str, known: tuple[str, ...]) -> Errors:
     given = [name for name in known if holder.get(name) is not None]
     if not given:
         yield faults.required(path, "must specify a handler type")
     for name in given[1:]:
         yield faults.forbidden(f"{path}.{name}", "may not specify more than 1 handler type")
-    if given[:1] == ["exec"] and not holder["exec"].get("command"):
-        yield faults.required(f"{path}.exec.command")
+    if given[:1] == ["exec"]:
+        yield from needs(holder["exec"], f"{path}.exec", "command")
     if given[:1] == ["httpGet"]:
-        port, scheme = holder["httpGet"].get("port"), holder["httpGet"].get("scheme", "HTTP")
-        if isinstance(port, int) and not 0 < port < 65536:
-            yield faults.invalid(f"{path}.httpGet.port", port, "must be between 1 and 65535, inclusive")
-        if scheme not in _SCHEMES:
-            yield faults.not_supported(f"{path}.httpGet.scheme", scheme, _SCHEMES)
+        asked = holder["httpGet"]
+        if isinstance(asked.get("port"), int):
+            yield from _port(asked["port"], f"{path}.httpGet.port")
+        yield from one_of(asked.get("scheme", "HTTP"), f"{path}.httpGet.scheme", ("HTTP", "HTTPS"))
 
 
-def _numbers(name: str, probe: Json, path: str) -> Iterator[FieldError]:
-    for number in _NUMBERS:
-        if probe.get(number, 0) < 0:
-            yield faults.invalid(f"{path}.{number}", probe[number], "must be greater than or equal to 0")
-    if name in _ONE_SUCCESS and probe.get("successThreshold", 1) != 1:
-        yield faults.invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1")
+def _port(number: int, path: str) -> Errors:
+    if not 0 < number < 65536:
+        yield faults.invalid(path, number, "must be between 1 and 65535, inclusive")
 
 
 _CHOICES = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
     "dnsPolicy": ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
 }
+_FORMS = {"nodeName": subdomain, "serviceAccountName": subdomain, "hostname": label, "subdomain": label}
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
-_SYSTEMS = ("linux", "windows")
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _UPDATE_REFUSAL = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
 
 
-def validate_spec(spec: Json) -> Iterator[FieldError]:
+def validate_spec(spec: Json) -> Errors:
     """Faults of a pod's spec."""
-    if not spec.get("containers"):
-        yield faults.required("spec.containers")
+    yield from needs(spec, "spec", "containers")
     if spec.get("activeDeadlineSeconds", 1) < 1:
         detail = "must be between 1 and 2147483647, inclusive"
         yield faults.invalid("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], detail)
     yield from metadata.validate_labels(spec.get("nodeSelector"), "spec.nodeSelector")
-    yield from _names(spec)
-    yield from _system(spec)
+    for field, rule in _FORMS.items():
+        if spec.get(field):
+            yield from has_form(spec[field], f"spec.{field}", rule)
+    if spec.get("os") is not None:
+        yield from needs(spec["os"], "spec.os", "name")
+        if name := spec["os"].get("name"):
+            yield from one_of(name, "spec.os", ("linux", "windows"))
     if (spec.get("resources") or {}).get("claims"):
         yield faults.forbidden("spec.resources.claims", "claims may not be set for Resources at pod-level")
     volumes: set[str] = set()
-    for index, volume in enumerate(spec.get("volumes") or ()):
-        yield from _name(volume, f"spec.volumes[{index}]", volumes)
+    for path, volume in entries(spec, "volumes", "spec"):
+        yield from _name(volume, path, volumes)
     names: set[str] = set()
     for path, container in containers_of(spec):
         yield from _container(container, path, names, volumes)
     for field, choices in _CHOICES.items():
-        if spec.get(field) not in choices:
-            yield faults.not_supported(f"spec.{field}", spec.get(field), choices)
-    for index, toleration in enumerate(spec.get("tolerations") or ()):
-        yield from _toleration(toleration, f"spec.tolerations[{index}]")
-    yield from validate_gates(spec)
-    required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
-    if required is not None:
-        yield from _node_terms(required.get("nodeSelectorTerms") or [])
-    yield from affinity_and_spread(spec)
+        yield from one_of(spec.get(field), f"spec.{field}", choices)
+    for path, toleration in entries(spec, "tolerations", "spec"):
+        yield from _toleration(toleration, path)
+    yield from _gates(spec)
+    yield from _node_terms(spec)
+    yield from _affinity_and_spread(spec)
 
 
-def _names(spec: Json) -> Iterator[FieldError]:
-    for field in ("nodeName", "serviceAccountName"):
-        if spec.get(field) and (why := metadata.subdomain(spec[field])):
-            yield faults.invalid(f"spec.{field}", spec[field], why)
-    for field in ("hostname", "subdomain"):
-        if spec.get(field) and (why := metadata.label(spec[field])):
-            yield faults.invalid(f"spec.{field}", spec[field], why)
-
-
-def _system(spec: Json) -> Iterator[FieldError]:
-    if spec.get("os") is None:
-        return
-    name = spec["os"].get("name", "")
-    if not name:
-        yield faults.required("spec.os.name")
-    elif name not in _SYSTEMS:
-        yield faults.not_supported("spec.os", name, _SYSTEMS)
-
-
-def validate_new(spec: Json) -> Iterator[FieldError]:
+def validate_new(spec: Json) -> Errors:
     """Faults of fields that a new pod must not have."""
     if spec.get("ephemeralContainers"):
         yield faults.forbidden("spec.ephemeralContainers", "cannot be set on create")
@@ -132,45 +124,51 @@ def validate_new(spec: Json) -> Iterator[FieldError]:
         yield faults.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def _toleration(toleration: Json, path: str) -> Iterator[FieldError]:
+def _toleration(toleration: Json, path: str) -> Errors:
     key, operator = toleration.get("key", ""), toleration.get("operator", "Equal")
     effect = toleration.get("effect", "")
-    if key and (why := metadata.qualified_name(key)):
-        yield faults.invalid(f"{path}.key", key, why)
-    if not key and operator != "Exists":
+    if key:
+        yield from has_form(key, f"{path}.key", qualified_name)
+    elif operator != "Exists":
         why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         yield faults.invalid(f"{path}.operator", operator, why)
     if "tolerationSeconds" in toleration and effect != "NoExecute":
         yield faults.invalid(f"{path}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
-    if operator not in ("Equal", "Exists"):
-        yield faults.not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
-    elif operator == "Exists" and toleration.get("value"):
+    yield from one_of(operator, f"{path}.operator", ("Equal", "Exists"))
+    if operator == "Exists" and toleration.get("value"):
         yield faults.invalid(f"{path}.operator", toleration, "value must be empty when `operator` is 'Exists'")
-    if effect and effect not in _EFFECTS:
-        yield faults.not_supported(f"{path}.effect", effect, _EFFECTS)
+    if effect:
+        yield from one_of(effect, f"{path}.effect", _EFFECTS)
 
 
-def _node_terms(terms: list[Json]) -> Iterator[FieldError]:
-    path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-    if not terms:
-        yield faults.required(path, "must have at least one node selector term")
-    for number, term in enumerate(terms):
-        yield from _match_fields(term, f"{path}[{number}]")
-        for index, wish in enumerate(term.get("matchExpressions") or ()):
-            here, operator, values = (
-                f"{path}[{number}].matchExpressions[{index}]",
-                wish.get("operator", ""),
-                wish.get("values"),
-            )
-            if operator not in ("Gt", "Lt"):
+def _node_terms(spec: Json) -> Errors:
+    required = dig(spec, f"affinity.nodeAffinity.{_REQUIRED}")
+    if required is None:
+        return
+    if not required.get("nodeSelectorTerms"):
+        yield faults.required(_TERMS, "must have at least one node selector term")
+    for path, term in entries(required, "nodeSelectorTerms", _TERMS.rpartition(".")[0]):
+        for here, wish in entries(term, "matchFields", path):
+            yield from _field_requirement(wish, here)
+        for here, wish in entries(term, "matchExpressions", path):
+            if wish.get("operator", "") not in ("Gt", "Lt"):
                 yield from _expression(wish, here)
-            elif len(values or ()) != 1:
-                yield faults.required(
-                    f"{here}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"
-                )
+            elif len(wish.get("values") or ()) != 1:
+                why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+                yield faults.required(f"{here}.values", why)
 
 
-def _expression(wish: Json, path: str) -> Iterator[FieldError]:
+def _field_requirement(wish: Json, path: str) -> Errors:
+    if wish.get("operator") not in ("In", "NotIn"):
+        yield faults.invalid(f"{path}.operator", wish.get("operator", ""), "not a valid selector operator")
+    elif len(wish.get("values") or ()) != 1:
+        why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        yield faults.required(f"{path}.values", why)
+    if wish.get("key") != "metadata.name":
+        yield faults.invalid(f"{path}.key", wish.get("key", ""), "not a valid field selector key")
+
+
+def _expression(wish: Json, path: str) -> Errors:
     """Faults of operator and values of a requirement that labels or nodes may have."""
     operator, values = wish.get("operator", ""), wish.get("values")
     if operator in ("In", "NotIn"):
@@ -184,96 +182,69 @@ def _expression(wish: Json, path: str) -> Iterator[FieldError]:
         yield faults.invalid(f"{path}.operator", operator, "not a valid selector operator")
 
 
-def _match_fields(term: Json, path: str) -> Iterator[FieldError]:
-    for index, wish in enumerate(term.get("matchFields") or ()):
-        here = f"{path}.matchFields[{index}]"
-        if wish.get("operator") not in ("In", "NotIn"):
-            yield faults.invalid(f"{here}.operator", wish.get("operator", ""), "not a valid selector operator")
-        elif len(wish.get("values") or ()) != 1:
-            why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-            yield faults.required(f"{here}.values", why)
-        if wish.get("key") != "metadata.name":
-            yield faults.invalid(f"{here}.key", wish.get("key", ""), "not a valid field selector key")
-
-
-def _name(item: Json, path: str, taken: set[str]) -> Iterator[FieldError]:
+def _name(item: Json, path: str, taken: set[str]) -> Errors:
     name = item.get("name", "")
     if not name:
         yield faults.required(f"{path}.name")
-    elif why := metadata.label(name):
+    elif why := label(name):
         yield faults.invalid(f"{path}.name", name, why)
     elif name in taken:
         yield faults.duplicate(f"{path}.name", name)
     taken.add(name)
 
 
-def _environment(container: Json, path: str) -> Iterator[FieldError]:
-    for index, variable in enumerate(container.get("env") or ()):
-        if not variable.get("name"):
-            yield faults.required(f"{path}.env[{index}].name")
-        if variable.get("value") and variable.get("valueFrom") is not None:
-            why = "may not be specified when `value` is not empty"
-            yield faults.invalid(f"{path}.env[{index}].valueFrom", "", why)
-
-
-def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[FieldError]:
+def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Errors:
     yield from _name(container, path, names)
-    if not container.get("image"):
-        yield faults.required(f"{path}.image")
-    elif container["image"] != container["image"].strip():
-        yield faults.invalid(f"{path}.image", container["image"], "must not have leading or trailing whitespace")
-    if container.get("imagePullPolicy", "Always") not in _PULL_POLICIES:
-        yield faults.not_supported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
-    yield from _environment(container, path)
-    for index, port in enumerate(container.get("ports") or ()):
-        number = port.get("containerPort", 0)
-        if not number:
-            yield faults.required(f"{path}.ports[{index}].containerPort")
-        elif not 0 < number < 65536:
-            yield faults.invalid(
-                f"{path}.ports[{index}].containerPort", number, "must be between 1 and 65535, inclusive"
-            )
-        if port.get("protocol", "TCP") not in _PROTOCOLS:
-            yield faults.not_supported(f"{path}.ports[{index}].protocol", port["protocol"], _PROTOCOLS)
+    yield from needs(container, path, "image")
+    if (image := container.get("image", "")) != image.strip():
+        yield faults.invalid(f"{path}.image", image, "must not have leading or trailing whitespace")
+    policy = container.get("imagePullPolicy", "Always")
+    yield from one_of(policy, f"{path}.imagePullPolicy", ("Always", "IfNotPresent", "Never"))
+    for here, variable in entries(container, "env", path):
+        yield from needs(variable, here, "name")
+        if variable.get("value") and variable.get("valueFrom") is not None:
+            yield faults.invalid(f"{here}.valueFrom", "", "may not be specified when `value` is not empty")
+    for here, port in entries(container, "ports", path):
+        yield from needs(port, here, "containerPort")
+        if number := port.get("containerPort"):
+            yield from _port(number, f"{here}.containerPort")
+        yield from one_of(port.get("protocol", "TCP"), f"{here}.protocol", ("SCTP", "TCP", "UDP"))
     places: set[str] = set()
-    for index, mount in enumerate(container.get("volumeMounts") or ()):
+    for here, mount in entries(container, "volumeMounts", path):
         if mount.get("name") not in volumes:
-            yield faults.not_found(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
-        if not mount.get("mountPath"):
-            yield faults.required(f"{path}.volumeMounts[{index}].mountPath")
-        elif mount["mountPath"] in places:
-            yield faults.invalid(f"{path}.volumeMounts[{index}].mountPath", mount["mountPath"], "must be unique")
-        places.add(mount.get("mountPath", ""))
+            yield faults.not_found(f"{here}.name", mount.get("name", ""))
+        yield from needs(mount, here, "mountPath")
+        if (place := mount.get("mountPath")) in places:
+            yield faults.invalid(f"{here}.mountPath", place, "must be unique")
+        if place:
+            places.add(place)
     yield from validate_handlers(container, path)
     yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
 
 
-def status_faults(status: Json) -> Iterator[FieldError]:
+def status_faults(status: Json) -> Errors:
     """Faults of conditions and addresses in a pod's status."""
-    for index, condition in enumerate(status.get("conditions") or ()):
-        if why := metadata.qualified_name(condition.get("type", "")):
-            yield faults.invalid(f"status.conditions[{index}].Type", condition.get("type", ""), why)
-    for index, address in enumerate(status.get("podIPs") or ()):
-        if not _is_address(address.get("ip", "")):
-            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            yield faults.invalid(f"status.podIPs[{index}]", address.get("ip", ""), why)
+    for path, condition in entries(status, "conditions", "status"):
+        yield from has_form(condition.get("type", ""), f"{path}.Type", qualified_name)
+    for path, address in entries(status, "podIPs", "status"):
+        yield from has_form(address.get("ip", ""), path, _address)
 
 
-def _is_address(text: str) -> bool:
+def _address(text: str) -> str | None:
     try:
         ip_address(text)
     except ValueError:
-        return False
-    return True
+        return "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+    return None
 
 
-def validate_update(spec: Json, old: Json) -> Iterator[FieldError]:
+def validate_update(spec: Json, old: Json) -> Errors:
     """Only a few fields of a pod's spec may change."""
-    if not _only_additions(spec.get("tolerations") or [], old.get("tolerations") or []):
-        yield faults.forbidden(
-            "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
-        )
-    yield from validate_gates_update(spec, old)
+    former, wanted = (_tolerations(each) for each in (old, spec))
+    if not all(item in wanted for item in former):
+        why = "existing toleration can not be modified except its tolerationSeconds"
+        yield faults.forbidden("spec.tolerations", why)
+    yield from _gates_update(spec, old)
     is_gated = bool(old.get("schedulingGates"))
     if old.get("terminationGracePeriodSeconds", 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
         old = {**old, "terminationGracePeriodSeconds": 1}
@@ -281,71 +252,61 @@ def validate_update(spec: Json, old: Json) -> Iterator[FieldError]:
         yield faults.forbidden("spec", _UPDATE_REFUSAL)
 
 
-def _only_additions(new: list[Json], old: list[Json]) -> bool:
-    def identities(items: list[Json]) -> list[Json]:
-        return [{key: value for key, value in item.items() if key != "tolerationSeconds"} for item in items]
-
-    wanted = identities(new)
-    return all(item in wanted for item in identities(old))
+def _tolerations(spec: Json) -> list[Json]:
+    """The tolerations without their seconds, which may change."""
+    found = spec.get("tolerations") or ()
+    return [{key: value for key, value in item.items() if key != "tolerationSeconds"} for item in found]
 
 
 def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
     """The spec without the fields that may change, some of which are checked elsewhere."""
-    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    free = ["activeDeadlineSeconds", "tolerations", "schedulingGates", *(["nodeSelector"] if is_gated else [])]
     fixed = deepcopy({key: value for key, value in spec.items() if key not in free})
     if is_gated:
-        fixed = without_choice_of_nodes(fixed)
+        others = fixed.pop("affinity", None) or {}
+        others.pop("nodeAffinity", None)
+        fixed |= {"affinity": others} if others else {}
     for key in ("containers", "initContainers"):
         for container in fixed.get(key) or ():
             container.pop("image", None)
     return fixed
 
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
-_POLICIES = ("Honor", "Ignore")
 _EMPTY = "can not be empty"
 _POSITIVE = "must be greater than zero"
 
 
-def affinity_and_spread(spec: Json) -> Iterator[FieldError]:
-    """Faults of a pod's spec."""
+def _affinity_and_spread(spec: Json) -> Errors:
     for kind in ("podAffinity", "podAntiAffinity"):
-        affinity = metadata.dig(spec, f"affinity.{kind}") or {}
-        path = f"spec.affinity.{kind}"
-        for number, term in enumerate(affinity.get(_REQUIRED) or ()):
-            yield from _term(term, f"{path}.{_REQUIRED}[{number}]")
-        for number, weighted in enumerate(affinity.get(_PREFERRED) or ()):
-            here = f"{path}.{_PREFERRED}[{number}]"
+        affinity, path = dig(spec, f"affinity.{kind}") or {}, f"spec.affinity.{kind}"
+        for here, term in entries(affinity, _REQUIRED, path):
+            yield from _term(term, here)
+        for here, weighted in entries(affinity, _PREFERRED, path):
             if not 0 < weighted.get("weight", 0) <= 100:
                 yield faults.invalid(f"{here}.weight", weighted.get("weight", 0), "must be in the range 1-100")
             yield from _term(weighted.get("podAffinityTerm") or {}, f"{here}.podAffinityTerm")
     seen: set[tuple[str, str]] = set()
-    for number, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
-        yield from _constraint(constraint, f"spec.topologySpreadConstraints[{number}]", seen)
+    for here, constraint in entries(spec, "topologySpreadConstraints", "spec"):
+        yield from _constraint(constraint, here, seen)
 
 
-def _term(term: Json, path: str) -> Iterator[FieldError]:
-    yield from _selector(term.get("labelSelector"), f"{path}.labelSelector")
-    yield from _selector(term.get("namespaceSelector"), f"{path}.namespaceSelector")
+def _term(term: Json, path: str) -> Errors:
+    for field in ("labelSelector", "namespaceSelector"):
+        yield from _selector(term.get(field), f"{path}.{field}")
     if not term.get("topologyKey"):
         yield faults.required(f"{path}.topologyKey", _EMPTY)
-    elif why := metadata.qualified_name(term["topologyKey"]):
-        yield faults.invalid(f"{path}.topologyKey", term["topologyKey"], why)
+    else:
+        yield from has_form(term["topologyKey"], f"{path}.topologyKey", qualified_name)
 
 
-def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iterator[FieldError]:
+def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Errors:
     key, action = constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")
     if constraint.get("maxSkew", 0) < 1:
         yield faults.invalid(f"{path}.maxSkew", constraint.get("maxSkew", 0), _POSITIVE)
     if not key:
         yield faults.required(f"{path}.topologyKey", _EMPTY)
-    if action not in _ACTIONS:
-        yield faults.not_supported(f"{path}.whenUnsatisfiable", action, _ACTIONS)
-    if (key, action) in seen:
-        yield faults.duplicate(f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
-    seen.add((key, action))
+    yield from one_of(action, f"{path}.whenUnsatisfiable", ("DoNotSchedule", "ScheduleAnyway"))
+    yield from not_seen((key, action), seen, f"{path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
     if (domains := constraint.get("minDomains")) is not None:
         if domains < 1:
             yield faults.invalid(f"{path}.minDomains", domains, _POSITIVE)
@@ -353,65 +314,44 @@ def _constraint(constraint: Json, path: str, seen: set[tuple[str, str]]) -> Iter
             why = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
             yield faults.invalid(f"{path}.minDomains", domains, why)
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-        if constraint.get(field) not in (None, *_POLICIES):
-            yield faults.not_supported(f"{path}.{field}", constraint[field], _POLICIES)
+        yield from one_of(constraint.get(field, "Honor"), f"{path}.{field}", ("Honor", "Ignore"))
     yield from _selector(constraint.get("labelSelector"), f"{path}.labelSelector")
 
 
-def _selector(selector: Json | None, path: str) -> Iterator[FieldError]:
-    for number, wish in enumerate((selector or {}).get("matchExpressions") or ()):
-        here = f"{path}.matchExpressions[{number}]"
+def _selector(selector: Json | None, path: str) -> Errors:
+    for here, wish in entries(selector or {}, "matchExpressions", path):
         yield from _expression(wish, here)
-        if why := metadata.qualified_name(wish.get("key", "")):
-            yield faults.invalid(f"{here}.key", wish.get("key", ""), why)
+        yield from has_form(wish.get("key", ""), f"{here}.key", qualified_name)
 
 
-_TERMS = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
-
-
-def validate_gates(spec: Json) -> Iterator[FieldError]:
-    """Faults of the names of a pod's gates."""
+def _gates(spec: Json) -> Errors:
     seen: set[str] = set()
-    for index, gate in enumerate(spec.get("schedulingGates") or ()):
-        name, path = gate.get("name", ""), f"spec.schedulingGates[{index}]"
-        if why := metadata.qualified_name(name):
-            yield faults.invalid(path, name, why)
-        if name in seen:
-            yield faults.duplicate(path, name)
-        seen.add(name)
+    for path, gate in entries(spec, "schedulingGates", "spec"):
+        name = gate.get("name", "")
+        yield from has_form(name, path, qualified_name)
+        yield from not_seen(name, seen, path, name)
 
 
-def validate_gates_update(spec: Json, old: Json) -> Iterator[FieldError]:
+def _gates_update(spec: Json, old: Json) -> Errors:
     """Faults of what an update does to gates, and to the choice of nodes of a pod that has some."""
     gates = {gate.get("name") for gate in old.get("schedulingGates") or ()}
-    for index, gate in enumerate(spec.get("schedulingGates") or ()):
+    for path, gate in entries(spec, "schedulingGates", "spec"):
         if gate.get("name") not in gates:
             text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
-            yield faults.forbidden(f"spec.schedulingGates[{index}].name", text)
+            yield faults.forbidden(f"{path}.name", text)
     if gates:
-        yield from _node_selector(spec.get("nodeSelector") or {}, old.get("nodeSelector") or {})
-        yield from _node_affinity(_terms(spec), _terms(old))
+        selector = spec.get("nodeSelector") or {}
+        if any(selector.get(label) != value for label, value in (old.get("nodeSelector") or {}).items()):
+            why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+            yield faults.invalid("spec.nodeSelector", selector, why)
+        yield from _narrowed_terms(_terms(spec), _terms(old))
 
 
-def without_choice_of_nodes(spec: Json) -> Json:
-    """The spec of a gated pod without the fields that may change while it is gated."""
-    rest = {field: value for field, value in spec.items() if field not in ("nodeSelector", "affinity")}
-    others = {field: value for field, value in (spec.get("affinity") or {}).items() if field != "nodeAffinity"}
-    return {**rest, "affinity": others} if others else rest
+def _terms(spec: Json) -> list[Any]:
+    return (dig(spec, f"affinity.nodeAffinity.{_REQUIRED}") or {}).get("nodeSelectorTerms") or []
 
 
-def _terms(spec: Json) -> list[Json]:
-    required = metadata.dig(spec, f"affinity.nodeAffinity.{_REQUIRED}") or {}
-    return required.get("nodeSelectorTerms") or []
-
-
-def _node_selector(new: Json, old: Json) -> Iterator[FieldError]:
-    if any(new.get(label) != value for label, value in old.items()):
-        why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-        yield faults.invalid("spec.nodeSelector", new, why)
-
-
-def _node_affinity(new: list[Json], old: list[Json]) -> Iterator[FieldError]:
+def _narrowed_terms(new: list[Json], old: list[Json]) -> Errors:
     if old and len(new) != len(old):
         yield faults.invalid(_TERMS, new, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
         return

@@ -23,12 +23,12 @@ from dra_api.quota import DEVICES_OF_CLASS, charges, whole
 from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors
 from dra_api.values import Quantity, QuantityError, parse_quantity
 
 from dra_devcluster.apiserver import metadata
-from dra_devcluster.apiserver.errors import Json, StatusError, forbidden
-from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.errors import Json, forbidden
+from dra_devcluster.apiserver.metadata import dig, entries
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Resource
 
@@ -45,12 +45,10 @@ _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
     """All containers with their field paths below ``spec``."""
     for key in _CONTAINER_LISTS:
-        for index, container in enumerate(spec.get(key) or ()):
-            if isinstance(container, dict):
-                yield f"spec.{key}[{index}]", container
+        yield from (found for found in entries(spec, key, "spec") if isinstance(found[1], dict))
 
 
-def validate_resources(resources: Json, path: str) -> Iterator[FieldError]:
+def validate_resources(resources: Json, path: str) -> Errors:
     """Faults of the resources of one container."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
@@ -81,7 +79,7 @@ def quantity(value: Any) -> Quantity | None:
         return None
 
 
-def _name(name: str, field: str) -> Iterator[FieldError]:
+def _name(name: str, field: str) -> Errors:
     why = metadata.qualified_name(name)
     if why is not None:
         yield faults.invalid(field, name, why)
@@ -95,7 +93,7 @@ def _name(name: str, field: str) -> Iterator[FieldError]:
         yield faults.invalid(field, name, "doesn't follow extended resource name standard")
 
 
-def validate_amount(name: str, text: Any, field: str) -> Iterator[FieldError]:
+def validate_amount(name: str, text: Any, field: str) -> Errors:
     """Faults of an amount of a resource, of a container or a node."""
     amount = quantity(text)
     if amount is None:
@@ -144,7 +142,7 @@ def default_pod_requests(spec: Json) -> None:
 def quality_of_service(spec: Json) -> str:
     """Guaranteed, Burstable or BestEffort. What the pod as a whole asks for counts instead of its containers."""
     asks, equal = False, True
-    for resources in [spec["resources"]] if spec.get("resources") else map(_resources, _long_lived(spec)):
+    for resources in [spec["resources"]] if spec.get("resources") else map(_resources, _that_ask(spec)):
         limits, requests = _amounts(resources, "limits"), _amounts(resources, "requests")
         for name in _QUALITY:
             asks |= name in limits or name in requests
@@ -154,10 +152,9 @@ def quality_of_service(spec: Json) -> str:
     return "Guaranteed" if equal else "Burstable"
 
 
-def _long_lived(spec: Json) -> Iterator[Json]:
+def _that_ask(spec: Json) -> list[Json]:
     """All containers that may ask for resources: ephemeral ones may not."""
-    yield from spec.get("initContainers") or ()
-    yield from spec.get("containers") or ()
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
 def _of_containers(spec: Json) -> Amounts:
@@ -190,7 +187,7 @@ def _sum(one: Mapping[str, Quantity], other: Mapping[str, Quantity]) -> Amounts:
 
 
 def _larger(one: Mapping[str, Quantity], other: Mapping[str, Quantity]) -> Amounts:
-    return {**one, **{name: max(one[name], amount) if name in one else amount for name, amount in other.items()}}
+    return {**one, **{name: max(one.get(name, amount), amount) for name, amount in other.items()}}
 
 
 _DRA = "resource.k8s.io"
@@ -203,17 +200,17 @@ Usage = Counter[str]
 
 def usage_of(registry: Registry, resource: Resource, obj: Json) -> Usage:
     """What one object is charged with."""
+
+    def extended_resource(device_class: str) -> str:
+        stored = registry.store.collection(_DRA, "deviceclasses").get("", device_class)
+        return str(dig(stored.decode(), "spec.extendedResourceName") or "") if stored else ""
+
     if (resource.group, resource.plural) == (_DRA, "resourceclaims"):
-        return charges(convert(ResourceClaim, obj), lambda name: _extended_resource(registry, name))
+        return charges(convert(ResourceClaim, obj), extended_resource)
     usage = Usage({f"count/{resource.group_resource}": 1})
     if not resource.group and resource.plural in _OLD_NAMES:
         usage[resource.plural] = 1
     return usage
-
-
-def _extended_resource(registry: Registry, device_class: str) -> str:
-    stored = registry.store.collection(_DRA, "deviceclasses").get("", device_class)
-    return str(dig(stored.decode(), "spec.extendedResourceName") or "") if stored else ""
 
 
 def used(registry: Registry, namespace: str, names: Iterable[str]) -> Usage:
@@ -258,9 +255,13 @@ def check_quotas(registry: Registry, resource: Resource, namespace: str, obj: Js
         hard = hard_of(stored.decode())
         more = {name: amount for name, amount in asked.items() if amount > 0 and name in hard}
         have = used(registry, namespace, more)
-        over = [name for name in more if have[name] + more[name] > hard[name]]
+        over = sorted(name for name in more if have[name] + more[name] > hard[name])
         if over:
-            raise _exceeded(resource, obj, stored.name, over, more, have, hard)
+            requested, in_use, limited = (
+                ",".join(f"{name}={amounts[name]}" for name in over) for amounts in (more, have, hard)
+            )
+            why = f"exceeded quota: {stored.name}, requested: {requested}, used: {in_use}, limited: {limited}"
+            raise forbidden(resource.group, resource.plural, obj["metadata"].get("name", ""), why)
 
 
 def hard_of(quota: Json) -> dict[str, int]:
@@ -272,12 +273,3 @@ def hard_of(quota: Json) -> dict[str, int]:
         except QuantityError:
             continue
     return found
-
-
-def _exceeded(
-    resource: Resource, obj: Json, quota: str, over: list[str], asked: dict[str, int], have: Usage, hard: dict[str, int]
-) -> StatusError:
-    said = (",".join(f"{name}={amounts[name]}" for name in sorted(over)) for amounts in (asked, have, hard))
-    requested, in_use, limited = said
-    why = f"exceeded quota: {quota}, requested: {requested}, used: {in_use}, limited: {limited}"
-    return forbidden(resource.group, resource.plural, obj["metadata"].get("name", ""), why)

@@ -12,7 +12,7 @@ fields are cronsim's business; what that library takes beyond Kubernetes (second
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
@@ -21,13 +21,13 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors, FieldError
 
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds.base import Kind, Write, fill, selectable_by
 from dra_devcluster.apiserver.kinds.pod import default_spec
 from dra_devcluster.apiserver.kinds.pod_rules import validate_spec
-from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.metadata import dig, entries, needs, not_negative, one_of, unchanged
 
 
 class Workload(Kind):
@@ -44,15 +44,14 @@ class Workload(Kind):
             return
         spec = obj["spec"]
         selector = spec.get("selector") or {}
-        if not selector:
-            yield faults.required("spec.selector")
+        yield from needs(spec, "spec", "selector")
         labels = dig(spec, "template.metadata.labels") or {}
         wanted = selector.get("matchLabels") or {}
         if any(labels.get(key) != value for key, value in wanted.items()):
             yield faults.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
         if old is not None and selector != (old["spec"].get("selector") or {}):
             yield faults.immutable("spec.selector", selector)
-        yield from negative(spec, "spec", "replicas")
+        yield from not_negative(spec, "spec", "replicas")
         policy = spec["template"]["spec"]["restartPolicy"]
         if policy in ("OnFailure", "Never"):
             yield faults.not_supported("spec.template.spec.restartPolicy", policy, ["Always"])
@@ -64,17 +63,10 @@ def default_template(spec: Json) -> None:
     default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
 
 
-def template_faults(spec: Json, path: str) -> Iterator[FieldError]:
+def template_faults(spec: Json, path: str) -> Errors:
     """Faults of the template of pods in a spec at ``path``."""
     for fault in validate_spec(spec["template"]["spec"]):
         yield fault._replace(field=f"{path}.template.{fault.field}")
-
-
-def negative(spec: Json, path: str, *fields: str) -> Iterator[FieldError]:
-    """A fault for each of the fields that is less than 0."""
-    for field in fields:
-        if spec.get(field, 0) < 0:
-            yield faults.invalid(f"{path}.{field}", spec[field], "must be greater than or equal to 0")
 
 
 class Deployments(Workload):
@@ -121,15 +113,7 @@ JOB_NAME: Final = "batch.kubernetes.io/job-name"
 NO_EFFECT: Final = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
 _OLD_LABELS: Final = {CONTROLLER_UID: "controller-uid", JOB_NAME: "job-name"}
 _MOST_NAME_CHARACTERS: Final = 52  # a Job's name is that of the CronJob and 11 characters
-_AT_LEAST_ZERO: Final = (
-    "parallelism",
-    "completions",
-    "backoffLimit",
-    "activeDeadlineSeconds",
-    "ttlSecondsAfterFinished",
-)
-_FIXED: Final = ("selector", "completionMode", "podFailurePolicy")
-_CONCURRENCY: Final = ("Allow", "Forbid", "Replace")
+_NUMBERS: Final = ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
 _ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
 
 
@@ -160,15 +144,11 @@ class Jobs(Kind):
         if old is None:
             return
         before = old["spec"]
-        for field in _FIXED:
-            if spec.get(field) != before.get(field):
-                yield faults.immutable(f"spec.{field}", spec.get(field))
-        is_elastic = spec["completionMode"] == "Indexed" and spec.get("completions") == spec.get("parallelism")
-        if spec.get("completions") != before.get("completions") and not is_elastic:
-            yield faults.immutable("spec.completions", spec.get("completions"))
-        may_change = before.get("suspend") and not dig(old, "status.startTime")
-        if spec["template"] != before["template"] and not may_change:
-            yield faults.immutable("spec.template", spec["template"])
+        yield from unchanged(spec, before, "spec", "selector", "completionMode", "podFailurePolicy")
+        if spec["completionMode"] != "Indexed" or spec.get("completions") != spec.get("parallelism"):
+            yield from unchanged(spec, before, "spec", "completions")
+        if not before.get("suspend") or dig(old, "status.startTime"):
+            yield from unchanged(spec, before, "spec", "template")
 
 
 class CronJobs(Kind):
@@ -194,20 +174,18 @@ class CronJobs(Kind):
         spec, name = obj["spec"], obj["metadata"].get("name", "")
         if len(name) > _MOST_NAME_CHARACTERS:
             yield faults.invalid("metadata.name", name, f"must be no more than {_MOST_NAME_CHARACTERS} characters")
-        zone = spec.get("timeZone")
-        if not spec.get("schedule"):
-            yield faults.required("spec.schedule")
-        else:
+        yield from needs(spec, "spec", "schedule")
+        if text := spec.get("schedule"):
             try:
-                Schedule(spec["schedule"], None)
+                Schedule(text, None)
             except ValueError as error:
-                yield faults.invalid("spec.schedule", spec["schedule"], str(error))
+                yield faults.invalid("spec.schedule", text, str(error))
+        zone = spec.get("timeZone")
         if zone is not None and not _is_zone(zone):
             yield faults.invalid("spec.timeZone", zone, "unknown time zone")
-        if spec["concurrencyPolicy"] not in _CONCURRENCY:
-            yield faults.not_supported("spec.concurrencyPolicy", spec["concurrencyPolicy"], _CONCURRENCY)
+        yield from one_of(spec["concurrencyPolicy"], "spec.concurrencyPolicy", ("Allow", "Forbid", "Replace"))
         limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
-        yield from negative(spec, "spec", *limits)
+        yield from not_negative(spec, "spec", *limits)
         job = deepcopy(spec["jobTemplate"]["spec"])
         default_job_spec(job)
         yield from job_faults(job, "spec.jobTemplate.spec")
@@ -240,51 +218,41 @@ def _identify(job: Json) -> None:
     spec["selector"] = {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), CONTROLLER_UID: meta["uid"]}}
 
 
-def job_faults(spec: Json, path: str) -> Iterator[FieldError]:
+def job_faults(spec: Json, path: str) -> Errors:
     """The faults of a Job's spec with its defaults."""
-    yield from negative(spec, path, *_AT_LEAST_ZERO)
-    if spec["completionMode"] not in ("Indexed", "NonIndexed"):
-        yield faults.not_supported(f"{path}.completionMode", spec["completionMode"], ("Indexed", "NonIndexed"))
+    yield from not_negative(spec, path, *_NUMBERS)
+    yield from one_of(spec["completionMode"], f"{path}.completionMode", ("Indexed", "NonIndexed"))
     if spec["completionMode"] == "Indexed" and spec.get("completions") is None:
         yield faults.required(f"{path}.completions", "when completion mode is Indexed")
-    if spec["podReplacementPolicy"] not in ("Failed", "TerminatingOrFailed"):
-        supported = ("Failed", "TerminatingOrFailed")
-        yield faults.not_supported(f"{path}.podReplacementPolicy", spec["podReplacementPolicy"], supported)
-    pod = spec["template"]["spec"]
-    if pod["restartPolicy"] == "Always":
+    replacement = spec["podReplacementPolicy"]
+    yield from one_of(replacement, f"{path}.podReplacementPolicy", ("Failed", "TerminatingOrFailed"))
+    if spec["template"]["spec"]["restartPolicy"] == "Always":
         yield faults.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
     yield from _policy_faults(spec, f"{path}.podFailurePolicy")
     yield from template_faults(spec, path)
 
 
-def _policy_faults(spec: Json, path: str) -> Iterator[FieldError]:
+def _policy_faults(spec: Json, path: str) -> Errors:
     policy = spec.get("podFailurePolicy")
     if policy is None:
         return
     if spec["template"]["spec"]["restartPolicy"] != "Never":
         yield faults.invalid(path, policy, "only template.spec.restartPolicy=Never is supported with it")
-    if spec["podReplacementPolicy"] != "Failed":
-        yield faults.not_supported("spec.podReplacementPolicy", spec["podReplacementPolicy"], ("Failed",))
-    for number, rule in enumerate(policy.get("rules") or ()):
-        if rule.get("action") not in _ACTIONS:
-            yield faults.not_supported(f"{path}.rules[{number}].action", rule.get("action", ""), _ACTIONS)
+    yield from one_of(spec["podReplacementPolicy"], "spec.podReplacementPolicy", ("Failed",))
+    for here, rule in entries(policy, "rules", path):
+        yield from one_of(rule.get("action", ""), f"{here}.action", _ACTIONS)
         codes = rule.get("onExitCodes")
         if bool(codes) == bool(rule.get("onPodConditions")):
-            why = "specifying one of OnExitCodes and OnPodConditions is required"
-            yield faults.invalid(f"{path}.rules[{number}]", rule, why)
-        if codes and codes.get("operator") not in ("In", "NotIn"):
-            yield faults.not_supported(
-                f"{path}.rules[{number}].onExitCodes.operator", codes.get("operator", ""), ("In", "NotIn")
-            )
+            yield faults.invalid(here, rule, "specifying one of OnExitCodes and OnPodConditions is required")
+        if codes:
+            yield from one_of(codes.get("operator", ""), f"{here}.onExitCodes.operator", ("In", "NotIn"))
 
 
 _MACROS: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
+    **dict.fromkeys(("@yearly", "@annually"), "0 0 1 1 *"),
     "@monthly": "0 0 1 * *",
     "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
+    **dict.fromkeys(("@daily", "@midnight"), "0 0 * * *"),
     "@hourly": "0 * * * *",
 }
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
