@@ -49,26 +49,41 @@ def version_of(release: Release) -> Json:
     }
 
 
-def answer(structure: Structure, path: str, accept: str) -> tuple[bytes, str] | None:
-    """The document for a discovery path and its content type; None for any other path.
-
-    Raises a 404 for a version, PathNotFound for a group.
-    """
-    if path == "/":
-        return orjson.dumps({"paths": _paths(structure)}), "application/json"
+def answer(structure: Structure, path: str, accept: str) -> tuple[bytes, str]:
+    """The document at a path and its content type. Raises a 404 for a version, PathNotFound for other paths."""
+    if path == "/openapi/v2" and "protobuf" in accept and "json" not in accept:
+        return v2_frame(), V2_PROTOBUF
     parts = path.strip("/").split("/")
-    if parts[0] not in ("api", "apis") or len(parts) > (2 if parts[0] == "api" else 3):
-        return None
-    if len(parts) == 1:
-        version = next((v for v in ("v2", "v2beta1") if f"v={v};as=APIGroupDiscoveryList" in accept), None)
-        if version:
-            document = _aggregated(structure, version, core=parts[0] == "api")
-            return orjson.dumps(document), AGGREGATED.format(version)
-        return orjson.dumps(_core_versions() if parts[0] == "api" else _groups(structure)), "application/json"
-    if parts[0] == "apis" and len(parts) == 2:
-        return orjson.dumps({"kind": "APIGroup", "apiVersion": "v1", **_group(structure, parts[1])}), "application/json"
-    group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
-    return orjson.dumps(_resources(structure, group, version)), "application/json"
+    version = next((v for v in ("v2", "v2beta1") if f"v={v};as=APIGroupDiscoveryList" in accept), None)
+    if version and parts in (["api"], ["apis"]):
+        return orjson.dumps(_aggregated(structure, version, core=parts == ["api"])), AGGREGATED.format(version)
+    return orjson.dumps(_document(structure, parts)), "application/json"
+
+
+def _document(structure: Structure, parts: list[str]) -> Json:
+    match parts:
+        case [""]:
+            return {"paths": _paths(structure)}
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case ["apis"]:
+            groups = [_group(structure, group) for group in versions_of(structure) if group]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        case ["apis", group]:
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(structure, group)}
+        case ["api", version]:
+            return _resources(structure, "", version)
+        case ["apis", group, version]:
+            return _resources(structure, group, version)
+        case ["openapi", "v2"]:
+            return v2_document(structure)
+        case ["openapi", "v3"]:
+            return v3_index(structure)
+        case ["openapi", "v3", "api", version] if document := v3_document(structure, "", version):
+            return document
+        case ["openapi", "v3", "apis", group, version] if document := v3_document(structure, group, version):
+            return document
+    raise PathNotFound
 
 
 def _paths(structure: Structure) -> list[str]:
@@ -77,10 +92,6 @@ def _paths(structure: Structure) -> list[str]:
         if group:
             found += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
     return sorted(found)
-
-
-def _core_versions() -> Json:
-    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
 def versions_of(structure: Structure) -> dict[str, list[str]]:
@@ -101,35 +112,28 @@ def _group(structure: Structure, group: str) -> Json:
     return {"name": group, "versions": listed, "preferredVersion": listed[0]}
 
 
-def _groups(structure: Structure) -> Json:
-    groups = [_group(structure, group) for group in versions_of(structure) if group]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-
-
 def _resources(structure: Structure, group: str, version: str) -> Json:
     lines: list[Json] = []
-    for resource in structure.resources():
-        if (resource.group, resource.version) != (group, version):
-            continue
-        line: Json = {
-            "name": resource.plural,
-            "singularName": resource.singular,
-            "namespaced": resource.namespaced,
-            "kind": resource.kind,
-            "verbs": list(resource.verbs),
-            **_other_names(resource),
-        }
-        lines.append(line)
+    for resource in _shown_resources(structure, group, version):
+        lines.append(
+            {
+                "name": resource.plural,
+                "singularName": resource.singular,
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": list(resource.verbs),
+                **_other_names(resource),
+            }
+        )
         for sub in resource.subresources.values():
-            group_version, kind = _body_of(resource, sub.kind)
-            named = dict(zip(("group", "version"), group_version, strict=True)) if group_version else {}
+            body = _FOREIGN_BODIES.get(sub.kind)
             lines.append(
                 {
                     "name": f"{resource.plural}/{sub.name}",
                     "singularName": "",
                     "namespaced": resource.namespaced,
-                    **named,
-                    "kind": kind,
+                    **(dict(zip(("group", "version"), body, strict=True)) if body else {}),
+                    "kind": sub.kind,
                     "verbs": list(sub.verbs),
                 }
             )
@@ -137,15 +141,11 @@ def _resources(structure: Structure, group: str, version: str) -> Json:
         raise PathNotFound
     if not lines:
         raise no_such_resource()
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": f"{group}/{version}" if group else version,
-        "resources": lines,
-    }
+    group_version = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": lines}
 
 
-# Bodies of sub-resources that belong to another group than their resource.
+# Group and version of sub-resources' bodies that belong to another group than their resource.
 _FOREIGN_BODIES = {
     "Eviction": ("policy", "v1"),
     "Scale": ("autoscaling", "v1"),
@@ -153,18 +153,18 @@ _FOREIGN_BODIES = {
 }
 
 
-def _body_of(resource: Resource, kind: str) -> tuple[tuple[str, str] | None, str]:
-    return _FOREIGN_BODIES.get(kind), kind
-
-
 def _aggregated(structure: Structure, version: str, *, core: bool) -> Json:
     items = []
-    served = [resource for resource in structure.resources() if (resource.group == "") is core]
     for group, versions in versions_of(structure).items():
         if (group == "") is not core:
             continue
         listed = [
-            _version(version, [r for r in served if (r.group, r.version) == (group, version)]) for version in versions
+            {
+                "version": each,
+                "resources": [_discovered(resource) for resource in _shown_resources(structure, group, each)],
+                "freshness": "Current",
+            }
+            for each in versions
         ]
         meta: Json = {"creationTimestamp": None, **({"name": group} if group else {})}
         items.append({"metadata": meta, "versions": listed})
@@ -182,33 +182,21 @@ def _other_names(resource: Resource) -> Json:
     return {key: names for key, names in found.items() if names}
 
 
-def _version(version: str, resources: list[Resource]) -> Json:
-    return {"version": version, "resources": [_discovered(resource) for resource in resources], "freshness": "Current"}
-
-
 def _discovered(resource: Resource) -> Json:
-    found: Json = {
+    subresources: list[Json] = []
+    for sub in resource.subresources.values():
+        group, version = _FOREIGN_BODIES.get(sub.kind, (resource.group, resource.version))
+        kind = {"group": group, "version": version, "kind": sub.kind}
+        subresources.append({"subresource": sub.name, "responseKind": kind, "verbs": list(sub.verbs)})
+    return {
         "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "responseKind": _gvk(resource),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
         **_other_names(resource),
+        **({"subresources": subresources} if subresources else {}),
     }
-    subresources: list[Any] = []
-    for sub in resource.subresources.values():
-        group_version, kind = _body_of(resource, sub.kind)
-        group, version = group_version or (resource.group, resource.version)
-        subresources.append(
-            {
-                "subresource": sub.name,
-                "responseKind": {"group": group, "version": version, "kind": kind},
-                "verbs": list(sub.verbs),
-            }
-        )
-    if subresources:
-        found["subresources"] = subresources
-    return found
 
 
 # The media type of the answer; clients ask for `...spec.v2@v1.0+protobuf`, which is no legal media type.
@@ -228,7 +216,7 @@ _WRITE_PARAMETERS = [
 def v3_index(structure: Structure) -> Json:
     """Where the documents are."""
     paths = {}
-    for group, version in _group_versions(structure):
+    for group, version in dict.fromkeys((resource.group, resource.version) for resource in structure.resources()):
         path = f"apis/{group}/{version}" if group else f"api/{version}"
         digest = blake2b(_builtin_digest() + str(structure.release).encode(), digest_size=16)
         for resource in _shown_resources(structure, group, version):
@@ -274,10 +262,6 @@ def _builtin_digest() -> bytes:
     return blake2b(orjson.dumps([load_data("components.json"), load_data("descriptions.json")])).digest()
 
 
-def _group_versions(structure: Structure) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((resource.group, resource.version) for resource in structure.resources()))
-
-
 def _shown_resources(structure: Structure, group: str, version: str) -> list[Resource]:
     return [r for r in structure.resources() if (r.group, r.version) == (group, version)]
 
@@ -290,7 +274,7 @@ def _roots(structure: Structure, resource: Resource) -> Iterator[tuple[str, Json
     """The named schemas from which everything else about a resource is reached."""
     if resource.definition is not None:
         name = ".".join([*reversed(resource.group.split(".")), resource.version, resource.kind])
-        yield name, _custom_schema(resource)
+        yield name, _whole(resource, resource.definition.get("schema", {}).get("openAPIV3Schema") or {"type": "object"})
         return
     for kind in [resource.kind, *(subresource.kind for subresource in resource.subresources.values())]:
         known = structure.component_name(resource, kind)
@@ -298,16 +282,8 @@ def _roots(structure: Structure, resource: Resource) -> Iterator[tuple[str, Json
             yield known, structure.components.raw[known]
     if structure.component_name(resource) is None:
         # Served without a schema of its own: any fields, but a kind that clients can find.
-        bare = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        yield (
-            f"io.k8s.api.{resource.group.split('.')[0] or 'core'}.{resource.version}.{resource.kind}",
-            _whole(resource, bare),
-        )
-
-
-def _custom_schema(resource: Resource) -> Json:
-    defined = (resource.definition or {}).get("schema", {}).get("openAPIV3Schema") or {"type": "object"}
-    return _whole(resource, defined)
+        name = f"io.k8s.api.{resource.group.split('.')[0] or 'core'}.{resource.version}.{resource.kind}"
+        yield name, _whole(resource, {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
 
 
 def _whole(resource: Resource, defined: Json) -> Json:
@@ -366,10 +342,8 @@ def _with_description(schema: Json, text: str) -> Json:
 
 
 def _described_paths(resource: Resource) -> Json:
-    base = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
-    collection = (
-        f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
-    )
+    base = f"/{'apis' if resource.group else 'api'}/{resource.api_version}"
+    collection = f"{base}{'/namespaces/{namespace}' if resource.namespaced else ''}/{resource.plural}"
     gvk = {"x-kubernetes-group-version-kind": _gvk(resource), "responses": {"200": {"description": "OK"}}}
     write = {**gvk, "parameters": _WRITE_PARAMETERS}
     # Custom resources have no strategic merge patch: they lack the schema's patch hints.

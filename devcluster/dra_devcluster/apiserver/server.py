@@ -38,22 +38,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, g
 from dra_devcluster.apiserver import documents
 from dra_devcluster.apiserver.admission import Policies
 from dra_devcluster.apiserver.authorization import Mode, node_user
-from dra_devcluster.apiserver.controllers import (
-    AggregationController,
-    CronJobController,
-    DaemonSetController,
-    DefaultScheduler,
-    DefinitionController,
-    DeploymentController,
-    GarbageCollector,
-    JobController,
-    NamespaceController,
-    PodGroupProtection,
-    QuotaController,
-    ReplicaSetController,
-    ensure_default_roles,
-    ensure_namespaces,
-)
+from dra_devcluster.apiserver.controllers import CONTROLLERS
+from dra_devcluster.apiserver.controllers.deletion import ensure_namespaces
+from dra_devcluster.apiserver.controllers.worker import ensure_default_roles
 from dra_devcluster.apiserver.endpoints.call import Call
 from dra_devcluster.apiserver.endpoints.objects import VIRTUAL, handle_collection, handle_object
 from dra_devcluster.apiserver.endpoints.subresources import SUBRESOURCES
@@ -72,10 +59,9 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.identity import NAME, Tokens, kubeconfig, make_identity, write_kubeconfig
 from dra_devcluster.apiserver.kinds import kind_of
-from dra_devcluster.apiserver.rbac import ANONYMOUS, User, asked_for, impersonated
+from dra_devcluster.apiserver.rbac import ANONYMOUS, asked_for, impersonated
 from dra_devcluster.apiserver.registry import API_SERVER, Registry
-from dra_devcluster.apiserver.store import Stored
-from dra_devcluster.apiserver.structure import Structure
+from dra_devcluster.apiserver.store import Collection, Stored
 from dra_devcluster.apiserver.wire import PATCHES, flag, parse_target, respond
 from dra_devcluster.background import in_thread
 
@@ -192,9 +178,10 @@ class App:
         path = request.path.rstrip("/") or "/"  # some clients ask for /version/
         if path.startswith(_PROBES) and not self.registry.authorization.is_rbac:
             return web.Response(text="ok")
-        user = self._user(request)
+        header, is_rbac = request.headers.get("Authorization", ""), self.registry.authorization.is_rbac
+        user = ANONYMOUS if is_rbac and not header else self.tokens.user(header)
         if user is None:
-            if path == "/version" and not self.registry.authorization.is_rbac:
+            if path == "/version" and not is_rbac:
                 return self._version()
             raise unauthorized()
         target = parse_target(request.raw_path.partition("?")[0])
@@ -215,13 +202,6 @@ class App:
             error.warnings += call.warnings()
             raise
 
-    def _user(self, request: web.BaseRequest) -> User | None:
-        """Who sends the request; None when the token is not valid."""
-        header = request.headers.get("Authorization", "")
-        if not header and self.registry.authorization.is_rbac:
-            return ANONYMOUS
-        return self.tokens.user(header)
-
     def _handler(self, call: Call) -> Handler:
         target, resource = call.target, call.resource
         virtual = VIRTUAL.get((resource.group, resource.plural))
@@ -240,30 +220,8 @@ class App:
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
         if path == "/version":
             return self._version()
-        structure = self.registry.structure
-        accept = request.headers.get("Accept", "")
-        if path == "/openapi/v2" and "protobuf" in accept and "json" not in accept:
-            return web.Response(body=documents.v2_frame(), headers={"Content-Type": documents.V2_PROTOBUF})
-        found = documents.answer(structure, path, accept)
-        body, content_type = found if found else (orjson.dumps(_openapi(structure, path)), "application/json")
+        body, content_type = documents.answer(self.registry.structure, path, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
-
-
-def _openapi(structure: Structure, path: str) -> Json:
-    """The OpenAPI document of a path. Raises PathNotFound."""
-    document: Json | None = None
-    if path == "/openapi/v2":
-        document = documents.v2_document(structure)
-    elif path == "/openapi/v3":
-        document = documents.v3_index(structure)
-    elif path.startswith("/openapi/v3/api/"):
-        document = documents.v3_document(structure, "", path.removeprefix("/openapi/v3/api/"))
-    elif path.startswith("/openapi/v3/apis/"):
-        group, _, version = path.removeprefix("/openapi/v3/apis/").partition("/")
-        document = documents.v3_document(structure, group, version)
-    if document is None:
-        raise PathNotFound
-    return document
 
 
 def _refusal(error: StatusError) -> web.Response:
@@ -326,20 +284,6 @@ def _restore(registry: Registry, entry: Json) -> None:
     collection.restore(Stored(obj, int(obj["metadata"]["resourceVersion"]), fields))
 
 
-_CONTROLLERS = (
-    GarbageCollector,
-    NamespaceController,
-    PodGroupProtection,
-    DefinitionController,
-    AggregationController,
-    QuotaController,
-    DaemonSetController,
-    DeploymentController,
-    ReplicaSetController,
-    JobController,
-    CronJobController,
-    DefaultScheduler,
-)
 _GOODBYE_SECONDS = 1.0  # seconds that requests have to end when the server stops
 _ALL_CONNECTIONS = 10_000
 _OTHER_COUNT = 128  # descriptors for files, and for connections through to nodes
@@ -425,11 +369,11 @@ class DevApiServer:
 
     def end_watches(self) -> None:
         """End all watches in order, as an API server does after some minutes. From any thread."""
-        self._soon(self._end_watches)
+        self._soon(Collection.end_watches)
 
     def expire_watches(self) -> None:
         """End all watches with 410, and forget the changes so far, as after a compaction. From any thread."""
-        self._soon(self._expire_watches)
+        self._soon(Collection.expire)
 
     def fail_requests(self, token: str, *, but: str) -> None:
         """Refuse the requests with a bearer token, unless their user agent begins so, as in an outage."""
@@ -439,31 +383,31 @@ class DevApiServer:
         """End that outage."""
         self._app.outage.end(token)
 
-    def _soon(self, work: Callable[[], None]) -> None:
+    def _soon(self, work: Callable[[Collection], None]) -> None:
         if self._loop is None:
             raise RuntimeError("the server is not running")
-        self._loop.call_soon_threadsafe(work)
+        self._loop.call_soon_threadsafe(self._in_each, work)
+
+    def _in_each(self, work: Callable[[Collection], None]) -> None:
+        for collection in self.registry.store.collections():
+            work(collection)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(TemporaryDirectory(prefix="dra-devcluster-"))
             self._folder = Path(folder)
-            self._load(stack)
+            if self._snapshot is not None:
+                load(self.registry, self._snapshot)
+                stack.callback(save, self.registry, self._snapshot)
             ensure_namespaces(self.registry)
             if self.registry.authorization.is_rbac:
                 ensure_default_roles(self.registry)
-            for controller in _CONTROLLERS:
+            for controller in CONTROLLERS:
                 await stack.enter_async_context(controller(self.registry))
             await self._listen(stack)
             self._resources = stack.pop_all()
         return self
-
-    def _load(self, stack: AsyncExitStack) -> None:
-        if self._snapshot is None:
-            return
-        load(self.registry, self._snapshot)
-        stack.callback(save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         server = _Server(
@@ -476,7 +420,8 @@ class DevApiServer:
         runner = ServerRunner(server, shutdown_timeout=_GOODBYE_SECONDS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        stack.callback(self._end_watches)
+        stack.callback(self._in_each, Collection.end_watches)
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         door = open_door(
             runner,
             self.host,
@@ -484,21 +429,13 @@ class DevApiServer:
             math.inf,
             head_seconds=_HEAD_SECONDS,
             tls=self._identity.tls,
-            most=_most_connections(),
+            most=max(MOST_CONNECTIONS, min(_ALL_CONNECTIONS, descriptors - _OTHER_COUNT)),
             keeps_alive=True,
         )
         try:
             _, self.port = await stack.enter_async_context(door)
         except OSError as error:
             raise ServerError(_why_not(self.host, self.port, error)) from error
-
-    def _end_watches(self) -> None:
-        for collection in self.registry.store.collections():
-            collection.end_watches()
-
-    def _expire_watches(self) -> None:
-        for collection in self.registry.store.collections():
-            collection.expire()
 
     async def __aexit__(self, *_: object) -> None:
         await self._resources.aclose()
@@ -537,11 +474,6 @@ class _Server(web.Server):
             transport.abort()
         if self._open:
             await self._is_empty.wait()
-
-
-def _most_connections() -> int:
-    """As many as there are descriptors, but for those of other purposes."""
-    return max(MOST_CONNECTIONS, min(_ALL_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_COUNT))
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

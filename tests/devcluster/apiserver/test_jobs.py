@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from bare_client import EVENTS, PODS, Client, Json
-from dra_devcluster.apiserver.controllers import CronJobController, JobController, jobs
+from dra_devcluster.apiserver.controllers import jobs
+from dra_devcluster.apiserver.controllers.jobs import CronJobController, JobController
 from dra_devcluster.apiserver.kinds.workloads import Schedule
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
