@@ -1,11 +1,4 @@
-"""Selecting objects: by labels, fields, nodes, and the state of pods.
-
-Turns label and field selectors of a query into tests for stored objects.
-
-Which nodes a NodeSelector selects.
-
-Questions about a pod's status.
-"""
+"""Selecting objects: the label and field selectors of a query as tests, NodeSelectors, and questions about a status."""
 
 from __future__ import annotations
 
@@ -32,10 +25,8 @@ _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 def label_test(selector: str) -> Test | None:
     """The test for a label selector, None when it selects everything. Raises a 400."""
-    tests = (
-        [_label_requirement(part.strip(), selector) for part in _SEPARATOR.split(selector)] if selector.strip() else []
-    )
-    return _all(tests)
+    parts = _SEPARATOR.split(selector) if selector.strip() else []
+    return _all([_label_requirement(part.strip(), selector) for part in parts])
 
 
 def field_test(selector: str, supported: Collection[str]) -> Test | None:
@@ -136,9 +127,9 @@ def _holds(wish: Json, labels: dict[str, Any]) -> bool:
 FINISHED = ("Succeeded", "Failed")
 
 
-def is_ready(pod: Json) -> bool:
-    """Whether the condition Ready is true."""
-    conditions = dig(pod, "status.conditions") or ()
+def is_ready(obj: Json) -> bool:
+    """Whether the condition Ready of a pod or node is true."""
+    conditions = dig(obj, "status.conditions") or ()
     return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
 
 

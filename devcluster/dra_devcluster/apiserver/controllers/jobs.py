@@ -28,6 +28,7 @@ from dra_api.values import format_time, now, parse_time
 from dra_devcluster.apiserver.controllers import worker
 from dra_devcluster.apiserver.controllers.workloads import (
     BATCH_PODS,
+    Owned,
     WorkloadController,
     controller_of,
     owner_reference,
@@ -201,13 +202,7 @@ class JobController(WorkloadController):
         return self.create_pod(job, spec, mark, {**meta, "generateName": f"{name}-{index}-", "annotations": noted})
 
     def _pods_of(self, job: Stored) -> list[JobPod]:
-        """The pods that the Job controls, those in deletion too, oldest first."""
-        found = [
-            JobPod(stored, content)
-            for stored in self.dependents.all(job.namespace)
-            if job.uid in stored.owners and controller_of(content := stored.decode()).get("uid") == job.uid
-        ]
-        return sorted(found, key=lambda pod: pod.content["metadata"]["creationTimestamp"])
+        return [JobPod(*owned) for owned in self.owned_by(job, also_in_deletion=True)]
 
     def _untrack(self, pods: Iterable[JobPod]) -> None:
         """Remove the finalizer; the pod may have changed or gone since it was read."""
@@ -267,8 +262,11 @@ class _Sync:
                 continue
             if pod.phase == "Succeeded":
                 self.counted.append(pod)
-                self._succeed(pod)
                 backoff.failures = 0
+                if not self.is_indexed:
+                    self._add("succeeded")
+                elif 0 <= pod.index < self.spec["completions"]:
+                    self._done.append(range(pod.index, pod.index + 1))
             elif pod.has_failed(waits=self.replaces_late):
                 self.counted.append(pod)
                 action, text = judged(pod.content, policy)
@@ -278,15 +276,6 @@ class _Sync:
                     self._add("failed")
                     backoff.failures += 1
                     backoff.last = moment
-        self._note_indexes()
-
-    def _succeed(self, pod: JobPod) -> None:
-        if not self.is_indexed:
-            self._add("succeeded")
-        elif 0 <= pod.index < self.spec["completions"]:
-            self._done.append(range(pod.index, pod.index + 1))
-
-    def _note_indexes(self) -> None:
         if self.is_indexed and self._done:
             self._done = joined(self._done)
             self.status["succeeded"] = sum(map(len, self._done))
@@ -395,15 +384,8 @@ class _Sync:
             return
         if not holds:
             reason, message = "JobResumed", "Job resumed"
-        moment = now()
-        new = {
-            "type": kind,
-            "status": text,
-            "lastProbeTime": moment,
-            "lastTransitionTime": moment,
-            "reason": reason,
-            "message": message,
-        }
+        new = {"type": kind, "status": text, **dict.fromkeys(("lastProbeTime", "lastTransitionTime"), now())}
+        new |= {"reason": reason, "message": message}
         self._conditions = [*(entry for entry in self._conditions if entry is not old), new]
 
 
@@ -479,9 +461,6 @@ def age(since: datetime) -> float:
     return (datetime.now(UTC) - since).total_seconds()
 
 
-_Jobs = list[tuple[Stored, Json]]
-
-
 class CronJobController(WorkloadController):
     """Makes Jobs when they are due, and deletes finished ones beyond the limits of history."""
 
@@ -492,7 +471,7 @@ class CronJobController(WorkloadController):
 
     def reconcile(self, stored: Stored, obj: Json) -> None:
         spec, status = obj["spec"], deepcopy(obj.get("status") or {})
-        jobs = [(job, job.decode()) for job in self.owned_by(stored)]
+        jobs = self.owned_by(stored)
         self._forget(jobs, "Complete", spec["successfulJobsHistoryLimit"])
         self._forget(jobs, "Failed", spec["failedJobsHistoryLimit"])
         active = [entry for entry in jobs if condition(entry[1], *_OUTCOMES.values()) is None]
@@ -503,10 +482,20 @@ class CronJobController(WorkloadController):
             active = self._make(stored, obj, status, active)
         status.pop("active", None)
         if active:
-            status["active"] = [self._reference(job) for job, _ in active]
+            status["active"] = [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": job.name,
+                    "namespace": job.namespace,
+                    "resourceVersion": str(job.revision),
+                    "uid": job.uid,
+                }
+                for job, _ in active
+            ]
         self.set_status(stored, obj, status)
 
-    def _make(self, stored: Stored, obj: Json, status: Json, active: _Jobs) -> _Jobs:
+    def _make(self, stored: Stored, obj: Json, status: Json, active: list[Owned]) -> list[Owned]:
         """Make the Job that is due, if any; returns the active ones after that."""
         spec, moment = obj["spec"], datetime.now(UTC)
         schedule = Schedule(spec["schedule"], spec.get("timeZone"))
@@ -560,18 +549,8 @@ class CronJobController(WorkloadController):
         self.report(obj, "SuccessfulCreate", f"Created job {name}", "Normal")
         return made
 
-    def _forget(self, jobs: _Jobs, kind: str, limit: int) -> None:
+    def _forget(self, jobs: list[Owned], kind: str, limit: int) -> None:
         finished = [entry for entry in jobs if condition(entry[1], kind)]
         for entry in finished[: max(0, len(finished) - limit)]:
             self.delete(entry[0])
             jobs.remove(entry)
-
-    def _reference(self, job: Stored) -> Json:
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": job.name,
-            "namespace": job.namespace,
-            "resourceVersion": str(job.revision),
-            "uid": job.uid,
-        }

@@ -1,8 +1,4 @@
-"""A scheduler for pods without devices, and whether a pod fits.
-
-Which nodes a pod may run on by its spec.
-
-The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
+"""The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
 
 It does not allocate devices: the operator does. A pod with claims has to name the operator as its scheduler, or to be
 held back by the operator's scheduling gate until its claims are reserved for it. Any other gets a condition that says
@@ -21,7 +17,7 @@ from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
-from dra_devcluster.apiserver.selectors import has_ended, selects
+from dra_devcluster.apiserver.selectors import has_ended, is_ready, selects
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.verbs.write import update
 
@@ -124,6 +120,4 @@ class DefaultScheduler(Worker[Key]):
 
 def takes(node: Json, spec: Json) -> bool:
     """The node is ready, open for pods, and fits."""
-    conditions = dig(node, "status.conditions") or ()
-    ready = any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
-    return ready and not dig(node, "spec.unschedulable") and fits(spec, node)
+    return is_ready(node) and not dig(node, "spec.unschedulable") and fits(spec, node)

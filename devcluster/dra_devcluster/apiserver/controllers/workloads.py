@@ -41,6 +41,10 @@ BATCH_PODS = 500
 """Pods that one look at an object makes or deletes. Their changes bring it back, after requests had their turn."""
 
 
+Owned = tuple[Stored, Json]
+"""A dependent, and its content."""
+
+
 class WorkloadController(Worker[Key]):
     """Works on the objects of one resource: on each when it or a dependent changes."""
 
@@ -75,16 +79,16 @@ class WorkloadController(Worker[Key]):
         """Do what the object asks for."""
         raise NotImplementedError
 
-    def owned_by(self, owner: Stored) -> list[Stored]:
-        """The dependents that the object controls and that are not in deletion, oldest first."""
+    def owned_by(self, owner: Stored, *, also_in_deletion: bool = False) -> list[Owned]:
+        """The dependents that the object controls, oldest first."""
         found = [
-            stored
+            (stored, content)
             for stored in self.dependents.all(owner.namespace)
             if owner.uid in stored.owners
-            and not stored.finalizing
-            and controller_of(stored.decode()).get("uid") == owner.uid
+            and (also_in_deletion or not stored.finalizing)
+            and controller_of(content := stored.decode()).get("uid") == owner.uid
         ]
-        return sorted(found, key=lambda stored: stored.decode()["metadata"]["creationTimestamp"])
+        return sorted(found, key=lambda entry: entry[1]["metadata"]["creationTimestamp"])
 
     def create_pod(self, owner: Json, spec: Json, labels: dict[str, str], more: Json | None = None) -> bool:
         """Create a pod from the template in the owner's spec.
@@ -93,21 +97,21 @@ class WorkloadController(Worker[Key]):
         metadata. Returns whether the pod was made.
         """
         template = (owner["spec"].get("template") or {}).get("metadata") or {}
+        name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
         meta = {
-            "generateName": f"{owner['metadata']['name']}-",
-            "namespace": owner["metadata"]["namespace"],
+            "generateName": f"{name}-",
+            "namespace": namespace,
             "labels": {**(template.get("labels") or {}), **labels},
             "ownerReferences": [owner_reference(self.resource, owner)],
         }
         if annotations := template.get("annotations"):
             meta["annotations"] = annotations  # none at all rather than empty ones, as after any request
-        meta |= more or {}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": deepcopy(spec)}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta | (more or {}), "spec": deepcopy(spec)}
         try:
-            create(self.write("", "pods", meta["namespace"], "create"), body)
+            create(self.write("", "pods", namespace, "create"), body)
         except StatusError as error:
             self.report(owner, "FailedCreate", f"Error creating: {error}")
-            self.add_later((meta["namespace"], owner["metadata"]["name"]), worker.RETRY_SECONDS)
+            self.add_later((namespace, name), worker.RETRY_SECONDS)
             return False
         return True
 
@@ -185,8 +189,7 @@ class ReplicaSetController(WorkloadController):
 
     def reconcile(self, stored: Stored, obj: Json) -> None:
         wanted = obj["spec"].get("replicas", 1)
-        pods = [(pod, pod.decode()) for pod in self.owned_by(stored)]
-        alive = [(pod, content) for pod, content in pods if not has_ended(content)]
+        alive = [(pod, content) for pod, content in self.owned_by(stored) if not has_ended(content)]
         for _ in range(min(wanted - len(alive), BATCH_PODS)):
             if not self.create_pod(obj, obj["spec"]["template"]["spec"], {}):
                 break  # the others would be refused as well, each with an event
@@ -211,7 +214,7 @@ class DeploymentController(WorkloadController):
 
     def reconcile(self, stored: Stored, obj: Json) -> None:
         digest = template_hash(obj["spec"]["template"])
-        sets = [(owned, owned.decode()) for owned in self.owned_by(stored)]
+        sets = self.owned_by(stored)
         older = [(owned, content) for owned, content in sets if owned.labels.get(HASH_LABEL) != digest]
         current = next((entry for entry in sets if entry[0].labels.get(HASH_LABEL) == digest), None)
         wanted = obj["spec"].get("replicas", 1)
@@ -227,7 +230,9 @@ class DeploymentController(WorkloadController):
             keep = min(left, content["spec"].get("replicas", 0))
             left -= keep
             self._scale(owned, content, keep)
-        self._forget(obj, older)
+        empty = [owned for owned, content in older if not (_count(content, "replicas") or content["spec"]["replicas"])]
+        for owned in empty[: max(0, len(empty) - obj["spec"].get("revisionHistoryLimit", 10))]:
+            self.delete(owned)
         self.set_status(stored, obj, _status(obj, [content for _, content in sets], current[1] if current else None))
 
     def _create_set(self, obj: Json, digest: str, replicas: int) -> None:
@@ -252,13 +257,6 @@ class DeploymentController(WorkloadController):
         if content["spec"].get("replicas") != replicas:
             content["spec"]["replicas"] = replicas
             update(self.write(*self.owned, owned.namespace, "update"), owned, content)
-
-    def _forget(self, obj: Json, older: list[tuple[Stored, Json]]) -> None:
-        empty = [
-            owned for owned, content in older if not _count(content, "replicas") and not content["spec"]["replicas"]
-        ]
-        for owned in empty[: max(0, len(empty) - obj["spec"].get("revisionHistoryLimit", 10))]:
-            self.delete(owned)
 
 
 def _count(replica_set: Json, field: str) -> int:
@@ -295,6 +293,7 @@ def _condition(obj: Json, kind: str, holds: bool, reason: str, otherwise: str) -
     return {**new, "lastUpdateTime": now(), "lastTransitionTime": now(), "message": f"{kind}: {new['reason']}"}
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 REVISION_LABEL = "controller-revision-hash"
 _CONDITIONS = ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 _EVERYWHERE: list[Json] = [
@@ -321,7 +320,6 @@ class Daemon(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pod serves."""
         return is_ready(self.content)
 
 
@@ -348,8 +346,10 @@ class DaemonSetController(WorkloadController):
         spec = deepcopy(template["spec"])
         spec["tolerations"] = [*(spec.get("tolerations") or []), *_EVERYWHERE]
         nodes = {node.name for node in self._nodes.all() if fits(spec, node.decode())}
-        limit = _surge(obj, len(nodes))
-        there = self._sorted_out((Daemon(pod, pod.decode(), digest) for pod in self.owned_by(stored)), nodes, limit)
+        # On how many nodes an update may have two pods: a number, or a percentage of the nodes.
+        surge = dig(obj, "spec.updateStrategy.rollingUpdate.maxSurge") or 0
+        limit = surge if isinstance(surge, int) else math.ceil(int(surge.removesuffix("%")) * len(nodes) / 100)
+        there = self._sorted_out((Daemon(*owned, digest) for owned in self.owned_by(stored)), nodes, limit)
         new = sorted(nodes - there.keys())
         if not new:  # else the pods that are made now are not ready yet
             new = self._roll_out(obj, there, limit)
@@ -416,18 +416,11 @@ class DaemonSetController(WorkloadController):
         return urgent + waiting[: max(0, limit)]
 
 
-def _surge(obj: Json, nodes: int) -> int:
-    """On how many nodes an update may have two pods: a number, or a percentage of the nodes."""
-    wish = dig(obj, "spec.updateStrategy.rollingUpdate.maxSurge") or 0
-    return wish if isinstance(wish, int) else math.ceil(int(wish.removesuffix("%")) * nodes / 100)
-
-
 def pinned(spec: Json, node: str) -> Json:
     """The spec for that node only. The node replaces other required terms, which were checked before."""
     affinity = deepcopy(spec.get("affinity") or {})
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    required = {"nodeSelectorTerms": [term]}
-    affinity.setdefault("nodeAffinity", {})["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    affinity.setdefault("nodeAffinity", {})[_REQUIRED] = {"nodeSelectorTerms": [term]}
     return {**spec, "affinity": affinity}
 
 
@@ -435,8 +428,5 @@ def node_of(pod: Json) -> str:
     """The node that the pod is on, or is pinned to."""
     if placed := pod["spec"].get("nodeName"):
         return str(placed)
-    required = dig(pod, "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
-    for term in required.get("nodeSelectorTerms") or ():
-        for field in term.get("matchFields") or ():
-            return str(field["values"][0])
-    return ""
+    terms = dig(pod, f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms") or ()
+    return next((str(field["values"][0]) for term in terms for field in term.get("matchFields") or ()), "")
