@@ -16,7 +16,7 @@ Webhooks and mutating policies have no effect. Audit annotations are accepted, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -68,10 +68,9 @@ class AdmissionRequest:
 
     def described(self, resource: Resource) -> Json:
         """The variable ``request``, for a policy that knows the object in the version of ``resource``."""
-        info = self.user.info
         described: Json = {
             "operation": self.operation,
-            "userInfo": info,
+            "userInfo": self.user.info,
             "dryRun": self.dry_run,
             "options": {},
             "kind": self._kind(resource),
@@ -318,12 +317,12 @@ def _by_rules(rules: Iterable[Json], request: AdmissionRequest, versions: Iterab
 
 
 def _is_about(rule: Json, request: AdmissionRequest, resource: Resource) -> bool:
-    names = rule.get("resourceNames")
+    names, scope = rule.get("resourceNames"), "Namespaced" if resource.namespaced else "Cluster"
     return (
         _has(rule.get("operations"), request.operation)
         and _has(rule.get("apiGroups"), resource.group)
         and _has(rule.get("apiVersions"), resource.version)
-        and _in_scope(rule.get("scope", "*"), request)
+        and rule.get("scope", "*") in ("*", scope)
         and any(_covers(pattern, request) for pattern in rule.get("resources") or ())
         and (not names or request.name in names)
     )
@@ -334,13 +333,8 @@ def _covers(pattern: str, request: AdmissionRequest) -> bool:
     return plural in ("*", request.resource.plural) and subresource in ("*", request.subresource)
 
 
-def _in_scope(scope: str, request: AdmissionRequest) -> bool:
-    return scope == "*" or (scope == "Namespaced") == request.resource.namespaced
-
-
-def _has(words: Iterable[str] | None, word: str) -> bool:
-    listed = list(words or ())
-    return "*" in listed or word in listed
+def _has(words: list[str] | None, word: str) -> bool:
+    return not {"*", word}.isdisjoint(words or ())
 
 
 def _labels_match(wanted: Json, request: AdmissionRequest, registry: Registry) -> bool:
@@ -408,8 +402,8 @@ class Policies:
         refusals = []
         for bound in self._all():
             name = bound.binding["metadata"]["name"]
+            actions = bound.binding["spec"].get("validationActions") or ()
             for denial in self._denials(bound, request):
-                actions = (bound.binding.get("spec") or {}).get("validationActions") or ()
                 whose = f"ValidatingAdmissionPolicy '{bound.policy.name}' with binding '{name}'"
                 if "Deny" in actions:
                     refusals.append(request.refusal(f"{whose} denied request: {denial.message}", denial.reason))
@@ -446,8 +440,15 @@ class Policies:
         return [denial for found in parameters for denial in policy.denials({**values, "params": found})]
 
     def _values(self, request: AdmissionRequest, resource: Resource) -> Mapping[str, Any]:
+        def decide(asked: Mapping[str, str]) -> Decision:
+            who = User(asked["user"]) if "user" in asked else request.user
+            keys = ("group", "resource", "subresource", "namespace", "name", "path")
+            place = {key: asked[key] for key in keys if key in asked}
+            question = Attributes(who, asked["verb"], field_selector=asked.get("fieldSelector", ""), **place)
+            answer = self._registry.authorization.judge(question)
+            return Decision(answer.allowed, answer.reason)
+
         new, old = request.objects_as(resource)
-        decide = self._decider(request.user)
         asked = {
             "group": resource.group,
             "resource": resource.plural,
@@ -463,19 +464,6 @@ class Policies:
             "authorizer": Authorizer(decide),
             "authorizer.requestResource": resource_check(decide, {k: v for k, v in asked.items() if v}),
         }
-
-    def _decider(self, user: User) -> Callable[[Mapping[str, str]], Decision]:
-        def decide(asked: Mapping[str, str]) -> Decision:
-            who = User(asked["user"]) if "user" in asked else user
-            keys = ("group", "resource", "subresource", "namespace", "name", "path")
-            place = {key: asked[key] for key in keys if key in asked}
-            selector = asked.get("fieldSelector", "")
-            answer = self._registry.authorization.judge(
-                Attributes(who, asked["verb"], field_selector=selector, **place)
-            )
-            return Decision(answer.allowed, answer.reason)
-
-        return decide
 
     def _namespace(self, request: AdmissionRequest) -> Json | None:
         """The fields of the namespace that policies may see."""

@@ -28,14 +28,7 @@ from dra_api.core import Pod
 from dra_api.references import claims_of_pod
 
 from dra_devcluster.apiserver.metadata import dig
-from dra_devcluster.apiserver.rbac import (
-    AUTHENTICATED,
-    Attributes,
-    Decision,
-    Rbac,
-    Rule,
-    User,
-)
+from dra_devcluster.apiserver.rbac import AUTHENTICATED, Attributes, Decision, Rbac, Rule, User
 from dra_devcluster.apiserver.selectors import equals_of
 from dra_devcluster.apiserver.store import Store
 from dra_devcluster.apiserver.structure import load_data
@@ -91,8 +84,6 @@ Json = dict[str, Any]
 _PREFIX: Final = "system:node:"
 _GROUP: Final = "system:nodes"
 _LEASES: Final = "kube-node-lease"
-_WRITES: Final = ("create", "update", "patch", "delete")
-_NO_RELATION: Final = "no relationship found between node '{}' and this object"
 
 
 def node_user(name: str) -> User:
@@ -119,8 +110,8 @@ class NodeAuthorizer:
             ("resource.k8s.io", "resourceclaims"): self._gettable,
             ("storage.k8s.io", "volumeattachments"): self._gettable,
             ("", "serviceaccounts"): self._account,
-            ("coordination.k8s.io", "leases"): _lease,
-            ("storage.k8s.io", "csinodes"): _csi_node,
+            ("coordination.k8s.io", "leases"): _own_object,
+            ("storage.k8s.io", "csinodes"): _own_object,
             ("resource.k8s.io", "resourceslices"): self._slice,
             ("", "nodes"): _node,
             ("", "pods"): self._pod,
@@ -192,10 +183,10 @@ class NodeAuthorizer:
     def _related(self, node: str, asked: Attributes) -> str:
         if not asked.name:
             return "No Object name found"
-        related = self._is_own(node, asked) or any(
-            asked.name in _used(asked.resource, pod) for pod in self._pods(node, asked.namespace)
-        )
-        return "" if related else _NO_RELATION.format(node)
+        pods = self._pods(node, asked.namespace)
+        if self._is_own(node, asked) or any(asked.name in _used(asked.resource, pod) for pod in pods):
+            return ""
+        return f"no relationship found between node '{node}' and this object"
 
     def _is_own(self, node: str, asked: Attributes) -> bool:
         """Whether the object itself names the node, or a claim of the node's pods."""
@@ -216,23 +207,18 @@ class NodeAuthorizer:
                 yield stored.decode()
 
 
-def _lease(node: str, asked: Attributes) -> str:
-    if asked.verb not in ("get", *_WRITES):
-        return "can only get, create, update, patch, or delete a node lease"
-    if asked.namespace != _LEASES:
+def _own_object(node: str, asked: Attributes) -> str:
+    """About Leases and CSINodes, of which each node has one with its name."""
+    is_lease = asked.resource == "leases"
+    what = "node lease" if is_lease else "CSINode"
+    if asked.verb not in ("get", "create", "update", "patch", "delete"):
+        return f"can only get, create, update, patch, or delete a {what}"
+    if is_lease and asked.namespace != _LEASES:
         return f'can only access leases in the "{_LEASES}" system namespace'
-    if asked.verb != "create" and asked.name != node:
-        return "can only access node lease with the same name as the requesting node"
-    return ""
-
-
-def _csi_node(node: str, asked: Attributes) -> str:
-    if asked.verb not in ("get", *_WRITES):
-        return "can only get, create, update, patch, or delete a CSINode"
-    if asked.subresource:
+    if not is_lease and asked.subresource:
         return "cannot authorize CSINode subresources"
     if asked.verb != "create" and asked.name != node:
-        return "can only access CSINode with the same name as the requesting node"
+        return f"can only access {what} with the same name as the requesting node"
     return ""
 
 
@@ -253,7 +239,10 @@ def _used(resource: str, pod: Json) -> set[str]:
     if resource == "serviceaccounts":
         return {dig(pod, "spec.serviceAccountName") or "default"}
     if resource == "resourceclaims":
-        return _claims(pod)
+        try:
+            return {use.name for use in claims_of_pod(convert(Pod, pod))}
+        except DecodeError:
+            return set()
     if resource == "persistentvolumeclaims":
         volumes = dig(pod, "spec.volumes") or ()
         generated = {f"{pod['metadata']['name']}-{volume['name']}" for volume in volumes if "ephemeral" in volume}
@@ -278,10 +267,3 @@ def _named(part: Any, keys: dict[str, str]) -> Iterator[str]:
                 if key in keys and isinstance(reference, dict):
                     yield str(reference.get(keys[key]) or reference.get("name") or "")
             yield from _named(value, keys)
-
-
-def _claims(pod: Json) -> set[str]:
-    try:
-        return {use.name for use in claims_of_pod(convert(Pod, pod))}
-    except DecodeError:
-        return set()

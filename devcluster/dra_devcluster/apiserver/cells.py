@@ -53,7 +53,6 @@ def age(timestamp: object, now: datetime) -> str:
 
 
 def name(obj: Json) -> str:
-    """The object's name."""
     return str(obj["metadata"].get("name", ""))
 
 
@@ -63,12 +62,10 @@ def created(obj: Json, now: datetime) -> str:
 
 
 def spec_of(obj: Json) -> Json:
-    """The spec, empty when there is none."""
     return obj.get("spec") or {}
 
 
 def status_of(obj: Json) -> Json:
-    """The status, empty when there is none."""
     return obj.get("status") or {}
 
 
@@ -113,15 +110,9 @@ def selector_text(selector: Json | None) -> str:
     selector = selector or {}
     terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for term in selector.get("matchExpressions") or []:
-        values = f"({joined(term.get('values') or [])})"
-        key, operator = term.get("key", ""), term.get("operator")
-        in_words = {
-            "In": f"{key} in {values}",
-            "NotIn": f"{key} notin {values}",
-            "Exists": key,
-            "DoesNotExist": f"!{key}",
-        }
-        terms.append(in_words.get(operator or "", key))
+        key, values = term.get("key", ""), f"({joined(term.get('values') or [])})"
+        in_words = {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "DoesNotExist": f"!{key}"}
+        terms.append(in_words.get(term.get("operator", ""), key))
     return ",".join(terms) or NONE
 
 
@@ -131,35 +122,31 @@ def label_text(labels: Json | None) -> str:
 
 def pod_cells(pod: Json, now: datetime) -> list[Any]:
     """Name, ready, status, restarts, age; wide: IP, node, nominated node, readiness gates."""
-    spec, status, metadata = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]
-    summary = _Summary(spec, status, metadata)
-    gates = spec.get("readinessGates") or []
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or []}
-    met = sum(conditions.get(gate.get("conditionType")) == "True" for gate in gates)
+    spec, status = spec_of(pod), status_of(pod)
+    summary = _Summary(spec, status, pod["metadata"])
+    gates, true = spec.get("readinessGates") or [], _true_conditions(status)
+    met = sum(gate.get("conditionType") in true for gate in gates)
     ips = status.get("podIPs") or [{}]
     return [
-        metadata.get("name", ""),
+        name(pod),
         f"{summary.ready}/{summary.total}",
         summary.text,
         summary.restarts_text(now),
-        age(metadata.get("creationTimestamp"), now),
-        ips[0].get("ip") or status.get("podIP") or "<none>",
-        spec.get("nodeName") or "<none>",
-        status.get("nominatedNodeName") or "<none>",
-        f"{met}/{len(gates)}" if gates else "<none>",
+        created(pod, now),
+        ips[0].get("ip") or status.get("podIP") or NONE,
+        spec.get("nodeName") or NONE,
+        status.get("nominatedNodeName") or NONE,
+        f"{met}/{len(gates)}" if gates else NONE,
     ]
 
 
 def completion(pod: Json) -> list[Json]:
     """The row condition by which kubectl knows a finished pod."""
-    phase = (pod.get("status") or {}).get("phase")
-    if phase == "Succeeded":
-        message = "The pod has completed successfully."
-    elif phase == "Failed":
-        message = "The pod failed."
-    else:
+    phase = status_of(pod).get("phase")
+    messages = {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
+    if phase not in messages:
         return []
-    return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": messages[phase]}]
 
 
 class _Summary:
@@ -277,14 +264,19 @@ def _claim_state(claim: Json, now: datetime) -> str:
     return ",".join(states)
 
 
+def _true_conditions(status: Json) -> dict[str, Json]:
+    """The conditions that are true, by type."""
+    return {c.get("type"): c for c in status.get("conditions") or [] if c.get("status") == "True"}
+
+
 def pool_status_cells(request: Json, now: datetime) -> list[Any]:
     """Sums over the pools that the answer lists; nothing before there is one."""
     status = status_of(request)
     pools = status.get("pools") or []
     counts = [sum(pool.get(key) or 0 for pool in pools) for key in _POOL_COUNTS] if pools else ["-"] * 4
     errors = sum(bool(pool.get("validationError")) for pool in pools)
-    conditions = {c.get("type"): c for c in status.get("conditions") or [] if c.get("status") == "True"}
-    text = "Failed" if "Failed" in conditions else "Complete" if "Complete" in conditions else "Pending"
+    conditions = _true_conditions(status)
+    text = next((kind for kind in ("Failed", "Complete") if kind in conditions), "Pending")
     finished = conditions.get("Complete") or conditions.get("Failed") or {}
     when = age(finished.get("lastTransitionTime"), now) if finished else NONE
     driver = spec_of(request).get("driver", "")
@@ -314,13 +306,9 @@ def _ready(obj: Json, now: datetime) -> str:
     return f"{status_of(obj).get('readyReplicas', 0)}/{spec_of(obj).get('replicas', 1)}"
 
 
-def _node_selector(obj: Json, now: datetime) -> str:
-    return label_text(at("spec.template.spec.nodeSelector", None)(obj, now))
-
-
 def job_cells(obj: Json, now: datetime) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
-    true = [c.get("type") for c in status.get("conditions") or [] if c.get("status") == "True"]
+    true = _true_conditions(status)
     going = bool(obj["metadata"].get("deletionTimestamp"))
     text = next((kind for kind in ("Complete", "Failed", "Suspended") if kind in true), "Terminating" if going else "")
     text = text or next((kind for kind in ("FailureTarget", "SuccessCriteriaMet") if kind in true), "Running")
@@ -328,14 +316,7 @@ def job_cells(obj: Json, now: datetime) -> list[Any]:
     ratio = f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {width}" if width > 1 else f"{done}/1"
     start, end = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
     duration = age(status.get("startTime"), end or now) if start else ""
-    return [
-        name(obj),
-        text,
-        ratio,
-        duration,
-        created(obj, now),
-        *_template(obj, now),
-    ]
+    return [name(obj), text, ratio, duration, created(obj, now), *_template(obj, now)]
 
 
 def cron_job_cells(obj: Json, now: datetime) -> list[Any]:
@@ -406,26 +387,16 @@ def event_cells(event: Json, now: datetime) -> list[Any]:
 def service_cells(obj: Json, now: datetime) -> list[Any]:
     spec = spec_of(obj)
     kind = spec.get("type", "ClusterIP")
-    outside = [
-        i.get("ip") or i.get("hostname", "") for i in (status_of(obj).get("loadBalancer") or {}).get("ingress") or []
-    ]
-    outside += spec.get("externalIPs") or []
+    ingress = (status_of(obj).get("loadBalancer") or {}).get("ingress") or []
+    outside = [one.get("ip") or one.get("hostname", "") for one in ingress] + (spec.get("externalIPs") or [])
     waiting = "<pending>" if kind == "LoadBalancer" else NONE
     ports = [
         f"{p.get('port')}" + (f":{p['nodePort']}" if p.get("nodePort") else "") + f"/{p.get('protocol', 'TCP')}"
         for p in spec.get("ports") or []
     ]
-    address = spec.get("clusterIP") or NONE
     external = spec.get("externalName") if kind == "ExternalName" else joined(outside) or waiting
-    return [
-        name(obj),
-        kind,
-        address,
-        external,
-        joined(ports) or NONE,
-        created(obj, now),
-        label_text(spec.get("selector")),
-    ]
+    head = [name(obj), kind, spec.get("clusterIP") or NONE, external]
+    return [*head, joined(ports) or NONE, created(obj, now), label_text(spec.get("selector"))]
 
 
 _SHORT_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -461,6 +432,7 @@ def _data_size(obj: Json, now: datetime) -> int:
     return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
 
 
+_node_selector = at("spec.template.spec.nodeSelector", None)
 COMMON: dict[str, Cell] = {
     "Name": lambda obj, now: name(obj),
     "Age": created,
@@ -502,11 +474,11 @@ CELLS: dict[str, dict[str, Cell]] = {
     "admissionregistration.k8s.io/validatingadmissionpolicybindings": {"ParamRef": _parameters},
     "apps/deployments": {"Ready": _ready},
     "apps/statefulsets": {"Ready": _ready},
-    "apps/daemonsets": {"Node Selector": _node_selector},
+    "apps/daemonsets": {"Node Selector": lambda obj, now: label_text(_node_selector(obj, now))},
     "networking.k8s.io/networkpolicies": {"Pod-Selector": selector("spec.podSelector")},
     "policy/poddisruptionbudgets": {
-        "Min Available": lambda obj, now: str(spec_of(obj).get("minAvailable", "N/A")),
-        "Max Unavailable": lambda obj, now: str(spec_of(obj).get("maxUnavailable", "N/A")),
+        "Min Available": _bound("minAvailable"),
+        "Max Unavailable": _bound("maxUnavailable"),
     },
     "rbac.authorization.k8s.io/rolebindings": _ROLE_BINDING,
     "rbac.authorization.k8s.io/clusterrolebindings": _ROLE_BINDING,

@@ -49,14 +49,9 @@ class User:
     @property
     def info(self) -> Json:
         """The user as ``userInfo`` of reviews and admission."""
-        info: Json = {"username": self.name}
-        if self.uid:
-            info["uid"] = self.uid
-        if self.groups:
-            info["groups"] = list(self.groups)
-        if self.extra:
-            info["extra"] = {key: list(values) for key, values in self.extra.items()}
-        return info
+        extra = {key: list(values) for key, values in self.extra.items()}
+        more = {"uid": self.uid, "groups": list(self.groups), "extra": extra}
+        return {"username": self.name, **{key: value for key, value in more.items() if value}}
 
 
 ADMIN: Final = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
@@ -156,66 +151,51 @@ _USER, _GROUP, _UID, _EXTRA = "impersonate-user", "impersonate-group", "imperson
 _REVIEWS = "authentication.k8s.io"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    name: str
-    groups: tuple[str, ...]
-    uid: str
-    extra: dict[str, tuple[str, ...]] = field(default_factory=dict)
+def _wanted(headers: Iterable[tuple[str, str]]) -> User | None:
+    """The user whom the headers name, with the groups that they name; None if they name none. Raises a 400."""
+    found: dict[str, tuple[str, ...]] = {}
+    for header, value in headers:
+        if (key := header.lower()).startswith("impersonate-"):
+            found[key] = (*found.get(key, ()), value)
+    name, uid = (found.get(key, ("",))[0] for key in (_USER, _UID))
+    groups = found.get(_GROUP, ())
+    extra = {unquote(key.removeprefix(_EXTRA)): found[key] for key in found if key.startswith(_EXTRA)}
+    if not name and (groups or uid or extra):
+        raise bad_request(f"groups {list(groups)}, uid {uid!r} or extra {extra} requested without impersonating a user")
+    return User(name, groups, uid, extra) if name else None
 
-    @classmethod
-    def read(cls, headers: Iterable[tuple[str, str]]) -> _Wanted | None:
-        """None when nothing is asked for. Raises a 400 when a user name is missing."""
-        found: dict[str, tuple[str, ...]] = {}
-        for header, value in headers:
-            if (key := header.lower()).startswith("impersonate-"):
-                found[key] = (*found.get(key, ()), value)
-        name, uid = (found.get(key, ("",))[0] for key in (_USER, _UID))
-        groups = found.get(_GROUP, ())
-        extra = {unquote(key.removeprefix(_EXTRA)): found[key] for key in found if key.startswith(_EXTRA)}
-        if not name and (groups or uid or extra):
-            raise bad_request(
-                f"groups {list(groups)}, uid {uid!r} or extra {extra} requested without impersonating a user"
-            )
-        return cls(name, groups, uid, extra) if name else None
 
-    def questions(self, user: User) -> Iterator[Attributes]:
-        """What ``user`` must be allowed, one question for each thing that is taken over."""
-        verb = "impersonate"
-        if account := account_of(self.name):
-            yield Attributes(
-                user, verb, version="v1", resource="serviceaccounts", namespace=account[0], name=account[1]
-            )
-        else:
-            yield Attributes(user, verb, resource="users", name=self.name)
-        for group in self.groups:
-            yield Attributes(user, verb, resource="groups", name=group)
-        for key, values in self.extra.items():
-            for value in values:
-                yield Attributes(user, verb, _REVIEWS, "v1", "userextras", key, name=value)
-        if self.uid:
-            yield Attributes(user, verb, _REVIEWS, "v1", "uids", name=self.uid)
-
-    def user(self) -> User:
-        """The user that the request is for."""
-        account = account_of(self.name)
-        groups = self.groups or (account_groups(account[0]) if account else ())
-        if self.name == ANONYMOUS.name:
-            added = () if UNAUTHENTICATED in groups else (UNAUTHENTICATED,)
-        else:
-            added = () if {AUTHENTICATED, UNAUTHENTICATED} & set(groups) else (AUTHENTICATED,)
-        return User(self.name, (*groups, *added), self.uid, self.extra)
+def _questions(user: User, wanted: User) -> Iterator[Attributes]:
+    """What ``user`` must be allowed, one question for each thing that is taken over."""
+    verb = "impersonate"
+    if account := account_of(wanted.name):
+        yield Attributes(user, verb, version="v1", resource="serviceaccounts", namespace=account[0], name=account[1])
+    else:
+        yield Attributes(user, verb, resource="users", name=wanted.name)
+    for group in wanted.groups:
+        yield Attributes(user, verb, resource="groups", name=group)
+    for key, values in wanted.extra.items():
+        for value in values:
+            yield Attributes(user, verb, _REVIEWS, "v1", "userextras", key, name=value)
+    if wanted.uid:
+        yield Attributes(user, verb, _REVIEWS, "v1", "uids", name=wanted.uid)
 
 
 def impersonated(user: User, headers: Iterable[tuple[str, str]], require: Callable[[Attributes], None]) -> User:
     """Return the user whom the request is for: ``user`` or the one the headers name. Raises 400, and what ``require``
     raises if ``user`` may not ask in that name."""
-    wanted = _Wanted.read(headers)
+    wanted = _wanted(headers)
     if wanted is None:
         return user
-    for question in wanted.questions(user):
+    for question in _questions(user, wanted):
         require(question)
-    return wanted.user()
+    account = account_of(wanted.name)
+    groups = wanted.groups or (account_groups(account[0]) if account else ())
+    if wanted.name == ANONYMOUS.name:
+        added = () if UNAUTHENTICATED in groups else (UNAUTHENTICATED,)
+    else:
+        added = () if {AUTHENTICATED, UNAUTHENTICATED} & set(groups) else (AUTHENTICATED,)
+    return replace(wanted, groups=(*groups, *added))
 
 
 Words = tuple[str, ...]
@@ -276,7 +256,9 @@ class Rule:
             "ResourceNames": self.names,
             "Verbs": self.verbs,
         }
-        return "{" + ", ".join(f"{key}:[{_quoted(value)}]" for key, value in words.items() if value) + "}"
+        # As Go writes lists of strings.
+        quoted = {key: " ".join(orjson.dumps(word).decode() for word in value) for key, value in words.items()}
+        return "{" + ", ".join(f"{key}:[{texts}]" for key, texts in quoted.items() if texts) + "}"
 
 
 def missing(wanted: Iterable[Rule], held: Iterable[Rule]) -> list[Rule]:
@@ -305,11 +287,6 @@ def _covers_resource(resources: Words, wanted: str) -> bool:
 
 def _url_covers(url: str, path: str) -> bool:
     return url == path or (url.endswith("*") and path.startswith(url.rstrip("*")))
-
-
-def _quoted(words: Words) -> str:
-    """As Go writes a list of strings."""
-    return " ".join(orjson.dumps(word).decode() for word in words)
 
 
 GROUP: Final = "rbac.authorization.k8s.io"

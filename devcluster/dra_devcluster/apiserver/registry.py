@@ -8,9 +8,9 @@ section 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dra_api import conversion
 from dra_api.gates import GATE_OF, Component, FeatureGates
@@ -80,28 +80,14 @@ API_SERVER: Final = Component(
 )
 
 
-def selector_check(gates: FeatureGates) -> SelectorCheck:
-    """The check for these gates; stored selectors may use more than new ones."""
+def _check(environment: Callable[..., Any], compiled: Callable[[str, Any], Any], gates: FeatureGates) -> SelectorCheck:
+    """The check of expressions with these gates; stored ones may use more than new ones."""
     features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_attributes}
-    environments = {stored: device_selectors(new=not stored, **features) for stored in (False, True)}
+    environments = {stored: environment(new=not stored, **features) for stored in (False, True)}
 
     def check(expression: str, stored: bool) -> SelectorVerdict:
         try:
-            return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
-        except CompileError as error:
-            return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
-
-    return check
-
-
-def derived_check(gates: FeatureGates) -> SelectorCheck:
-    """The same for derived attributes (K37-DA-03)."""
-    features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_attributes}
-    environments = {stored: derived_attributes(new=not stored, **features) for stored in (False, True)}
-
-    def check(expression: str, stored: bool) -> SelectorVerdict:
-        try:
-            return SelectorVerdict(max_cost=DerivedAttribute(expression, environments[stored]).max_cost)
+            return SelectorVerdict(max_cost=compiled(expression, environments[stored]).max_cost)
         except CompileError as error:
             return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
 
@@ -148,8 +134,8 @@ class Registry:
         self.release = release
         self.node_servers: dict[str, NodeServerAddress] = {}
         """By the name of the node, as its agent registered it."""
-        self.check_selector = selector_check(gates)
-        self.check_derived = derived_check(gates)
+        self.check_selector = _check(device_selectors, compile, gates)
+        self.check_derived = _check(derived_attributes, DerivedAttribute, gates)  # K37-DA-03
         for resource in self.structure.resources():
             if "list" in resource.verbs:
                 self.collection(resource)
@@ -197,11 +183,11 @@ def _served(builtin: Structure, versions: Mapping[str, bool], gates: FeatureGate
     known = {resource.api_version for resource in builtin.resources()}
     if unknown := sorted(versions.keys() - known):
         raise ServerError(f"unknown API versions {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    lines = [line for line in load_data("discovery.json") if versions.get(_api_version(line), True)]
-    lines = [line for line in lines if gates.generic_workload or (line["group"], line["resource"]) not in OF_WORKLOADS]
-    served = [line for line in lines if exists_in(release, line["group"], line["version"], line["resource"])]
+    served = [
+        line
+        for line in load_data("discovery.json")
+        if versions.get(f"{line['group']}/{line['version']}".lstrip("/"), True)
+        and (gates.generic_workload or (line["group"], line["resource"]) not in OF_WORKLOADS)
+        and exists_in(release, line["group"], line["version"], line["resource"])
+    ]
     return Structure(served, release)
-
-
-def _api_version(line: Json) -> str:
-    return f"{line['group']}/{line['version']}".lstrip("/")

@@ -34,7 +34,6 @@ from dra_devcluster.apiserver.structure import load_data
 
 _MAGIC = b"k8s\x00"
 _META = "k8s.io.apimachinery.pkg.apis.meta.v1"
-_UNKNOWN = "k8s.io.apimachinery.pkg.runtime.Unknown"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import orjson
 from aiohttp import web
-from dra_api.validation.formats import FieldError, not_supported, too_long
+from dra_api.validation.formats import Errors, FieldError, not_supported, too_long
 
 from dra_devcluster.apiserver.admission import Policies
 from dra_devcluster.apiserver.cells import CELLS, COMMON, ROWS, Cells, Json, age, at, completion, created, name
 from dra_devcluster.apiserver.errors import StatusError, invalid_options, not_allowed
 from dra_devcluster.apiserver.identity import Tokens
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import data_of, is_stored_shape, prefix_of, to_served
+from dra_devcluster.apiserver.metadata import data_of, one_of, prefix_of, to_served
 from dra_devcluster.apiserver.rbac import User
 from dra_devcluster.apiserver.registry import Registry, deprecations
 from dra_devcluster.apiserver.store import Stored
@@ -113,7 +113,10 @@ def render_table(
 ) -> Json:
     """The table of `objects`. `include` is the includeObject parameter (None, Metadata, Object); `metadata` the list's
     (resourceVersion, continue)."""
-    columns, cells = _layout(resource)
+    if resource.definition is not None:
+        columns, cells = _custom(resource.definition.get("additionalPrinterColumns") or [])
+    else:
+        columns, cells = _builtin(f"{resource.group}/{resource.plural}")
     rows = []
     for obj in objects:
         row: Json = {"cells": cells(obj, now)}
@@ -152,12 +155,6 @@ def partial_metadata(obj: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def _layout(resource: Resource) -> tuple[list[Json], Cells]:
-    if resource.definition is not None:
-        return _custom(resource.definition.get("additionalPrinterColumns") or [])
-    return _builtin(f"{resource.group}/{resource.plural}")
-
-
 @cache
 def _builtin(key: str) -> tuple[list[Json], Cells]:
     columns = load_data("table-columns.json").get(key, _DEFAULT_COLUMNS)
@@ -192,13 +189,9 @@ def _custom_cell(entry: Json, obj: Json, now: datetime) -> Any:
     if kind == "date":
         return age(found[0], now)
     if kind == "string":
-        return ",".join(_text(value) for value in found)
+        return ",".join(value if isinstance(value, str) else orjson.dumps(value).decode() for value in found)
     matches = {"integer": (int,), "number": (int, float), "boolean": (bool,)}.get(kind, ())
     return found[0] if type(found[0]) in matches else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 _ANSWER_PART_BYTES = 256 * 1024
@@ -218,8 +211,11 @@ def render_list(resource: Resource, page: Page, want: Wanted, query: Json) -> It
     """A list, in chunks: a list of large objects is never in memory twice, nor decoded at once for rows or metadata."""
     if want.shape == "table":
         empty = orjson.dumps(_table(resource, (), want, query, page.metadata))
-        row = partial(_row, resource, want, query)
         read = partial(Stored.brief_bytes, with_spec=shows_spec(resource))
+
+        def row(stored: Stored) -> bytes:
+            return orjson.dumps(_table(resource, [stored], want, query, {})["rows"][0])
+
         yield from _joined(empty.removesuffix(b"]}"), row, page.items, b"]}", read)
         return
     kind, version = f"{resource.kind}List", resource.api_version
@@ -229,17 +225,11 @@ def render_list(resource: Resource, page: Page, want: Wanted, query: Json) -> It
     yield from _joined(head[:-1] + b',"items":[', _item_encoder(resource, want), page.items, b"]}")
 
 
-def _row(resource: Resource, want: Wanted, query: Json, stored: Stored) -> bytes:
-    return orjson.dumps(_table(resource, [stored], want, query, {})["rows"][0])
-
-
 def _item_encoder(resource: Resource, want: Wanted) -> Callable[[Stored], bytes]:
     if want.shape == "metadata":
         return lambda stored: orjson.dumps(_partial(stored, want))
     # Only custom resources name their kind in every item.
     start = prefix_of(resource) if resource.definition is not None else b"{"
-    if is_stored_shape(resource):
-        return lambda stored: start + stored.data
     return lambda stored: start + data_of(resource, stored)
 
 
@@ -269,25 +259,21 @@ def event_encoder(resource: Resource, want: Wanted, query: Json) -> Callable[[St
     """How a watch shows an object."""
     if want.shape == "metadata":
         return lambda stored: orjson.dumps(_partial(stored, want))
-    if want.shape == "table":
-        return _RowEncoder(resource, want, query)
-    start = prefix_of(resource)
-    return lambda stored: start + data_of(resource, stored)
+    if want.shape != "table":
+        start = prefix_of(resource)
+        return lambda stored: start + data_of(resource, stored)
+    is_first = True
 
-
-class _RowEncoder:
-    """Tables of one row; only the first says what its columns are."""
-
-    def __init__(self, resource: Resource, want: Wanted, query: Json) -> None:
-        self._resource, self._want, self._query = resource, want, query
-        self._is_first = True
-
-    def __call__(self, stored: Stored) -> bytes:
-        shown = _table(self._resource, [stored], self._want, self._query, {"resourceVersion": str(stored.revision)})
-        if not self._is_first:
+    def row(stored: Stored) -> bytes:
+        """A table of one row; only the first says what its columns are."""
+        nonlocal is_first
+        shown = _table(resource, [stored], want, query, {"resourceVersion": str(stored.revision)})
+        if not is_first:
             shown["columnDefinitions"] = None
-        self._is_first = False
+        is_first = False
         return orjson.dumps(shown)
+
+    return row
 
 
 def _partial(stored: Stored, want: Wanted) -> Json:
@@ -305,7 +291,6 @@ def _table(resource: Resource, items: Sequence[Stored], want: Wanted, query: Jso
 
 
 _MANAGER_CHARACTERS = 128
-_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch"}
 
 
@@ -330,32 +315,26 @@ class Call:
         dry_run = self.request.query.getall("dryRun", []) if writes else []
         if writes and (faults := list(self._option_faults(dry_run))):
             raise self.invalid_options(*faults)
+        agent = self.request.headers.get("User-Agent", "").partition("/")[0]
         self.write = Write(
             self.registry,
             self.resource,
             namespace=self.target.namespace,
             subresource=self.target.subresource,
             user=self.user,
-            manager=self._manager(),
+            manager=self.query.get("fieldManager") or agent[:_MANAGER_CHARACTERS] or "unknown",
             dry_run=bool(dry_run),
             warnings=deprecations(self.resource, self.registry.release),
             policies=self.policies,
         )
 
-    def _manager(self) -> str:
-        manager: str = self.query.get("fieldManager", "")
-        return (
-            manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_CHARACTERS] or "unknown"
-        )
-
-    def _option_faults(self, dry_run: Sequence[str]) -> Iterator[FieldError]:
+    def _option_faults(self, dry_run: Sequence[str]) -> Errors:
         if len(self.query.get("fieldManager", "")) > _MANAGER_CHARACTERS:
             yield too_long("fieldManager", _MANAGER_CHARACTERS)
         if not set(dry_run) <= {"All"}:
             yield not_supported("dryRun", dry_run, ["All"])
         validation = self.query.get("fieldValidation", "")
-        if validation not in _VALIDATIONS:
-            yield not_supported("fieldValidation", validation, _VALIDATIONS)
+        yield from one_of(validation, "fieldValidation", ("", "Ignore", "Strict", "Warn"))
 
     def invalid_options(self, *faults: FieldError) -> StatusError:
         """The refusal of parameters of a write; a deletion has options of its own (`verbs.write`)."""

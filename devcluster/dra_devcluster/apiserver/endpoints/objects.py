@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import orjson
 from aiohttp import web
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError, forbidden, required
+from dra_api.validation.formats import Errors, FieldError, forbidden, required
 
 from dra_devcluster.apiserver.endpoints.call import Call, event_encoder, render_list
 from dra_devcluster.apiserver.endpoints.subresources import bind
@@ -76,16 +76,14 @@ async def handle_collection(call: Call) -> web.StreamResponse:
         case "GET":
             call.need("list")
             return await _list(call)
+        case _ if call.resource.namespaced and not call.target.namespace:
+            raise not_allowed()  # nothing is written to all namespaces at once
         case "POST":
             call.need("create")
-            if call.resource.namespaced and not call.target.namespace:
-                raise not_allowed()
             call.write.verb = "create"
             return call.answer(create(call.write, await _body(call)), 201)
         case "DELETE":
             call.need("deletecollection")
-            if call.resource.namespaced and not call.target.namespace:
-                raise not_allowed()
             return await _delete_collection(call)
     raise not_allowed()
 
@@ -114,21 +112,22 @@ async def _body(call: Call) -> Json:
     check_fields(call.resource.schema, obj, mode, call.resource.kind, call.write)
     meta = obj.get("metadata") or {}
     target = call.target
-    if target.name and not meta.get("name"):
-        raise name_missing(target.name)
-    if target.name and meta["name"] != target.name:
-        raise name_mismatch(meta["name"], target.name)
-    if target.name and target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if target.name:
+        if not meta.get("name"):
+            raise name_missing(target.name)
+        if meta["name"] != target.name:
+            raise name_mismatch(meta["name"], target.name)
+        if target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     return obj
 
 
 async def _patch(call: Call) -> web.StreamResponse:
-    kind_of_body = media_type(call.request)
-    format_ = PATCHES.get(kind_of_body)
-    if format_ is None or (format_ == "strategic" and call.resource.definition is not None):
-        custom = call.resource.definition is not None
-        raise unsupported_media_type([kind for kind, name in PATCHES.items() if not custom or name != "strategic"])
+    custom = call.resource.definition is not None
+    known = {kind: name for kind, name in PATCHES.items() if not custom or name != "strategic"}
+    format_ = known.get(media_type(call.request))
+    if format_ is None:
+        raise unsupported_media_type(list(known))
     if format_ == "apply" and not call.query.get("fieldManager"):
         raise call.invalid_options(required("fieldManager", "is required for apply patch"))
     if format_ != "apply" and "force" in call.query:
@@ -149,19 +148,16 @@ async def _options(call: Call) -> DeleteOptions:
     """What a deletion asks for: the query does not count where there is a body."""
     raw = await read_body(call.request)
     if not raw:
-        asked = delete_options_of(call.query)
-        dry_run = call.request.query.getall("dryRun", [])
-        options = DeleteOptions.parse({**asked, "dryRun": dry_run})
+        asked = {**delete_options_of(call.query), "dryRun": call.request.query.getall("dryRun", [])}
     else:
-        body = parse_object(raw, media_type(call.request))
-        if (kind := body.get("kind", "DeleteOptions")) != "DeleteOptions":
-            raise bad_request(
-                f'no kind "{kind}" is registered for version "{body.get("apiVersion", "meta.k8s.io/v1")}"'
-            )
+        asked = parse_object(raw, media_type(call.request))
+        if (kind := asked.get("kind", "DeleteOptions")) != "DeleteOptions":
+            version = asked.get("apiVersion", "meta.k8s.io/v1")
+            raise bad_request(f'no kind "{kind}" is registered for version "{version}"')
         schema = call.registry.structure.schema("", "v1", "DeleteOptions")
         if schema is not None:
-            check_fields(schema, body, "Ignore", "DeleteOptions", call.write)
-        options = DeleteOptions.parse(body)
+            check_fields(schema, asked, "Ignore", "DeleteOptions", call.write)
+    options = DeleteOptions.parse(asked)
     call.write.dry_run = options.dry_run
     return options
 
@@ -185,7 +181,8 @@ async def _delete_collection(call: Call) -> web.StreamResponse:
     for stored in page.items:
         delete(call.write, stored, options)
     call.want.check_metadata(call.resource.group, f"{call.resource.kind}List", is_list=True)
-    return await _send(call, list(render_list(call.resource, page, call.want, call.query)))
+    chunks = render_list(call.resource, page, call.want, call.query)
+    return respond(b"".join(chunks), call.want, headers=call.warnings())
 
 
 async def _list(call: Call) -> web.StreamResponse:
@@ -194,7 +191,7 @@ async def _list(call: Call) -> web.StreamResponse:
     size = sum(len(stored.data) for stored in page.items)
     chunks = render_list(call.resource, page, call.want, call.query)
     if size < _STREAM_FROM_BYTES or call.want.yaml:
-        return await _send(call, list(chunks))
+        return respond(b"".join(chunks), call.want, headers=call.warnings())
     response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
     await response.prepare(call.request)
     for chunk in chunks:
@@ -202,10 +199,6 @@ async def _list(call: Call) -> web.StreamResponse:
         await asyncio.sleep(0)  # others are answered meanwhile: what is written may be a row of a large object
     await response.write_eof()
     return response
-
-
-async def _send(call: Call, chunks: list[bytes]) -> web.Response:
-    return respond(b"".join(chunks), call.want, headers=call.warnings())
 
 
 async def _watch(call: Call) -> web.StreamResponse:
@@ -295,17 +288,9 @@ def _question(spec: Json, user: User) -> Attributes:
     if (asked := spec.get("nonResourceAttributes")) is not None:
         return Attributes(user, asked.get("verb", ""), path=asked.get("path", "") or "/")
     asked = spec["resourceAttributes"]
-    return Attributes(
-        user,
-        asked.get("verb", ""),
-        asked.get("group", ""),
-        asked.get("version", ""),
-        asked.get("resource", ""),
-        asked.get("subresource", ""),
-        asked.get("namespace", ""),
-        asked.get("name", ""),
-        field_selector=",".join(_requirements(asked.get("fieldSelector") or {})),
-    )
+    names = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+    selector = ",".join(_requirements(asked.get("fieldSelector") or {}))
+    return Attributes(user, field_selector=selector, **{name: asked.get(name, "") for name in names})
 
 
 def _requirements(selector: Json) -> Iterator[str]:
@@ -323,13 +308,13 @@ def _subject(spec: Json) -> User:
     return User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
 
 
-def _subject_faults(spec: Json) -> Iterator[FieldError]:
+def _subject_faults(spec: Json) -> Errors:
     yield from _spec_faults(spec)
     if not spec.get("user") and not spec.get("groups"):
         yield faults.invalid("spec.user", "", "at least one of user or group must be specified")
 
 
-def _spec_faults(spec: Json) -> Iterator[FieldError]:
+def _spec_faults(spec: Json) -> Errors:
     resource, url = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and url is not None:
         why = "cannot be specified in combination with resourceAttributes"

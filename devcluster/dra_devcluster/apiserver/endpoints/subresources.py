@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -28,7 +27,7 @@ from dra_api.codec import convert
 from dra_api.meta import LabelSelector
 from dra_api.releases import Release
 from dra_api.selectors import Selector
-from dra_api.validation.formats import FieldError, not_supported, required
+from dra_api.validation.formats import FieldError, not_supported
 from dra_api.validation.formats import invalid as invalid_field
 from dra_api.values import format_time, now
 
@@ -47,7 +46,7 @@ from dra_devcluster.apiserver.errors import (
 )
 from dra_devcluster.apiserver.identity import ISSUER, reference
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import dig, to_served
+from dra_devcluster.apiserver.metadata import dig, needs, not_negative, to_served
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.selectors import has_ended, is_ready
 from dra_devcluster.apiserver.store import Stored
@@ -74,7 +73,7 @@ async def log(call: Call) -> web.StreamResponse:
     query = call.request.query
     async with _session() as session, await _open(session.get(url, headers=headers, params=query)) as node:
         if node.status != 200:
-            raise _refused(node.status, await node.text())
+            raise StatusError(node.status, _REASONS.get(node.status, "InternalError"), await node.text())
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(call.request)
         try:
@@ -85,19 +84,10 @@ async def log(call: Call) -> web.StreamResponse:
         return response
 
 
-async def execute(call: Call) -> web.StreamResponse:
-    """A program in a container, over a websocket."""
-    return await _session_in(call, "exec")
-
-
-async def attach(call: Call) -> web.StreamResponse:
-    """The program that a container runs, over a websocket."""
-    return await _session_in(call, "attach")
-
-
-async def _session_in(call: Call, what: str) -> web.StreamResponse:
+async def session_in(call: Call) -> web.StreamResponse:
+    """``exec`` a program in a container, or ``attach`` to the one that it runs, over a websocket."""
     _check_method(call, "GET", "POST")
-    url, headers = _container_url(call, what)
+    url, headers = _container_url(call, call.target.subresource)
     return await _websocket(call, url, headers, EXEC_PROTOCOLS)
 
 
@@ -144,15 +134,6 @@ async def proxy(call: Call) -> web.StreamResponse:
     async with _session() as session, await _open(session.get(f"{url}/{tail}", headers=headers)) as node:
         kind = node.headers.get("Content-Type", "text/plain")
         return web.Response(status=node.status, body=await node.read(), headers={"Content-Type": kind})
-
-
-NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
-    "log": log,
-    "exec": execute,
-    "attach": attach,
-    "proxy": proxy,
-    "portforward": port_forward,
-}
 
 
 def _check_method(call: Call, *methods: str) -> None:
@@ -202,7 +183,9 @@ def _container_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
 
 def _node_url(call: Call, pod: Json, what: str, *tail: str) -> tuple[str, dict[str, str]]:
     """Where the node serves ``what`` for the pod. Raises 400, 404."""
-    url, headers = _server(call, _host_of(pod))
+    if not (host := pod["spec"].get("nodeName")):
+        raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+    url, headers = _server(call, host)
     target = call.target
     path = "/".join(quote(part, safe="") for part in (what, target.namespace, target.name, *tail))
     return f"{url}/{path}", headers
@@ -221,20 +204,11 @@ def _pod(call: Call) -> Json:
     return get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
 
 
-def _host_of(pod: Json) -> str:
-    """Raises a 400 while the pod has no node."""
-    name: str = pod["spec"].get("nodeName", "")
-    if not name:
-        raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
-    return name
-
-
 def _container(pod: Json, wanted: str) -> str:
     """The container that is meant: the named one, or the only one."""
-    spec, name = pod["spec"], pod["metadata"]["name"]
-    regular: list[str] = [container["name"] for container in spec.get("containers") or ()]
-    init: list[str] = [container["name"] for container in spec.get("initContainers") or ()]
-    ephemeral: list[str] = [container["name"] for container in spec.get("ephemeralContainers") or ()]
+    name = pod["metadata"]["name"]
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    regular, init, ephemeral = ([str(one["name"]) for one in pod["spec"].get(kind) or ()] for kind in kinds)
     if wanted:
         if wanted not in regular + init + ephemeral:
             raise bad_request(f"container {wanted} is not valid for pod {name}")
@@ -245,10 +219,6 @@ def _container(pod: Json, wanted: str) -> str:
     if init:
         message += f" or one of the init containers: [{' '.join(init)}]"
     raise bad_request(message)
-
-
-def _refused(code: int, message: str) -> StatusError:
-    return StatusError(code, _REASONS.get(code, "InternalError"), message)
 
 
 def _not_implemented(message: str) -> StatusError:
@@ -266,11 +236,9 @@ async def bind(call: Call) -> web.StreamResponse:
     name = call.target.name or meta.get("name", "")
     if meta.get("name") != name:
         raise bad_request("name in URL does not match name in Binding object")
-    faults = []
+    faults = list(needs(target, "target", "name"))
     if target.get("kind", "") not in ("", "Node"):
-        faults.append(not_supported("target.kind", target["kind"], ["Node", "<empty>"]))
-    if not target.get("name"):
-        faults.append(required("target.name"))
+        faults.insert(0, not_supported("target.kind", target["kind"], ["Node", "<empty>"]))
     if faults:
         raise invalid("", "Binding", name, faults)
     call.write.resource = pods = call.registry.resource("", "v1", "pods")
@@ -334,18 +302,15 @@ def _check_budgets(registry: Registry, pod: Json) -> None:
             for other in registry.store.collection("", "pods").all(namespace)
             if selector.matches(other.labels) and not other.finalizing
         ]
-        healthy = sum(is_ready(other.decode()) for other in pods)
-        enough = _healthy_wanted(budget["spec"], len(pods))
+        healthy, spec = sum(is_ready(other.decode()) for other in pods), budget["spec"]
+        if "minAvailable" in spec:
+            enough = _amount(spec["minAvailable"], len(pods))
+        else:
+            enough = len(pods) - _amount(spec.get("maxUnavailable", 1), len(pods))
         if healthy - 1 < enough:
             message = f"The disruption budget {stored.name} needs {enough} healthy pods and has {healthy} currently"
             cause = {"reason": "DisruptionBudget", "message": message}
             raise too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
-
-
-def _healthy_wanted(spec: Json, total: int) -> int:
-    if "minAvailable" in spec:
-        return _amount(spec["minAvailable"], total)
-    return total - _amount(spec.get("maxUnavailable", 1), total)
 
 
 def _amount(value: Any, total: int) -> int:
@@ -358,27 +323,20 @@ def _amount(value: Any, total: int) -> int:
         return total  # a budget that cannot be read protects all
 
 
-_API_VERSION = "autoscaling/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """Where an object keeps its numbers."""
 
-    spec: str = "spec.replicas"
-    status: str = "status.replicas"
-    selector: str = "spec.selector"
+    spec: str
+    status: str
+    selector: str
 
 
 def _paths(resource: Resource) -> Paths:
     defined = ((resource.definition or {}).get("subresources") or {}).get("scale")
     if not defined:
-        return Paths()
-    return Paths(
-        defined["specReplicasPath"].removeprefix("."),
-        defined["statusReplicasPath"].removeprefix("."),
-        (defined.get("labelSelectorPath") or "").removeprefix("."),
-    )
+        return Paths("spec.replicas", "status.replicas", "spec.selector")
+    names = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
+    return Paths(*((defined.get(name) or "").removeprefix(".") for name in names))
 
 
 async def scale(call: Call) -> web.StreamResponse:
@@ -393,10 +351,13 @@ async def scale(call: Call) -> web.StreamResponse:
         replicas = dig(wanted, "spec.replicas") or 0
         if not isinstance(replicas, int) or isinstance(replicas, bool):
             raise bad_request("Scale cannot be handled: spec.replicas must be a whole number")
-        if replicas < 0:
-            fault = invalid_field("spec.replicas", replicas, "must be greater than or equal to 0")
-            raise invalid("autoscaling", "Scale", stored.name, [fault])
-        _put(obj, paths.spec, replicas)
+        if wrong := list(not_negative({"replicas": replicas}, "spec", "replicas")):
+            raise invalid("autoscaling", "Scale", stored.name, wrong)
+        *parents, last = paths.spec.split(".")
+        holder = obj
+        for part in parents:
+            holder = holder.setdefault(part, {})
+        holder[last] = replicas
         call.write.subresource = ""
         shown = _scale_of(to_served(call.resource, update(call.write, stored, obj).decode()), paths)
     return respond(orjson.dumps(shown), call.want, headers=call.warnings())
@@ -407,8 +368,7 @@ async def _wanted(call: Call, shown: Json) -> Json:
         return await call.read_object()
     if call.request.method != "PATCH":
         raise not_allowed()
-    kind_of_body = media_type(call.request)
-    format_ = PATCHES.get(kind_of_body)
+    format_ = PATCHES.get(media_type(call.request))
     if format_ is None:
         raise unsupported_media_type(list(PATCHES))
     document = parse_document(await read_body(call.request), is_yaml=format_ == "apply")
@@ -428,26 +388,17 @@ def _scale_of(obj: Json, paths: Paths) -> Json:
     status: Json = {"replicas": dig(obj, paths.status) or 0}
     selector = dig(obj, paths.selector) if paths.selector else None
     if selector:
-        status["selector"] = selector if isinstance(selector, str) else _selector_text(selector)
+        if not isinstance(selector, str):
+            labels = selector.get("matchLabels", selector if "matchExpressions" not in selector else {})
+            selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        status["selector"] = selector
     return {
         "kind": "Scale",
-        "apiVersion": _API_VERSION,
+        "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in kept if key in meta},
         "spec": {"replicas": dig(obj, paths.spec) or 0},
         "status": status,
     }
-
-
-def _selector_text(selector: Json) -> str:
-    labels = selector.get("matchLabels", selector if "matchExpressions" not in selector else {})
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-def _put(obj: Json, path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    for part in parents:
-        obj = obj.setdefault(part, {})
-    obj[last] = value
 
 
 _AUTHENTICATION = "authentication.k8s.io"
@@ -488,11 +439,9 @@ def _check_account(call: Call, body: Json, account: Json) -> None:
         why = f"the UID in the token request ({meta['uid']}) does not match the UID of the service account ({uid})"
         raise conflict(_AUTHENTICATION, "TokenRequest", call.target.name, why)
     seconds = body["spec"]["expirationSeconds"]
-    if seconds < _SHORTEST_LIFE_SECONDS:
-        text = "may not specify a duration less than 10 minutes"
-        raise _token_refusal(invalid_field("spec.expirationSeconds", seconds, text))
-    if seconds > _LONGEST_LIFE_SECONDS:
-        text = "may not specify a duration larger than 2^32 seconds"
+    if not _SHORTEST_LIFE_SECONDS <= seconds <= _LONGEST_LIFE_SECONDS:
+        what = "less than 10 minutes" if seconds < _SHORTEST_LIFE_SECONDS else "larger than 2^32 seconds"
+        text = f"may not specify a duration {what}"
         raise _token_refusal(invalid_field("spec.expirationSeconds", seconds, text))
 
 
@@ -516,7 +465,9 @@ def _bound_to(call: Call, wanted: Json, account: Json) -> Json:
         if (dig(obj, "spec.serviceAccountName") or "default") != own:
             why = "to pod running with different serviceaccount name."
             raise bad_request(f'cannot bind token for serviceaccount "{own}" {why}')
-        bound |= _node_of(call, dig(obj, "spec.nodeName"))
+        if node_name := dig(obj, "spec.nodeName"):
+            node = call.registry.store.collection("", "nodes").get("", node_name)
+            bound["node"] = {"name": node_name} if node is None else {"name": node_name, "uid": node.uid}
     if wanted.get("uid") and wanted["uid"] != obj["metadata"]["uid"]:
         why = (
             f"the UID in the bound object reference ({wanted['uid']}) does not match the UID in record. The object "
@@ -526,17 +477,14 @@ def _bound_to(call: Call, wanted: Json, account: Json) -> Json:
     return bound
 
 
-def _node_of(call: Call, name: str | None) -> Json:
-    if not name:
-        return {}
-    node = call.registry.store.collection("", "nodes").get("", name)
-    return {"node": {"name": name} if node is None else {"name": name, "uid": node.uid}}
-
-
 SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
     "binding": bind,
     "eviction": evict,
     "scale": scale,
     "token": token,
-    **NODE_SUBRESOURCES,
+    "log": log,
+    "exec": session_in,
+    "attach": session_in,
+    "proxy": proxy,
+    "portforward": port_forward,
 }

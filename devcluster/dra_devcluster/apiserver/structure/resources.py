@@ -116,7 +116,8 @@ class Structure:
         """Serve the versions of an accepted CustomResourceDefinition; replaces what it defined before.
 
         Raises ValueError when a schema cannot be compiled (the message names the version)."""
-        added = [_custom(crd, version, self.components.get(_META)) for version in _served(crd)]
+        versions = [version for version in crd["spec"].get("versions", ()) if version.get("served")]
+        added = [_custom(crd, version, self.components.get(_META)) for version in versions]
         self.remove_definition(crd)
         for resource in added:
             self._add(resource)
@@ -170,28 +171,22 @@ def _builtin_components(release: Release) -> tuple[Components, Mapping[tuple[str
 _CUSTOM_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
-def _served(crd: Json) -> Iterator[Json]:
-    return (version for version in crd["spec"].get("versions", ()) if version.get("served"))
-
-
 def _custom(crd: Json, version: Json, metadata: Schema) -> Resource:
     spec, names = crd["spec"], crd["spec"]["names"]
     raw = version.get("schema", {}).get("openAPIV3Schema") or {"type": "object"}
     try:
         compiled = compile_structural(raw)
     except (AttributeError, TypeError) as fault:
-        raise ValueError(
-            f"CustomResourceDefinition {crd['metadata']['name']}, version {version['name']}: "
-            f"the schema cannot be read: {fault}"
-        ) from fault
+        which = f"CustomResourceDefinition {crd['metadata']['name']}, version {version['name']}"
+        raise ValueError(f"{which}: the schema cannot be read: {fault}") from fault
     schema = replace(compiled, kind="object", name=f"{version['name']}.{names['kind']}")
     text = Schema("string", name="string")
     # The server's own fields have the server's types, whatever the author wrote.
     schema.properties.update(apiVersion=text, kind=text, metadata=metadata)
-    subresources = {}
-    for name in version.get("subresources") or {}:
-        kind = "Scale" if name == "scale" else names["kind"]
-        subresources[name] = Subresource(name, kind, ("get", "patch", "update"))
+    subresources = {
+        name: Subresource(name, "Scale" if name == "scale" else names["kind"], ("get", "patch", "update"))
+        for name in version.get("subresources") or {}
+    }
     return Resource(
         group=spec["group"],
         version=version["name"],
@@ -243,7 +238,7 @@ def _invalid(path: str, value: Any, text: str) -> FieldError:
 def _check(schema: Schema, value: Any, path: str) -> Iterator[FieldError]:
     if value is None and schema.nullable:
         return
-    if not _TYPES.get(schema.kind, _anything)(value):
+    if schema.kind in _TYPES and not _TYPES[schema.kind](value):
         wanted = {"map": "object", "int-or-string": "integer,string"}.get(schema.kind, schema.kind)
         met = _JSON_TYPES.get(type(value), "null")
         text = f'{path or "<root>"} in body must be of type {wanted}: "{met}"'
@@ -282,10 +277,6 @@ def _keys(schema: Schema, items: list[Any], path: str) -> Iterator[FieldError]:
 
 
 _JSON_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
-
-
-def _anything(value: Any) -> bool:
-    return True
 
 
 _TYPES = {
@@ -356,12 +347,9 @@ def _number_rules(rules: Json, value: float, path: str) -> Iterator[FieldError]:
 
 
 def _size_rules(rules: Json, value: list[Any] | Json, path: str) -> Iterator[FieldError]:
-    least, most, what = (
-        ("minItems", "maxItems", "items")
-        if isinstance(value, list)
-        else ("minProperties", "maxProperties", "properties")
-    )
-    if len(value) < rules.get(least, 0):
-        yield _invalid(path, value, f"should have at least {rules[least]} {what}")
-    if len(value) > rules.get(most, math.inf):
-        yield FieldError(ErrorType.TOO_MANY, path, len(value), f"must have at most {rules[most]} {what}")
+    what = "Items" if isinstance(value, list) else "Properties"
+    least, most = rules.get(f"min{what}", 0), rules.get(f"max{what}", math.inf)
+    if len(value) < least:
+        yield _invalid(path, value, f"should have at least {least} {what.lower()}")
+    if len(value) > most:
+        yield FieldError(ErrorType.TOO_MANY, path, len(value), f"must have at most {most} {what.lower()}")

@@ -23,6 +23,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -388,14 +389,11 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
                 _value(schema.items, item, (place, key) if nested else place, problems, owner)
                 if schema.items.kind == "quantity":
                     value[key] = _shortest(item)
-            elif schema.items.typed:
-                value[key] = _zero(schema.items)
+            elif schema.items.typed:  # a null is the zero value of the Go type
+                value[key] = deepcopy(_ZEROS.get(schema.items.kind, ""))
 
 
-def _zero(schema: Schema) -> Any:
-    """What a null in a list or map stands for: the Go type's zero value."""
-    zero: Json = {"object": {}, "map": {}, "array": [], "boolean": False, "integer": 0, "number": 0, "quantity": "0"}
-    return zero.get(schema.kind, "")
+_ZEROS: Json = {"object": {}, "map": {}, "array": [], "boolean": False, "integer": 0, "number": 0, "quantity": "0"}
 
 
 def _is_integer(schema: Schema, value: Any) -> bool:

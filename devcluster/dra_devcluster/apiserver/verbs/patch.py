@@ -21,17 +21,9 @@ import orjson
 from dra_api.validation import formats as faults
 from dra_api.values import now
 
+from dra_devcluster.apiserver import errors
 from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch
-from dra_devcluster.apiserver.errors import (
-    Json,
-    StatusError,
-    bad_request,
-    conflict,
-    invalid,
-    name_mismatch,
-    name_missing,
-    not_found,
-)
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, name_mismatch, name_missing, not_found
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.metadata import dig, to_served
 from dra_devcluster.apiserver.store import Stored
@@ -253,13 +245,17 @@ def patch(
         else:
             changed = strategic_merge_patch(served, _object(document), resource.schema)
     except PatchRefused as error:
-        raise _refused(error, format_, document) from error
+        if format_ == "json" and isinstance(document, list):
+            raise StatusError(422, "Invalid", str(error), {}) from error
+        raise bad_request(str(error)) from error
     changed = _object(changed)
     try:
         check_version(write, changed)
         check_fields(resource.schema, changed, mode, resource.kind, write)
-    except StatusError as error:
-        raise _misfit(changed, error) from error
+    except StatusError as error:  # the result is no object of the kind
+        why = error.message.rpartition(" cannot be handled as ")[2].partition(": ")[2] or error.message
+        fault = faults.invalid("patch", orjson.dumps(changed).decode(), why)
+        raise errors.invalid("", "", "", [fault]) from error
     given = (changed.get("metadata") or {}).get("name")
     if not given:
         raise name_missing(name)
@@ -272,18 +268,6 @@ def _object(document: Any) -> Json:
     if not isinstance(document, dict):
         raise bad_request("the patch must result in an object, not in a list, a string or a number")
     return document
-
-
-def _misfit(changed: Json, error: StatusError) -> StatusError:
-    """The refusal of a patch whose result is no object of the kind."""
-    why = error.message.rpartition(" cannot be handled as ")[2].partition(": ")[2] or error.message
-    return invalid("", "", "", [faults.invalid("patch", orjson.dumps(changed).decode(), why)])
-
-
-def _refused(error: PatchRefused, format_: Format, document: Any) -> StatusError:
-    if format_ == "json" and isinstance(document, list):
-        return StatusError(422, "Invalid", str(error), {})
-    return bad_request(str(error))
 
 
 def _apply(
@@ -304,7 +288,7 @@ def _apply(
         write.registry.authorization.require(write.asks("create", name))
         if uid := meta.get("uid"):
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            raise conflict(resource.group, resource.plural, name, why)
+            raise errors.conflict(resource.group, resource.plural, name, why)
         if not meta.get("name"):
             raise name_missing(name)
     meta["name"] = name

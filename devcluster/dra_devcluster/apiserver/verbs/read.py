@@ -22,7 +22,7 @@ from itertools import dropwhile
 
 import orjson
 from dra_api.releases import Release
-from dra_api.validation.formats import FieldError, forbidden, not_supported
+from dra_api.validation.formats import Errors, forbidden, not_supported
 
 from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, expired, invalid_options, not_found
 from dra_devcluster.apiserver.kinds import kind_of
@@ -34,6 +34,7 @@ from dra_devcluster.apiserver.wire import flag
 
 _MATCH = "resourceVersionMatch"
 _INITIAL = "sendInitialEvents"
+_WITH_CONTINUE = forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
 
 
 def number(query: Json, name: str) -> int:
@@ -55,25 +56,12 @@ def revision(query: Json) -> int:
     return int(text or "0")
 
 
-def check_list(query: Json) -> None:
-    """Raises a 400 or 422."""
-    number(query, "timeoutSeconds")
-    if faults := list(_list_faults(query)):
-        raise invalid_options("List", *faults)
-
-
-def check_watch(query: Json) -> None:
-    """Raises a 422."""
-    if faults := list(_watch_faults(query)):
-        raise invalid_options("List", *faults)
-
-
-def _list_faults(query: Json) -> Iterator[FieldError]:
+def _list_faults(query: Json) -> Errors:
     if match := query.get(_MATCH, ""):
         if not query.get("resourceVersion"):
             yield forbidden(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided")
         if query.get("continue"):
-            yield _with_continue()
+            yield _WITH_CONTINUE
         if match not in ("Exact", "NotOlderThan"):
             yield not_supported(_MATCH, match, ["Exact", "NotOlderThan", ""])
         if match == "Exact" and query.get("resourceVersion") == "0":
@@ -82,7 +70,7 @@ def _list_faults(query: Json) -> Iterator[FieldError]:
         yield forbidden(_INITIAL, f"{_INITIAL} is forbidden for list")
 
 
-def _watch_faults(query: Json) -> Iterator[FieldError]:
+def _watch_faults(query: Json) -> Errors:
     match = query.get(_MATCH, "")
     if _INITIAL in query and match != "NotOlderThan":
         yield forbidden(_MATCH, f"{_INITIAL} requires setting {_MATCH} to NotOlderThan")
@@ -91,11 +79,7 @@ def _watch_faults(query: Json) -> Iterator[FieldError]:
     if match not in ("", "NotOlderThan"):
         yield not_supported(_MATCH, match, ["NotOlderThan"])
     if query.get("continue"):
-        yield _with_continue()
-
-
-def _with_continue() -> FieldError:
-    return forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
+        yield _WITH_CONTINUE
 
 
 _CONTINUE_EXPIRED = (
@@ -152,7 +136,9 @@ def matcher(registry: Registry, resource: Resource, query: Json) -> Matches | No
 
 def list_page(registry: Registry, resource: Resource, namespace: str, query: Json) -> Page:
     """One page of objects. Raises 400, 410, 422 and 504 (a resourceVersion of the future)."""
-    check_list(query)
+    number(query, "timeoutSeconds")
+    if faults := list(_list_faults(query)):
+        raise invalid_options("List", *faults)
     collection = registry.collection(resource)
     matches = matcher(registry, resource, query)
     limit = max(0, number(query, "limit"))
@@ -165,20 +151,18 @@ def list_page(registry: Registry, resource: Resource, namespace: str, query: Jso
         current, last = _read_token(token, collection)
         objects = dropwhile(lambda stored: stored.key <= last, objects)
     else:
-        _check_revision(query, current)
+        wanted = revision(query)
+        if wanted > current:
+            raise too_large_revision(wanted, current)
+        if query.get(_MATCH) == "Exact" and wanted != current:
+            raise expired(f"The resourceVersion for the provided list is too old: {wanted} ({current})")
     found = [stored for stored in objects if matches is None or matches(stored)]
     if not limit or len(found) <= limit:
         return Page(found, current)
     page = found[:limit]
-    return Page(page, current, _write_token(current, page[-1].key), 0 if matches else len(found) - limit)
-
-
-def _check_revision(query: Json, current: int) -> None:
-    wanted = revision(query)
-    if wanted > current:
-        raise too_large_revision(wanted, current)
-    if query.get("resourceVersionMatch") == "Exact" and wanted != current:
-        raise expired(f"The resourceVersion for the provided list is too old: {wanted} ({current})")
+    content = orjson.dumps({"v": "meta.k8s.io/v1", "rv": current, "start": list(page[-1].key)})
+    rest = base64.urlsafe_b64encode(content).decode().rstrip("=")
+    return Page(page, current, rest, 0 if matches else len(found) - limit)
 
 
 def too_large_revision(wanted: int, current: int) -> StatusError:
@@ -188,11 +172,6 @@ def too_large_revision(wanted: int, current: int) -> StatusError:
     return StatusError(
         504, "Timeout", f"Timeout: {message}", {"causes": [cause], "retryAfterSeconds": 1}, {"Retry-After": "1"}
     )
-
-
-def _write_token(revision: int, key: Key) -> str:
-    content = orjson.dumps({"v": "meta.k8s.io/v1", "rv": revision, "start": list(key)})
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def _read_token(token: str, collection: Collection) -> tuple[int, Key]:
@@ -229,14 +208,15 @@ class WatchQuery:
     @classmethod
     def parse(cls, registry: Registry, resource: Resource, namespace: str, query: Json) -> WatchQuery:
         """Raises 400, 410 and 422."""
-        check_watch(query)
+        if faults := list(_watch_faults(query)):
+            raise invalid_options("List", *faults)
         bookmarks = flag(query, "allowWatchBookmarks")
-        initial = flag(query, "sendInitialEvents")
+        initial = flag(query, _INITIAL)
         since = revision(query)
         if since > registry.store.revision:
             # A revision of another server, or of this one before it was started anew: only a new list helps.
             raise expired(f"too old resource version: {since} ({registry.store.revision})")
-        whole_state = initial or (not since and "sendInitialEvents" not in query)
+        whole_state = initial or (not since and _INITIAL not in query)
         return cls(
             namespace=namespace,
             matches=matcher(registry, resource, query),
@@ -269,15 +249,13 @@ async def stream(registry: Registry, resource: Resource, query: WatchQuery, enco
 
 def _state(registry: Registry, resource: Resource, query: WatchQuery, encode: Encode) -> list[bytes]:
     """All objects as ADDED, taken at one revision, so that the changes follow exactly."""
-    revision = registry.store.revision
-    found = [
-        stored
+    lines = [
+        _line(b"ADDED", encode(stored))
         for stored in registry.collection(resource).all(query.namespace)
         if query.matches is None or query.matches(stored)
     ]
-    lines = [_line(b"ADDED", encode(stored)) for stored in found]
     if query.initial_bookmark:
-        lines.append(_bookmark(resource, revision, {_INITIAL_EVENTS_END: "true"}))
+        lines.append(_bookmark(resource, registry.store.revision, {_INITIAL_EVENTS_END: "true"}))
     return _joined(lines)
 
 

@@ -11,27 +11,17 @@ object's dependents, or wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from dra_api.validation import formats as faults
-from dra_api.validation.formats import FieldError
+from dra_api.validation.formats import Errors
 from dra_api.values import format_time, now
 
+from dra_devcluster.apiserver import errors
 from dra_devcluster.apiserver.apply import Writer, track_update
-from dra_devcluster.apiserver.errors import (
-    Json,
-    StatusError,
-    already_exists,
-    bad_request,
-    conflict,
-    forbidden,
-    invalid,
-    invalid_options,
-    not_found,
-)
+from dra_devcluster.apiserver.errors import Json, StatusError, bad_request, conflict, invalid
 from dra_devcluster.apiserver.kinds import Kind, Write, kind_of
 from dra_devcluster.apiserver.metadata import (
     generated_name,
@@ -48,18 +38,8 @@ from dra_devcluster.apiserver.verbs.read import number
 from dra_devcluster.apiserver.wire import flag
 
 
-def track_created(write: Write, obj: Json) -> None:
-    """Record in managedFields what the client set, before the server adds fields without an owner."""
-    asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
-    _note(write, obj, asked, None)
-
-
-def track(write: Write, obj: Json, old: Json) -> None:
-    """Record in managedFields which manager changed which fields."""
-    _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
-
-
-def _note(write: Write, obj: Json, new: Json, live: Json | None) -> None:
+def _track(write: Write, obj: Json, new: Json, live: Json | None) -> None:
+    """Record in managedFields which fields the manager has changed; both objects are as they are served."""
     if write.verb == "apply":
         return  # an apply has done so itself
     writer = Writer(write.manager, write.resource.api_version, write.subresource)
@@ -88,7 +68,7 @@ class DeleteOptions:
     def parse(cls, asked: Json) -> DeleteOptions:
         """From a DeleteOptions object. Raises a 422."""
         if wrong := list(_option_faults(asked)):
-            raise invalid_options("Delete", *wrong)
+            raise errors.invalid_options("Delete", *wrong)
         propagation = asked.get("propagationPolicy") or ""
         if (orphan := asked.get("orphanDependents")) is not None:
             propagation = "Orphan" if orphan else "Background"
@@ -114,7 +94,7 @@ def delete_options_of(query: Json) -> Json:
     return asked
 
 
-def _option_faults(asked: Json) -> Iterator[FieldError]:
+def _option_faults(asked: Json) -> Errors:
     propagation = asked.get("propagationPolicy")
     if propagation is not None:
         if asked.get("orphanDependents") is not None:
@@ -146,7 +126,7 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     _choose_finalizers(meta, options.propagation)
     _set_deadline(meta, kind.grace(obj, options.grace))
     collection = registry.collection(write.resource)
-    if not meta.get("finalizers") and not meta["deletionGracePeriodSeconds"] and not kind.holds(obj):
+    if is_ready_to_go(kind, obj):
         if write.dry_run:
             return stored, True
         if kind.deletes_gracefully and not stored.finalizing and "generation" in meta:
@@ -276,8 +256,9 @@ def create(write: Write, obj: Json) -> Stored:
     kind = kind_of(resource)
     _begin(write, obj)
     kind.default(obj, write)
-    if write.manager:
-        track_created(write, obj)
+    if write.manager:  # before the server adds fields without an owner
+        asked = {key: value for key, value in obj.items() if key != "status" or "status" not in resource.subresources}
+        _track(write, obj, asked, None)
     obj = to_stored(resource, obj)
     kind.prepare_create(obj, write)
     _fill_parts(resource, obj)
@@ -341,7 +322,7 @@ def _check_namespace(write: Write, name: str) -> None:
     resource = write.resource
     namespace = write.registry.store.collection("", "namespaces").get("", write.namespace)
     if namespace is None:
-        raise not_found("", "namespaces", write.namespace)
+        raise errors.not_found("", "namespaces", write.namespace)
     if namespace.finalizing:
         cause = {
             "reason": "NamespaceTerminating",
@@ -349,7 +330,7 @@ def _check_namespace(write: Write, name: str) -> None:
             "field": "metadata.namespace",
         }
         why = f"unable to create new content in namespace {write.namespace} because it is being terminated"
-        raise forbidden(resource.group, resource.plural, name, why, [cause])
+        raise errors.forbidden(resource.group, resource.plural, name, why, [cause])
 
 
 def _find_free_name(write: Write, collection: Collection, meta: Json) -> None:
@@ -359,7 +340,7 @@ def _find_free_name(write: Write, collection: Collection, meta: Json) -> None:
         if not write.generated:
             break
         meta["name"] = generated_name(meta["generateName"])
-    raise already_exists(write.resource.group, write.resource.plural, meta["name"])
+    raise errors.already_exists(write.resource.group, write.resource.plural, meta["name"])
 
 
 def update(write: Write, stored: Stored, obj: Json) -> Stored:
@@ -412,47 +393,34 @@ def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
 def _same(obj: Json, old: Json) -> bool:
     """Whether nothing changed; new times in managedFields alone, as after a repeated apply, are no change."""
     new = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
-    if new.keys() != old.keys() or any(new[key] != old[key] for key in new if key != "metadata"):
-        return False
-    return _without_times(new["metadata"]) == _without_times(old["metadata"])
+    return {**new, "metadata": _without_times(new)} == {**old, "metadata": _without_times(old)}
 
 
-def _without_times(meta: Json) -> Json:
-    entries = [
-        {key: value for key, value in entry.items() if key != "time"} for entry in meta.get("managedFields") or ()
-    ]
+def _without_times(obj: Json) -> Json:
+    meta = obj["metadata"]
+    entries = [{**entry, "time": ""} for entry in meta.get("managedFields") or ()]
     return {**meta, "managedFields": entries}
 
 
 def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:
     if write.manager and old is not None:
-        track(write, obj, old)
+        _track(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
     if write.dry_run:
         return Stored(obj, write.registry.store.revision, kind.fields(obj))
     return collection.put(obj, kind.fields(obj))
 
 
-def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> list[FieldError]:
-    if kind.checks_metadata:
-        return []
-    return list(validate_metadata(meta, kind.name_rule, is_custom=resource.definition is not None))
+def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> Errors:
+    if not kind.checks_metadata:
+        yield from validate_metadata(meta, kind.name_rule, is_custom=resource.definition is not None)
 
 
-def _new_finalizers(meta: Json, old: Json) -> list[FieldError]:
-    if "deletionTimestamp" not in old:
-        return []
+def _new_finalizers(meta: Json, old: Json) -> Errors:
     added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
-    if not added:
-        return []
-    names = ", ".join(f'"{name}"' for name in added)
-    return [
-        faults.forbidden(
-            "metadata.finalizers",
-            "no new finalizers can be added if the object is being deleted, found new finalizers []string{"
-            + names
-            + "}",
-        )
-    ]
+    if added and "deletionTimestamp" in old:
+        names = ", ".join(f'"{name}"' for name in added)
+        why = "no new finalizers can be added if the object is being deleted, found new finalizers []string"
+        yield faults.forbidden("metadata.finalizers", f"{why}{{{names}}}")
 
 
 def is_ready_to_go(kind: Kind, obj: Json) -> bool:
