@@ -20,7 +20,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,40 +109,29 @@ class NodeAgent:
         server_key = secrets.token_urlsafe()
         server = await stack.enter_async_context(NodeServer(pods, runtime, server_key, metrics.registry))
         await stack.enter_async_context(PodResources(self.root, pods.running, manager.cache, settings))
-        presence = await self._register(server.port, server_key)
+        presence = NodePresence(self._api, self.node_name, self.root, settings, server.port, server_key)
+        await presence.register()
         manager.plugins.wiper.start()
         registrar = Registrar(self.registration_directory, {"DRAPlugin": manager.plugins}, settings, paths)
         metrics.registry.register(ClaimsInUse(manager.cache))
         metrics.registry.register(PluginSocketCount(registrar.sockets))
+
+        async def reconcile() -> None:
+            """Unprepare periodically the claims of pods that are no longer active on the node (KM-20)."""
+            await pods.synced.wait()
+            while True:
+                await manager.reconcile(pods.active)
+                await asyncio.sleep(settings.claim_period)
+
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "events": events.run,
             "node": presence.run,
             "plugins": registrar.run,
-            "claims": partial(self._reconcile, manager, pods),
+            "claims": reconcile,
             "pods": pods.run,
         }
         for name, work in loops.items():
             stack.push_async_callback(cancelled, asyncio.create_task(self._keep_running(name, work), name=name))
-
-    async def _register(self, port: int, server_key: str) -> NodePresence:
-        presence = NodePresence(
-            self._api,
-            self.node_name,
-            self.root,
-            self.settings,
-            address=ADDRESS,
-            port=port,
-            server_key=server_key,
-        )
-        await presence.register()
-        return presence
-
-    async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
-        """Unprepare periodically the claims of pods that are no longer active on the node (KM-20)."""
-        await pods.synced.wait()
-        while True:
-            await manager.reconcile(pods.active)
-            await asyncio.sleep(self.settings.claim_period)
 
     async def _keep_running(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """A bug that ends a loop is logged, and the loop starts again after a moment: it must not end the node."""
@@ -163,14 +151,11 @@ _LEASE_SECONDS = 40
 class NodePresence:
     """Registers the node and keeps its status and Lease fresh."""
 
-    def __init__(
-        self, api: Api, name: str, root: Path, settings: AgentSettings, *, address: str, port: int, server_key: str
-    ) -> None:
+    def __init__(self, api: Api, name: str, root: Path, settings: AgentSettings, port: int, server_key: str) -> None:
         self._api = api
         self._name = name
         self._root = root
         self._settings = settings
-        self._address = address
         self._port = port
         self._server_key = server_key
 
@@ -200,13 +185,12 @@ class NodePresence:
             await asyncio.sleep(period)
 
     async def _write_node(self) -> None:
-        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-        labels = {"hostname": self._name, "os": platform.system().lower(), "arch": machine}
+        labels = {"hostname": self._name, "os": platform.system().lower(), "arch": _architecture()}
         metadata: Json = {
             "labels": {f"kubernetes.io/{key}": value for key, value in labels.items()},
             "annotations": {
                 SERVER_KEY_ANNOTATION: self._server_key,
-                SERVER_ADDRESS_ANNOTATION: f"{self._address}:{self._port}",
+                SERVER_ADDRESS_ANNOTATION: f"{ADDRESS}:{self._port}",
             },
         }
         try:
@@ -229,7 +213,7 @@ class NodePresence:
             "capacity": capacity,
             "allocatable": capacity,
             "addresses": [
-                {"type": "InternalIP", "address": self._address},
+                {"type": "InternalIP", "address": ADDRESS},
                 {"type": "Hostname", "address": self._name},
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
@@ -252,16 +236,19 @@ class NodePresence:
             await self._api.create(LEASES, {"apiVersion": LEASES.api_version(), "kind": "Lease"} | lease)
 
 
-def _condition(kind: str, status: str, reason: str, message: str) -> Json:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+_CONDITIONS: list[Json] = [
+    dict(zip(("type", "status", "reason", "message"), each, strict=True))
+    for each in (
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "the node agent is running"),
+    )
+]
 
 
-_CONDITIONS = (
-    _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    _condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-    _condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-    _condition("Ready", "True", "KubeletReady", "the node agent is running"),
-)
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def _capacity(root: Path) -> Json:
@@ -276,16 +263,13 @@ def _capacity(root: Path) -> Json:
 
 def _node_info(release: Release) -> Json:
     return {
-        "machineID": "",
-        "systemUUID": "",
-        "bootID": "",
+        **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
         "kernelVersion": platform.release(),
         "osImage": platform.platform(terse=True),
         "containerRuntimeVersion": "local://0.1.0",
         "kubeletVersion": f"v{release}.0+devcluster",
-        "kubeProxyVersion": "",
         "operatingSystem": platform.system().lower(),
-        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        "architecture": _architecture(),
     }
 
 
@@ -361,22 +345,19 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
         )
 
     def _container(self, pod: RunPod, container: RunContainer) -> api_pb2.ContainerResources:
-        """A container with a claim that the node does not hold shows none of its claims."""
-        resources: list[api_pb2.DynamicResource] = []
+        """The whole claims, even if the container refers to one request; none if the node does not hold one of them."""
         try:
             names = dict.fromkeys(name for name, _ in claim_requests(pod, container))
         except (ClaimError, ClaimReferenceError):
             names = {}
-        claims = [self._cache.get(pod.metadata.namespace, name) for name in names]
-        if None not in claims:
-            resources = [self._claim(claim) for claim in claims if claim is not None]
+        claims = [claim for name in names if (claim := self._cache.get(pod.metadata.namespace, name))]
+        resources = [
+            api_pb2.DynamicResource(
+                claim_name=claim.name, claim_namespace=claim.namespace, claim_resources=self._devices(claim)
+            )
+            for claim in (claims if len(claims) == len(names) else ())
+        ]
         return api_pb2.ContainerResources(name=container.name, dynamic_resources=resources)
-
-    def _claim(self, claim: ClaimInfo) -> api_pb2.DynamicResource:
-        """The whole claim, even if the container refers to one request of it."""
-        return api_pb2.DynamicResource(
-            claim_name=claim.name, claim_namespace=claim.namespace, claim_resources=self._devices(claim)
-        )
 
     def _devices(self, claim: ClaimInfo) -> Iterator[api_pb2.ClaimResource]:
         for driver, devices in sorted(claim.drivers.items()):

@@ -109,9 +109,8 @@ def resources_status(
     """The entries, sorted by name; ``messages`` says whether they show what the driver adds in words."""
     entries: dict[str, list[Json]] = {}
     for reference in container.resources.claims or ():
-        claim = _claim(pod, reference, cache)
-        if claim is not None:
-            name = f"claim:{reference.name}/{reference.request}" if reference.request else f"claim:{reference.name}"
+        if (claim := _claim(pod, reference, cache)) is not None:
+            name = "/".join(filter(None, (f"claim:{reference.name}", reference.request)))
             entries[name] = _resources(claim, reference.request, health_of, messages)
     return [{"name": name, "resources": resources} for name, resources in sorted(entries.items()) if resources]
 
