@@ -83,7 +83,7 @@ def sharing(device: str = "dev-0") -> Observed:
 def test_the_pods_of_a_group_are_those_that_use_the_claim_which_is_reserved_for_it() -> None:
     seen = sharing()
     [claim] = claims_of(seen)
-    [device] = devices_of(pipeline(seen, ON))
+    [device] = devices_of(seen, pipeline(seen, ON).ledger())
     assert (claim.state, claim.pods, claim.node) == ("allocated,reserved", ("a", "b"), "node-0")
     assert [holder.pods for holder in device.holders] == [("a", "b")]
 

@@ -12,7 +12,7 @@ from allocator_lab import device as made_device
 from allocator_lab import pool
 from dra_api.codec import convert
 from dra_api.resource import ResourceSlice
-from dra_operator.kubectl.facts import devices_of, ledger_of
+from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.settings import Settings
@@ -32,7 +32,8 @@ def device(name: str, **attributes: Any) -> Json:
 def tree(drivers: dict[str, list[Json]]) -> Branch:
     slices = [slice_ for driver, devices in drivers.items() for slice_ in pool(*devices, driver=driver)]
     made = pipeline(Observed([convert(ResourceSlice, it) for it in slices], datetime.now(UTC)), Settings())
-    return Topology(ledger_of(made), devices_of(made)).of("n1")
+    ledger = made.ledger()
+    return Topology(ledger, devices_of(made.seen, ledger)).of("n1")
 
 
 def paths(branch: Branch, *above: str) -> Iterator[tuple[str, ...]]:

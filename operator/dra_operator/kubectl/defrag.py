@@ -103,7 +103,7 @@ def answer_of(seen: Observed, options: argparse.Namespace, found: Defragmentatio
     if options.output == SVG:
         if not found.node:
             raise Problem(f"there is nothing to draw: {found.reason}", ExitCode.IN_THE_WAY)
-        facts = devices_of(pipeline(seen, Settings.of(options)))
+        facts = devices_of(seen, pipeline(seen, Settings.of(options)).ledger())
         return Answer(lines=list(before_and_after(facts, found)), value=found)
     places: Mapping[str, int] = {move.pod: number for number, move in enumerate(found.moves, 1)}
     columns: list[Column[Move]] = [

@@ -20,20 +20,18 @@ from typing import Final
 from dra_api.core import Node, Pod
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
-from dra_ledger import PoolEntry
+from dra_ledger import Ledger, PoolEntry
 from dra_ledger.basics import DeviceId, PoolId
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import (
     DeviceFact,
-    Stock,
     age,
     age_of_first,
     every_device_of,
     labels_of_node,
     ledger_of,
     pods_of,
-    shelves,
 )
 from dra_operator.kubectl.observed import Observed, joined, no_node, nodes_with, notes_on, require, selecting
 from dra_operator.kubectl.settings import Settings
@@ -52,7 +50,7 @@ COLOURS: Final = {
 def devices_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     nodes = nodes_with(seen, options.selector)
-    every = every_device_of(shelves(seen, Settings.of(options)))
+    every = every_device_of(seen, ledger_of(seen, Settings.of(options)))
     if options.node is not None and "nodes" not in seen.unseen and seen.one(Node, options.node) is None:
         known = {node.key for node in seen.every(Node)} | {device.node for device in every}
         if options.node not in known:
@@ -113,7 +111,7 @@ def _node_of(it: DeviceFact | DeviceHolding) -> str:
 
 def who_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io")
-    devices = every_device_of(shelves(seen, Settings.of(options)))
+    devices = every_device_of(seen, ledger_of(seen, Settings.of(options)))
     asked = meant(seen, devices, options.what)
     found = [_holding(device, number) for device in asked for number in range(len(device.holders))]
     columns: list[Column[DeviceHolding]] = [
@@ -190,13 +188,13 @@ class PoolFact(Fact, frozen=True):
         return f"{self.driver}/{self.name}"
 
 
-def pools_of(stock: Stock) -> list[PoolFact]:
+def pools_of(seen: Observed, ledger: Ledger) -> list[PoolFact]:
     """All pools, sorted."""
     made: dict[str, str] = {}
-    for slice_ in stock.seen.every(ResourceSlice):
+    for slice_ in seen.every(ResourceSlice):
         id_ = str(PoolId.of(slice_))
         made[id_] = max(made.get(id_, ""), slice_.metadata.creation_timestamp or "")
-    return [_pool_fact(pool, made.get(pool.id, "")) for pool in ledger_of(stock).pools()]
+    return [_pool_fact(pool, made.get(pool.id, "")) for pool in ledger.pools()]
 
 
 def _pool_fact(pool: PoolEntry, since: str) -> PoolFact:
@@ -224,7 +222,7 @@ def pools_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     found = [
         pool
-        for pool in pools_of(shelves(seen, Settings.of(options)))
+        for pool in pools_of(seen, ledger_of(seen, Settings.of(options)))
         if options.driver in (None, pool.driver) and (options.node is None or options.node in pool.nodes)
     ]
     columns: list[Column[PoolFact]] = [
@@ -307,8 +305,8 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
         from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 
         made, due = pipeline(seen, settings), time.monotonic() + LARGEST_SECONDS
-        ledger = ledger_of(made)
-        devices = every_device_of(made, ledger)
+        ledger = made.ledger()
+        devices = every_device_of(seen, ledger)
         by_class = {name: members(ledger, name, devices) for name in ledger.classes}
         facts = [usage_of(name, its) for name, its in by_class.items()]
 
@@ -324,7 +322,7 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
 
         more = [Column("LARGEST", largest)]
     else:
-        devices = every_device_of(shelves(seen, settings))
+        devices = every_device_of(seen, ledger_of(seen, settings))
         if options.by == "namespaces":
             facts = usage_by_name((name, device) for device in devices for name in _namespaces(device))
         elif options.by == "drivers":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from dra_api.core import Node, Pod, Taint
 from dra_api.leases import Lease
@@ -248,32 +248,8 @@ class DeviceFact(Fact, frozen=True):
         return f"{self.driver}/{self.pool}/{self.name}"
 
 
-class Stock(Protocol):
-    """What was observed, and the devices that it publishes: a ``Pipeline``, or the lighter ``Shelves``."""
-
-    @property
-    def seen(self) -> Observed:
-        """All that was read."""
-
-    @property
-    def inventory(self) -> Inventory:
-        """What slices publish, with the taints of rules."""
-
-    @property
-    def allocated(self) -> AllocatedDevices:
-        """What claims hold."""
-
-
-class Shelves(NamedTuple):
-    """The devices alone, for commands that ask no allocator: it takes a third of a second to load."""
-
-    seen: Observed
-    inventory: Inventory
-    allocated: AllocatedDevices
-
-
 class _NoSelectors:
-    """Shelves hold no classes, so that nothing is compiled: CEL takes long to load."""
+    """For an inventory without classes, so that nothing is compiled: CEL takes long to load."""
 
     def compile(self, expression: str) -> Weighed:
         """Never called."""
@@ -284,8 +260,11 @@ class _NoSelectors:
         raise NotImplementedError(expression)
 
 
-def shelves(seen: Observed, settings: Settings) -> Shelves:
-    """Return the devices of what was observed, as the operator of these settings sees them. Raises Problem."""
+def inventory_of(seen: Observed, settings: Settings) -> Inventory:
+    """Return what slices publish, with the taints of rules, as the operator of these settings sees it. Raises Problem.
+
+    Nothing is compiled, for commands that ask no allocator: it takes a third of a second to load.
+    """
     settings = settings.completed(seen)
     features = settings.features(seen)
     inventory = Inventory(features, language=_NoSelectors(), is_lasting=False)
@@ -298,18 +277,24 @@ def shelves(seen: Observed, settings: Settings) -> Shelves:
     if features.taint_rules and features.device_taints:
         for rule in seen.every(DeviceTaintRule):
             inventory.put_rule(rule)
-    allocated = AllocatedDevices(inventory, shares=features.consumable_capacity)
+    return inventory
+
+
+def ledger_of(seen: Observed, settings: Settings) -> Ledger:
+    """Return the ledger of what was observed, for commands that ask no allocator. Raises Problem."""
+    inventory = inventory_of(seen, settings)
+    allocated = AllocatedDevices(inventory, shares=inventory.features.consumable_capacity)
     for claim in seen.every(ResourceClaim):
         allocated.stored(claim.key, claim.status.allocation)
-    return Shelves(seen, inventory, allocated)
+    return ledger_over(seen, inventory, allocated)
 
 
-def ledger_of(stock: Stock) -> Ledger:
-    """Return the ledger of what was observed, by which every table counts; it takes seconds for 100,000 claims.
+def ledger_over(seen: Observed, inventory: Inventory, allocated: AllocatedDevices) -> Ledger:
+    """Return the ledger by which every table counts; it takes seconds for 100,000 claims.
 
     Nodes that could not be read are unknown: it does not take them for absent.
     """
-    seen, ledger = stock.seen, Ledger(over=(stock.inventory, stock.allocated))
+    ledger = Ledger(over=(inventory, allocated))
     if "nodes" not in seen.unseen:
         ledger.feed(seen.every(Node))
     ledger.feed(seen.every(ResourceClaim))
@@ -317,19 +302,15 @@ def ledger_of(stock: Stock) -> Ledger:
     return ledger
 
 
-def devices_of(stock: Stock, ledger: Ledger | None = None) -> list[DeviceFact]:
-    """Return the published devices, sorted by node, then by name; taints of rules included.
-
-    ``ledger``: that of the stock, for callers who ask it for more.
-    """
-    return [fact for fact in every_device_of(stock, ledger) if fact.state != "gone"]
+def devices_of(seen: Observed, ledger: Ledger) -> list[DeviceFact]:
+    """Return the published devices, sorted by node, then by name; taints of rules included."""
+    return [fact for fact in every_device_of(seen, ledger) if fact.state != "gone"]
 
 
-def every_device_of(stock: Stock, ledger: Ledger | None = None) -> list[DeviceFact]:
+def every_device_of(seen: Observed, ledger: Ledger) -> list[DeviceFact]:
     """Return the published devices, and devices that claims hold although nobody publishes them."""
-    seen, marks = stock.seen, marks_of(stock.seen)
-    entries = (ledger or ledger_of(stock)).devices()
-    found = (_fact(entry, seen, owner_text(marks, id_of(entry))) for entry in entries)
+    marks = marks_of(seen)
+    found = (_fact(entry, seen, owner_text(marks, id_of(entry))) for entry in ledger.devices())
     return sorted(found, key=lambda device: (device.node, device.driver, device.pool, _natural(device.name)))
 
 

@@ -25,7 +25,7 @@ from dra_ledger import Ledger
 
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node, ledger_of
+from dra_operator.kubectl.facts import DeviceFact, devices_of, labels_of_node
 from dra_operator.kubectl.observed import Observed, nodes_with, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -127,8 +127,8 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         known = ", ".join(class_.key for class_ in seen.every(DeviceClass)) or "none"
         raise Problem(f"there is no device class {options.device_class}; there are: {known}")
     made = pipeline(seen, Settings.of(options))
-    ledger = ledger_of(made)
-    devices, nodes = devices_of(made, ledger), nodes_with(seen, options.selector)
+    ledger = made.ledger()
+    devices, nodes = devices_of(seen, ledger), nodes_with(seen, options.selector)
     classes = [options.device_class] if options.device_class is not None else ledger.classes
     found, notes = list[Offer](), list(notes_on(seen))
     try:

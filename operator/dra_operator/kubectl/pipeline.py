@@ -24,14 +24,16 @@ from dra_api.codec import encode
 from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
+from dra_ledger import Ledger
 from dra_ledger.cel_language import CelSelectors
 from msgspec import Raw, structs
 
 from dra_operator.allocator import DEVICE_ORDERS, Allocator, Inventory
-from dra_operator.cache import AllocatedDevices, ClaimTemplate, Cluster
+from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.cache.bulk import Loans, Place
 from dra_operator.controllers.scheduling.mix import MixLearner, MixMemory
 from dra_operator.controllers.settings import OwnControllers
+from dra_operator.kubectl.facts import ledger_over
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.room import in_brief, is_brief, without_bulk
 from dra_operator.kubectl.settings import Settings
@@ -161,15 +163,9 @@ class Pipeline:
         """The time of the read: a snapshot is answered as of then."""
         return self.seen.taken
 
-    @property
-    def inventory(self) -> Inventory:
-        """What slices publish, with the taints of rules."""
-        return self.cluster.inventory
-
-    @property
-    def allocated(self) -> AllocatedDevices:
-        """What claims hold."""
-        return self.cluster.allocated_devices
+    def ledger(self) -> Ledger:
+        """Return the devices of the view with their holders, as they are now."""
+        return ledger_over(self.seen, self.cluster.inventory, self.cluster.allocated_devices)
 
     @property
     def controllers(self) -> OwnControllers:

@@ -49,7 +49,7 @@ from dra_operator.allocator import DeviceId, territory_taint
 from dra_operator.commands.placing import NotPlaced, Placed
 from dra_operator.eviction import DeviceTaints, EvictingRules, claim_eviction
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
-from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, ledger_of, pods_of
+from dra_operator.kubectl.facts import DeviceFact, devices_of, every_device_of, id_of, pods_of
 from dra_operator.kubectl.free import members
 from dra_operator.kubectl.observed import Observed, nodes_with, notes_on, require
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
@@ -194,7 +194,7 @@ def taint_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "pods")
     settings = Settings.of(options)
     made = pipeline(seen, settings)
-    facts = every_device_of(made)
+    facts = every_device_of(seen, made.ledger())
     selector = selector_of(options.device, list(map(id_of, facts)))
     if options.key == SCHEDULER_KEY:
         raise Problem(f"{SCHEDULER_KEY} gives devices to a scheduler: kubectl dra territory does that", ExitCode.USAGE)
@@ -310,7 +310,7 @@ def territory_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     """The table of territories; or rules, or the command that taints nodes. Raises Problem."""
     require(seen, "resourceslices.resource.k8s.io")
     made = pipeline(seen, Settings.of(options))
-    facts = devices_of(made)
+    facts = devices_of(seen, made.ledger())
     asked = [it for it in (options.device, options.device_class, options.nodes) if it is not None]
     if len(asked) > 1:
         raise Problem("name devices, or --class, or --nodes: one of them", ExitCode.USAGE)
@@ -396,7 +396,7 @@ def _selectors(
         class_ = made.seen.one(DeviceClass, options.device_class)
         if class_ is None:
             raise Problem(f"there is no device class {options.device_class}")
-        selected = members(ledger_of(made), options.device_class, facts)
+        selected = members(made.ledger(), options.device_class, facts)
         texts = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
         drivers = made.cluster.drivers_of((options.device_class,))
         if len(texts) == 1 and "&&" not in texts[0] and selected and ANY_DRIVER not in drivers:

@@ -18,7 +18,7 @@ from dra_api.core import Node
 from dra_ledger import Ledger
 
 from dra_operator.kubectl.answer import Answer, Fact
-from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of
 from dra_operator.kubectl.observed import Observed, no_node, notes_on, require
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.printer import svg_document, svg_text, svg_tile
@@ -301,8 +301,8 @@ SVG: Final = "svg"
 def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     require(seen, "resourceslices.resource.k8s.io")
     made = pipeline(seen, Settings.of(options))
-    ledger = ledger_of(made)
-    facts = devices_of(made, ledger)
+    ledger = made.ledger()
+    facts = devices_of(seen, ledger)
     name = options.node.removeprefix("node/")
     if seen.one(Node, name) is None and not any(fact.node == name for fact in facts):
         raise no_node(name, (it.key for it in seen.every(Node)))

@@ -37,7 +37,7 @@ from dra_operator.kubectl.doctor.claims import (
 )
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, Trouble, advised_once
-from dra_operator.kubectl.facts import DriverPods, age, driver_pods, is_ready, pods_of, shelves
+from dra_operator.kubectl.facts import DriverPods, age, driver_pods, inventory_of, is_ready, pods_of
 from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
@@ -74,7 +74,7 @@ def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
 
 def _invalid_pools(seen: Observed) -> Iterator[Diagnosis]:
     """Yield pools that contradict themselves. All their slices are there, so waiting does not help."""
-    inventory = shelves(seen, Settings()).inventory
+    inventory = inventory_of(seen, Settings())
     for id_ in sorted(inventory.pools()):
         pool = inventory.pool(id_)
         view = pool.own_view() if pool is not None else None

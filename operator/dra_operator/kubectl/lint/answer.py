@@ -128,7 +128,7 @@ def _absent_drivers(
 def _of_configuration(manifest: Manifest, claim: ResourceClaim, spec: str, around: Surroundings) -> Iterator[Finding]:
     allowed: dict[str, set[str]] = defaultdict(set)
     for name, wanted in every_request(claim):
-        class_ = around.device_class(wanted.device_class_name)
+        class_ = around.made.cluster.classes.get(wanted.device_class_name)
         drivers = drivers_in(class_.spec.selectors) if class_ is not None else set()
         drivers |= drivers_in(wanted.selectors)
         allowed[name] = drivers

@@ -58,7 +58,7 @@ from dra_operator.allocator import (
     enters,
     schedulers_of,
 )
-from dra_operator.kubectl.facts import ledger_of, marks_of
+from dra_operator.kubectl.facts import marks_of
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import Wanted, every_request
@@ -103,7 +103,7 @@ def dead_references(manifests: Sequence[Manifest], around: Surroundings) -> Iter
         for name, wanted in every_request(claim):
             path = f"{spec}.devices.requests[{name}]"
             class_ = wanted.device_class_name
-            if around.would_have(CLASSES) and around.device_class(class_) is None:
+            if around.would_have(CLASSES) and around.made.cluster.classes.get(class_) is None:
                 text = f"device class {class_} does not exist{_similar(class_, around)}"
                 yield manifest.error(f"{path}.deviceClassName", text)
             is_admin = isinstance(wanted, ExactDeviceRequest) and wanted.admin_access
@@ -161,11 +161,11 @@ def _elsewhere(namespace: str, entry: PodResourceClaim, around: Surroundings) ->
 
 def meant(namespace: str, entry: PodResourceClaim, around: Surroundings) -> tuple[str, DeviceClaim | None]:
     if entry.resource_claim_name is not None:
-        claim = around.claim(f"{namespace}/{entry.resource_claim_name}")
+        claim = around.made.claim(f"{namespace}/{entry.resource_claim_name}")
         found = claim.spec.devices if claim is not None else None
         return f"ResourceClaim {namespace}/{entry.resource_claim_name}", found
     if entry.resource_claim_template_name is not None:
-        template = around.template(f"{namespace}/{entry.resource_claim_template_name}")
+        template = around.made.template(f"{namespace}/{entry.resource_claim_template_name}")
         found = template.typed().spec.devices if template is not None else None
         return f"ResourceClaimTemplate {namespace}/{entry.resource_claim_template_name}", found
     return "", None
@@ -262,7 +262,7 @@ class Supply:
         self._made = made
         self._devices = [
             (entry.driver, entry.published, entry.id, entry.node, entry.state)
-            for entry in ledger_of(made).devices()
+            for entry in made.ledger().devices()
             if entry.published is not None
         ]
         marks = marks_of(made.seen)
@@ -400,7 +400,7 @@ def _values(selectors: Sequence[DeviceSelector], supply: Supply) -> str:
 
 
 def _of_request(manifest: Manifest, path: str, wanted: Wanted, around: Surroundings, supply: Supply) -> Finding:
-    class_ = around.device_class(wanted.device_class_name)
+    class_ = around.made.cluster.classes.get(wanted.device_class_name)
     if class_ is None:
         text = f"which devices match is not known without class {wanted.device_class_name}"
         return manifest.finding(Severity.NOTE, path, text)

@@ -34,7 +34,6 @@ from dra_api.core import ContainerClaim, Pod, PodResourceClaim
 from dra_api.meta import Object
 from dra_api.releases import Release
 from dra_api.resource import (
-    DeviceClass,
     DeviceTaint,
     DeviceTaintRule,
     ResourceClaim,
@@ -44,7 +43,6 @@ from dra_api.resource import (
 from dra_api.yaml_text import repeated_keys
 from msgspec import structs
 
-from dra_operator.cache import ClaimTemplate
 from dra_operator.commands.file_items import BadInput
 from dra_operator.commands.object_files import KINDS, Item, data_of, decoded, each_item, files, without_nulls
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
@@ -202,15 +200,6 @@ class Surroundings:
         """Return whether an object of this kind (a plural name) that is not here does not exist."""
         why = self.made.seen.unseen.get(kind)
         return self.has_cluster and (why is None or (bool(namespace) and why == f"read only in namespace {namespace}"))
-
-    def claim(self, key: str) -> ResourceClaim | None:
-        return self.made.claim(key)
-
-    def template(self, key: str) -> ClaimTemplate | None:
-        return self.made.template(key)
-
-    def device_class(self, name: str) -> DeviceClass | None:
-        return self.made.cluster.classes.get(name)
 
     @cached_property
     def evicting(self) -> Sequence[DeviceTaint]:

@@ -22,7 +22,7 @@ from dra_api.resource import DeviceClass, ResourceClaim
 from dra_api.values import format_time
 from dra_ledger import Ledger
 
-from dra_operator.kubectl.facts import DeviceFact, age, devices_of, ledger_of
+from dra_operator.kubectl.facts import DeviceFact, age, devices_of
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.pipeline import Pausing, pipeline
 from dra_operator.kubectl.settings import Settings
@@ -66,8 +66,8 @@ class View:
     ) -> None:
         self._seen, self._commands = seen, commands
         self._made = pipeline(seen, settings)
-        ledger = ledger_of(self._made)
-        self._facts = devices_of(self._made, ledger)
+        ledger = self._made.ledger()
+        self._facts = devices_of(seen, ledger)
         self._topology, self._lock = Topology(ledger, self._facts), threading.Lock()
         classes, self._unjudged = _classes(ledger)
         self._fleet = Fleet(self._facts, seen.every(Node), classes)

@@ -26,7 +26,7 @@ from dra_operator.allocator import DeviceId
 from dra_operator.commands.placing import NotPlaced, Placed, Placing
 from dra_operator.commands.simulated import ClaimQuotas, HeldBack, extended_resource
 from dra_operator.kubectl.answer import Fact
-from dra_operator.kubectl.facts import devices_of, ledger_of
+from dra_operator.kubectl.facts import devices_of
 from dra_operator.kubectl.free import best_offer, members
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.why.decision import Together, together
@@ -237,8 +237,8 @@ class LeftFact(Fact, frozen=True):
 
 def left_in(made: Pipeline) -> Sequence[LeftFact]:
     """By class, as the view is now."""
-    ledger = ledger_of(made)
-    devices, found = devices_of(made, ledger), []
+    ledger = made.ledger()
+    devices, found = devices_of(made.seen, ledger), []
     for name in ledger.classes:
         best = best_offer(made, name, members(ledger, name, devices))
         if best is None:
