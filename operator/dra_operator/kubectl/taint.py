@@ -55,6 +55,7 @@ from dra_operator.kubectl.observed import Observed, nodes_with, notes_on, requir
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.overlay import Overlay, successors
+from dra_operator.kubectl.why.selector_changes import expressions_of
 from dra_operator.scheduling import ANY_DRIVER
 from dra_operator.wording import counted, listed
 
@@ -397,7 +398,7 @@ def _selectors(
         if class_ is None:
             raise Problem(f"there is no device class {options.device_class}")
         selected = members(made.ledger(), options.device_class, facts)
-        texts = [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
+        texts = expressions_of(class_.spec.selectors)
         drivers = made.cluster.drivers_of((options.device_class,))
         if len(texts) == 1 and "&&" not in texts[0] and selected and ANY_DRIVER not in drivers:
             return [DeviceTaintSelector(driver=driver) for driver in sorted(drivers)], selected

@@ -33,6 +33,8 @@ from dra_operator.kubectl.observed import Observed, joined
 from dra_operator.kubectl.topology import attribute
 from dra_operator.kubectl.why.answer import NOT_LOOKED_AT
 from dra_operator.kubectl.why.pods import ready_state
+from dra_operator.kubectl.why.request_changes import every_request
+from dra_operator.kubectl.why.selector_changes import expressions_of
 from dra_operator.wording import listed
 
 JSON = dict[str, Any]
@@ -284,12 +286,13 @@ AT_ONCE: Final = "is to be allocated at once, and has no devices yet"
 
 
 class Listed(NamedTuple):
-    """A line. Lists sort by ``keys``, filter by ``kind`` and search in ``text``."""
+    """A line. Lists sort by cells and by ``age``, filter by ``kind`` and search in ``text``."""
 
     cells: JSON
     kind: str
     text: str
-    keys: Mapping[str, str | float]
+    age: float = 0.0
+    """In seconds; -1 for an unknown time, which sorts after all ages."""
 
 
 class Wish(NamedTuple):
@@ -301,10 +304,10 @@ class Wish(NamedTuple):
 
 
 class Lines:
-    """The lines of one list. It can be sorted by any of ``orders``. ``kinds`` counts lines by kind."""
+    """The lines of one list. ``orders``: by what it can be sorted, with the cells. ``kinds`` counts lines by kind."""
 
-    def __init__(self, orders: Iterable[str], lines: Iterable[Listed]) -> None:
-        self._orders, self._lines = frozenset(orders), list(lines)
+    def __init__(self, orders: Mapping[str, str], lines: Iterable[Listed]) -> None:
+        self._orders, self._lines = orders, list(lines)
         self.kinds = Counter(line.kind for line in self._lines)
         self._answers: RecentAnswers[Wish, list[Listed]] = RecentAnswers()
 
@@ -322,11 +325,13 @@ class Lines:
         }
 
     def _found(self, wish: Wish) -> list[Listed]:
-        words, key = words_of(wish.find), wish.sort.removeprefix("-")
+        words, order = words_of(wish.find), wish.sort.removeprefix("-")
         found = [
             line for line in self._lines if wish.kind in ("", line.kind) and all(word in line.text for word in words)
         ]
-        return sorted(found, key=lambda line: line.keys[key], reverse=wish.sort.startswith("-"))
+        cell = self._orders[order]
+        key = (lambda line: line.age) if order == "age" else (lambda line: line.cells[cell])
+        return sorted(found, key=key, reverse=wish.sort.startswith("-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +373,7 @@ def waiting_lines(
             "cause": shortened(cause),
             "clear": clear,
         }
-        keys: dict[str, str | float] = {"name": it.key, "age": _seconds(since, seen.taken), "cause": cells["cause"]}
-        return Listed(cells, cells["cause"], f"{it.key}\n{cells['cause']}".lower(), keys)
+        return Listed(cells, cells["cause"], f"{it.key}\n{cells['cause']}".lower(), _seconds(since, seen.taken))
 
     def of_pod(pod: Pod) -> Listed:
         cause, clear = causes.get(pod.key, (NOT_LOOKED_AT, False))
@@ -378,7 +382,7 @@ def waiting_lines(
         return line("pod", pod, cause, clear)
 
     lines = [*map(of_pod, pods), *(line("claim", claim, AT_ONCE, False) for claim in claims)]
-    return Lines(("name", "age", "cause"), lines)
+    return Lines({"name": "key", "age": "age", "cause": "cause"}, lines)
 
 
 def said_of(pod: Pod) -> str:
@@ -402,17 +406,10 @@ def claim_lines(seen: Observed) -> Lines:
                 "node": claim.node,
                 "age": age(since, seen.taken),
             }
-            keys: dict[str, str | float] = {
-                "name": key,
-                "state": claim.state,
-                "devices": float(len(claim.devices)),
-                "node": claim.node,
-                "age": _seconds(since, seen.taken),
-            }
             text = "\n".join((key, cells["requests"], *claim.devices[:32], *claim.pods[:32], claim.node))
-            yield Listed(cells, claim.state, text.lower(), keys)
+            yield Listed(cells, claim.state, text.lower(), _seconds(since, seen.taken))
 
-    return Lines(("name", "state", "devices", "node", "age"), lines())
+    return Lines({"name": "key", **{order: order for order in ("state", "devices", "node", "age")}}, lines())
 
 
 def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands: Commands) -> Lines:
@@ -425,7 +422,7 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
     waiting: Counter[str] = Counter()
     for claim in seen.every(ResourceClaim):
         if claim.status.allocation is None:
-            waiting.update(classes_asked(claim))
+            waiting.update({wanted.device_class_name for _, wanted in every_request(claim)})
 
     def line(class_: DeviceClass) -> Listed:
         name, counts = class_.metadata.name, states.get(class_.metadata.name, Counter())
@@ -439,30 +436,14 @@ def class_lines(seen: Observed, fleet: Fleet, unjudged: frozenset[str], commands
             "trouble": counts["tainted"] + counts["unusable"],
             "waiting": waiting[name],
             "resource": class_.spec.extended_resource_name or "",
-            "selectors": shortened(" && ".join(expressions_of(class_))),
+            "selectors": shortened(" && ".join(expressions_of(class_.spec.selectors))),
             "command": commands.free(name),
         }
-        numbers = {key: float(cells[key]) for key in ("devices", "used", "free", "trouble", "waiting")}
-        return Listed(
-            cells, "", f"{name}\n{cells['resource']}\n{cells['selectors']}".lower(), {"name": name, **numbers}
-        )
+        return Listed(cells, "", f"{name}\n{cells['resource']}\n{cells['selectors']}".lower())
 
-    return Lines(("name", *NUMBERS_OF_CLASS), map(line, seen.every(DeviceClass)))
-
-
-def expressions_of(class_: DeviceClass) -> list[str]:
-    return [it.cel.expression for it in class_.spec.selectors or () if it.cel is not None]
-
-
-def classes_asked(claim: ResourceClaim) -> set[str]:
-    found = set()
-    for request in claim.spec.devices.requests or ():
-        for one in (request.exactly,) if request.exactly is not None else (request.first_available or ()):
-            found.add(one.device_class_name)
-    return found
+    return Lines({order: order for order in ("name", *NUMBERS_OF_CLASS)}, map(line, seen.every(DeviceClass)))
 
 
 def _seconds(since: str, now: datetime) -> float:
-    """Return the age in seconds, or -1 for an unknown time, which sorts after all ages."""
     moment = parse_time(since)
     return (now - moment).total_seconds() if moment is not None else -1.0

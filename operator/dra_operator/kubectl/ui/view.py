@@ -36,14 +36,14 @@ from dra_operator.kubectl.ui.lines import (
     Wish,
     claim_lines,
     class_lines,
-    classes_asked,
-    expressions_of,
     said_of,
     shortened,
     waiting_lines,
 )
 from dra_operator.kubectl.why.answer import hidden, is_waiting, waiting_groups, why_within_limits
 from dra_operator.kubectl.why.pods import why_claim, why_pod
+from dra_operator.kubectl.why.request_changes import every_request
+from dra_operator.kubectl.why.selector_changes import expressions_of
 from dra_operator.scheduling.state import is_immediate
 from dra_operator.wording import listed
 
@@ -200,12 +200,13 @@ class View:
         waiting = [
             claim.key
             for claim in self._seen.every(ResourceClaim)
-            if claim.status.allocation is None and name in classes_asked(claim)
+            if claim.status.allocation is None
+            and any(wanted.device_class_name == name for _, wanted in every_request(claim))
         ]
         return {
             "name": name,
             "resource": found.spec.extended_resource_name or "",
-            "selectors": expressions_of(found),
+            "selectors": expressions_of(found.spec.selectors),
             "waiting": waiting[:PAGE_HOLDERS],
             "more_waiting": max(0, len(waiting) - PAGE_HOLDERS),
             "command": self._commands.free(name),
@@ -245,12 +246,13 @@ class View:
 
     def _shown(self) -> str:
         """Return a hash of everything on the page except ages."""
+        classes = self._seen.every(DeviceClass)
         shown: list[object] = [
             [(row.id, row.state, row.claims, row.facets) for row in self._fleet.rows],
             sorted(self._fleet.conditions.items()),
             [(pod.key, said_of(pod)) for pod in self._pods],
             [_shown_of(claim) for claim in self._seen.every(ResourceClaim)],
-            [(it.key, it.spec.extended_resource_name, expressions_of(it)) for it in self._seen.every(DeviceClass)],
+            [(it.key, it.spec.extended_resource_name, expressions_of(it.spec.selectors)) for it in classes],
             self._notes,
         ]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]

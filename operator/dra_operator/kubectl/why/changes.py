@@ -21,6 +21,7 @@ from dra_api.values import Quantity
 from msgspec.structs import replace
 
 from dra_operator.allocator import AllocationError
+from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter
 from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
@@ -165,6 +166,11 @@ def _less(container: Container, name: str, resource: str, amount: Quantity) -> C
 _VERSIONS: Final = count(1)
 
 
+def put_for_trial(cluster: Cluster, obj: Object) -> None:
+    """Have another state of an object in the view, as news: texts are no revisions, so each differs from all others."""
+    cluster.renew(replace(obj, metadata=replace(obj.metadata, resource_version=f"trial-{next(_VERSIONS)}")))
+
+
 class Trial:
     """One waiting pod, or the placeholder of an immediate claim, in a cluster that changes for a while.
 
@@ -223,8 +229,8 @@ class Trial:
                 for patch in change.patches:
                     old = self.cluster.store_of(patch.kind).get(patch.key)
                     if old is not None:
-                        undoing.callback(self._put, old)
-                        self._put(_left(patch.make(old), old))
+                        undoing.callback(put_for_trial, self.cluster, old)
+                        put_for_trial(self.cluster, _left(patch.make(old), old))
             yield
 
     def edits(self, changes: Iterable[Change]) -> list[Edit]:
@@ -242,11 +248,6 @@ class Trial:
                 elif before is not None:
                     left[place] = patch.make(before)
         return [Edit(kind, key, after) for (kind, key), after in left.items()]
-
-    def _put(self, obj: Object) -> None:
-        """As news: texts are no revisions, so that each differs from all others."""
-        version = f"trial-{next(_VERSIONS)}"
-        self.cluster.renew(replace(obj, metadata=replace(obj.metadata, resource_version=version)))
 
 
 def _changed(template: ResourceClaimTemplate, patch: Patch) -> ResourceClaimTemplate:

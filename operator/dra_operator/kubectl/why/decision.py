@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for, pod_is_done
-from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId, NodeSelectionError
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong
 from dra_operator.kubectl.why.nodes import NodeSaid, survey
+from dra_operator.kubectl.why.request_changes import every_request
 from dra_operator.kubectl.why.supposed import refused_devices
 from dra_operator.scheduling import (
     CycleState,
@@ -223,7 +223,8 @@ def _planned(made: Pipeline, gang: Gang, states: list[CycleState], same: SameVal
 def ahead_in_line(made: Pipeline, pod: Pod) -> Iterator[str]:
     """Who of higher priority waits for devices of the same classes, and the pod's place among all that do."""
     cluster, rank = made.cluster, made.cluster.priority_of
-    classes = {name for _, claim in cluster.claims_of(pod) if claim is not None for name in _classes(claim)}
+    pending = [it for _, it in cluster.claims_of(pod) if it is not None and it.status.allocation is None]
+    classes = {wanted.device_class_name for claim in pending for _, wanted in every_request(claim)}
 
     def wants_the_same(other: Pod) -> bool:
         keys = cluster.pods_by_claim.values_of(other.key)
@@ -244,12 +245,3 @@ def ahead_in_line(made: Pipeline, pod: Pod) -> Iterator[str]:
 
 def _since(pod: Pod) -> str:
     return pod.metadata.creation_timestamp or ""
-
-
-def _classes(claim: ResourceClaim) -> Iterator[str]:
-    """Those that a claim without devices asks for."""
-    if claim.status.allocation is None:
-        for request in claim.spec.devices.requests or ():
-            if request.exactly is not None:
-                yield request.exactly.device_class_name
-            yield from (sub.device_class_name for sub in request.first_available or ())

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from itertools import count
 from typing import Any, Final
 
 from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from dra_operator.cache import ClaimTemplate, Cluster
 from dra_operator.commands.simulated import ClaimQuotas, admin_refusal, extended_resource, made_from
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.changes import Change, pod_change
+from dra_operator.kubectl.why.changes import Change, pod_change, put_for_trial
 from dra_operator.kubectl.why.holders import release_remedies
 from dra_operator.kubectl.why.published import likely_meant
 from dra_operator.kubectl.why.request_changes import every_request, named, with_fields, with_request
@@ -37,7 +36,6 @@ from dra_operator.wording import listed
 
 MOST_LOOKS: Final = 8
 """How often one look at a pod goes on behind an obstacle."""
-_VERSIONS: Final = count(1)
 
 
 @dataclass(frozen=True)
@@ -141,13 +139,9 @@ def _standing(
 
 def _put(cluster: Cluster, obj: Object, undoing: ExitStack) -> None:
     old = cluster.store_of(type(obj)).get(obj.key)
-
-    def renew(it: Object) -> None:
-        cluster.renew(replace(it, metadata=replace(it.metadata, resource_version=f"supposed-{next(_VERSIONS)}")))
-
     if old is not None:
-        undoing.callback(renew, old)
-        renew(obj)
+        undoing.callback(put_for_trial, cluster, old)
+        put_for_trial(cluster, obj)
 
 
 def _with_class(made: Pipeline, obstacle: Obstacle, before: Supposed, undoing: ExitStack) -> Supposed | None:
