@@ -6,16 +6,25 @@ from typing import Any
 
 import pytest
 from dra_operator.kubectl.answer import Problem
-from scheduling_causes import DRIVER, asks, cel, claim, device, device_class, model, node, pod, slice_
+from scheduling_causes import (
+    DRIVER,
+    asks,
+    cel,
+    claim,
+    device,
+    device_class,
+    lease,
+    model,
+    node,
+    owned,
+    pod,
+    slice_,
+    template,
+)
 from told import Json, told
 
 NIC = "nic.example.com"
-LEASE: Json = {
-    "apiVersion": "coordination.k8s.io/v1",
-    "kind": "Lease",
-    "metadata": {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"},
-    "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
-}
+LEASE = lease()
 
 
 def waiting(*names: str, **spec: Any) -> Json:
@@ -93,19 +102,8 @@ def test_a_fix_names_the_node_that_the_pod_then_gets(wrong: str, domain: str, ca
     [("gpu.intel.com", "npu.intel.com"), ("tpu.google.com", "gpu.google.com"), ("gpu.nvidia.com", "gpu.amd.com")],
 )
 def test_a_driver_that_publishes_nothing_is_to_be_started_and_no_other_one_taken(asked: str, there: str) -> None:
-    runs = pod("intel-gpu-plugin-x", nodeName="gpu-1")
-    runs["metadata"] |= {
-        "namespace": "kube-system",
-        "ownerReferences": [
-            {
-                "apiVersion": "apps/v1",
-                "kind": "DaemonSet",
-                "name": asked.replace(".", "-"),
-                "uid": "d",
-                "controller": True,
-            }
-        ],
-    }
+    runs = owned(pod("intel-gpu-plugin-x", nodeName="gpu-1"), "DaemonSet", asked.replace(".", "-"))
+    runs["metadata"]["namespace"] = "kube-system"
     runs["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     found = told(
         cluster(device_class("gpu", asked), node("gpu-1"), slice_("gpu-1", driver=there), runs, claims=(claim(),))
@@ -269,10 +267,8 @@ def test_a_holder_that_has_finished_is_not_waited_for(phase: str) -> None:
 
 
 def test_holders_that_are_made_again_before_the_pod_are_scaled_down() -> None:
-    held = holder("web-1", "gpu-1/gpu-0", priority=1000)
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
-    held[1]["metadata"]["ownerReferences"] = [owner]
-    found = told(cluster(node("gpu-1"), gpus("a100"), *held, claims=(claim(),)))
+    held, user = holder("web-1", "gpu-1/gpu-0", priority=1000)
+    found = told(cluster(node("gpu-1"), gpus("a100"), held, owned(user, "ReplicaSet", "web"), claims=(claim(),)))
     assert "scale down ReplicaSet web, which makes it again" in found.advice[0]
 
 
@@ -333,23 +329,11 @@ def test_hardware_that_failed_is_tolerated_last() -> None:
 
 
 def test_a_claim_from_a_template_that_was_replaced_is_made_again() -> None:
-    template: Json = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "t", "namespace": "ns"},
-        "spec": {"spec": {"devices": {"requests": [asks()]}}},
-    }
     old = claim(
         asks(selectors=[model("A100")]), name="waits-gpu", annotations={"resource.kubernetes.io/pod-claim-name": "gpu"}
     )
-    old["metadata"]["ownerReferences"] = [
-        {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
-    ]
-    waits = pod(
-        "waits", schedulerName="dra-scheduler", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]
-    )
-    waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "waits-gpu"}]}
-    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template, old, waits])
+    old = owned(old, "Pod", "waits", "uid-waits")
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template("t"), old, of_template()])
     assert [text.partition(",")[0] for text in found.advice] == ["on gpu-1: create the pod again"]
     assert "delete ResourceClaimTemplate" not in found.text
 
@@ -404,10 +388,8 @@ def test_who_has_to_act_so_that_devices_are_released_is_said(holders: list[Json]
 
 
 def test_a_daemonset_is_kept_from_the_node_since_it_has_no_replicas() -> None:
-    agent = holder("agent-1", "gpu-1/gpu-0")
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "ds", "controller": True}
-    agent[1]["metadata"]["ownerReferences"] = [owner]
-    found = told(cluster(node("gpu-1"), gpus("a100"), *agent, claims=(claim(),)))
+    held, agent = holder("agent-1", "gpu-1/gpu-0")
+    found = told(cluster(node("gpu-1"), gpus("a100"), held, owned(agent, "DaemonSet", "agent"), claims=(claim(),)))
     assert "keep DaemonSet agent from node gpu-1 (its nodeSelector), which makes it again" in found.advice[0]
     assert "scale down" not in found.text
 
@@ -417,13 +399,6 @@ def test_how_long_a_node_is_unreachable_is_said() -> None:
     lost["status"]["conditions"][0]["lastTransitionTime"] = "2030-01-01T09:00:00Z"
     found = told(cluster(lost, gpus("a100"), *holder("train", "gpu-1/gpu-0"), claims=(claim(),)))
     assert "node gpu-1, which is unreachable since 3h" in found.text
-
-
-def template(*requests: Json) -> Json:
-    """A template of the pod's namespace."""
-    made: Json = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
-    made["metadata"] = {"name": "t", "namespace": "ns"}
-    return made | {"spec": {"spec": {"devices": {"requests": list(requests)}}}}
 
 
 def of_template(*, is_made: bool = True) -> Json:
@@ -439,19 +414,16 @@ def of_template(*, is_made: bool = True) -> Json:
 def test_a_corrected_class_is_written_where_a_person_can_write_it(is_made: bool) -> None:
     wants = asks(class_name="gup")
     made = claim(wants, name="waits-gpu", annotations={"resource.kubernetes.io/pod-claim-name": "gpu"})
-    made["metadata"]["ownerReferences"] = [
-        {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
-    ]
+    made = owned(made, "Pod", "waits", "uid-waits")
     waits = of_template(is_made=is_made)
     waits["metadata"]["uid"] = "uid-waits"
-    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template(wants), *[made][: int(is_made)], waits])
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template("t", wants), *[made][: int(is_made)], waits])
     assert "write deviceClassName gpu instead of gup" in found.advice[0], found.text
     assert "delete ResourceClaimTemplate ns/t, and create it again with the change" in found.text
 
 
 def test_a_claim_where_a_template_is_named_is_pointed_out() -> None:
-    elsewhere = template(asks())
-    elsewhere["metadata"]["namespace"] = "other"
+    elsewhere = template("t", namespace="other")
     found = told(
         [device_class(), node("gpu-1"), slice_("gpu-1"), claim(name="t"), elsewhere, of_template(is_made=False)]
     )
@@ -593,10 +565,8 @@ def test_a_misspelt_label_or_attribute_of_a_gang_is_named(key: str, asked: str, 
     ],
 )
 def test_a_template_that_cannot_be_changed_is_replaced(kind: str, said: str) -> None:
-    group = "batch/v1" if kind == "Job" else "apps/v1"
-    owner = {"apiVersion": group, "kind": kind, "name": "web", "uid": "web", "controller": True}
-    waits = of_template() | {"status": {}}
-    waits["metadata"] |= {"uid": "uid-waits", "ownerReferences": [owner]}
+    waits = owned(of_template() | {"status": {}}, kind, "web")
+    waits["metadata"]["uid"] = "uid-waits"
     waits["spec"] |= {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}], "nodeSelector": {"zone": "A"}}
     found = told([device_class(), node("gpu-1", zone="a"), slice_("gpu-1"), claim(), waits])
     assert any(line.startswith(said) for line in found.lines), found.text
@@ -617,9 +587,8 @@ def test_a_gang_is_judged_as_one_while_its_operator_does_not_work() -> None:
 def test_a_claim_from_a_template_is_not_to_be_created_by_a_person() -> None:
     made = claim(name="waits-gpu", held=["old/gpu-0"], node_name="old")
     made["metadata"] |= {"annotations": {"resource.kubernetes.io/pod-claim-name": "gpu"}}
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "waits", "uid": "uid-waits", "controller": True}
-    made["metadata"]["ownerReferences"] = [owner]
+    made = owned(made, "Pod", "waits", "uid-waits")
     waits = of_template()
     waits["metadata"]["uid"] = "uid-waits"
-    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template(asks()), made, waits])
+    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template("t"), made, waits])
     assert found.advice == ["on gpu-1: delete claim ns/waits-gpu: made again from its template, it gets other devices"]

@@ -11,19 +11,13 @@ from dra_api.releases import Release
 from dra_ledger.pools import newest_slices
 from dra_operator.kubectl import facts
 from dra_operator.kubectl.why import published
-from scheduling_causes import DRIVER, asks, claim, device_class, node, pod, slice_
+from scheduling_causes import DRIVER, asks, claim, device_class, lease, node, owned, pod, slice_, template
 from told import Json, told
 
 HELD: Final = claim(asks(count=2), name="other", held=["gpu-1/gpu-0", "gpu-1/gpu-1"])
 """All devices of gpu-1, reserved for no pod."""
 IN_USE: Final = "delete claim ns/other, reserved for no pod"
 WEB: Final = [{"key": "web", "effect": "NoSchedule"}]
-
-
-def template(name: str, *requests: Json, namespace: str = "ns") -> Json:
-    """A template for one claim."""
-    made = claim(*requests, name=name, namespace=namespace)
-    return {**made, "kind": "ResourceClaimTemplate", "spec": {"spec": made["spec"]}}
 
 
 def waits(**spec: Any) -> Json:
@@ -258,9 +252,7 @@ def test_a_pod_that_has_its_node_for_long_and_does_not_start_is_never_clear() ->
 
 
 def test_a_driver_whose_pod_is_down_while_its_slices_are_there_is_named() -> None:
-    driver = pod("gpu-driver-1", nodeName="gpu-1", labels={"driver": DRIVER})
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
-    driver["metadata"]["ownerReferences"] = [owner]
+    driver = owned(pod("gpu-driver-1", nodeName="gpu-1", labels={"driver": DRIVER}), "DaemonSet", "gpu-driver")
     driver["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     found = told([*bound(1), driver])
     assert f"driver {DRIVER} has slices for node gpu-1, but its pod there is not ready: ns/gpu-driver-1" in found.text
@@ -268,9 +260,7 @@ def test_a_driver_whose_pod_is_down_while_its_slices_are_there_is_named() -> Non
 
 
 def test_a_driver_without_a_pod_on_the_node_of_its_slices_is_named() -> None:
-    driver = pod("gpu-driver-2", nodeName="gpu-2", labels={"driver": DRIVER})
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
-    driver["metadata"]["ownerReferences"] = [owner]
+    driver = owned(pod("gpu-driver-2", nodeName="gpu-2", labels={"driver": DRIVER}), "DaemonSet", "gpu-driver")
     found = told([*bound(1), node("gpu-2"), driver])
     assert f"driver {DRIVER} has slices for node gpu-1, but no pod there: it runs in ns/gpu-driver-2" in found.text
     assert found.code == 3
@@ -397,15 +387,7 @@ def test_a_gang_says_how_many_of_its_pods_are_missing() -> None:
     assert "2 more pods of gang train, which needs 5: 3 are there" in found.text
 
 
-LED: Final = [
-    {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": name, "namespace": "kube-system"},
-        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
-    }
-    for name in ("dra-operator-dra-scheduler", "kube-scheduler")
-]
+LED: Final = [lease(), lease("kube-scheduler")]
 GONE: Final = {"name": "ns", "deletionTimestamp": "2030-01-01T11:00:00Z"}
 ENDING: Final = {"apiVersion": "v1", "kind": "Namespace", "metadata": GONE}
 OTHER_REQUEST: Final = {"containers": [{"name": "main", "resources": {"claims": [{"name": "gpu", "request": "nic"}]}}]}

@@ -16,16 +16,11 @@ from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.doctor.answer import diagnose
 from dra_operator.kubectl.doctor.trouble import Diagnosis
 from dra_operator.kubectl.taint import taint_answer
-from scheduling_causes import DRIVER, asks, claim, device, device_class, node, pod, slice_
+from scheduling_causes import DRIVER, asks, claim, device, device_class, lease, node, owned, pod, slice_
 from told import Json, seen_of
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-LEASE: Final[Json] = {
-    "apiVersion": "coordination.k8s.io/v1",
-    "kind": "Lease",
-    "metadata": {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"},
-    "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
-}
+LEASE: Final = lease()
 CLUSTER: Final = [device_class(), node("gpu-1"), slice_("gpu-1"), LEASE]
 
 
@@ -35,10 +30,8 @@ def user(name: str, path: str = "gpu-1/gpu-0", *, owner: str = "", since: str = 
     held["metadata"] |= {
         "finalizers": [FINALIZER],
         "annotations": {"resource.kubernetes.io/pod-claim-name": "gpu"},
-        "ownerReferences": [
-            {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": f"uid-{name}", "controller": True}
-        ],
     }
+    held = owned(held, "Pod", name, f"uid-{name}")
     held["status"]["allocation"]["allocationTimestamp"] = f"2030-01-01T{since}:00:00Z"
     if tolerations := claim_spec.get("tolerations"):
         held["status"]["allocation"]["devices"]["results"][0]["tolerations"] = tolerations
@@ -46,10 +39,7 @@ def user(name: str, path: str = "gpu-1/gpu-0", *, owner: str = "", since: str = 
     runs["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     statuses = [{"name": "gpu", "resourceClaimName": f"{name}-claim"}]
     runs["status"] = {"phase": "Running", "resourceClaimStatuses": statuses}
-    if owner:
-        made_by = {"apiVersion": "apps/v1", "kind": owner, "name": "web", "uid": "web", "controller": True}
-        runs["metadata"]["ownerReferences"] = [made_by]
-    return [held, runs]
+    return [held, owned(runs, owner, "web") if owner else runs]
 
 
 def troubles(*objects: Json) -> list[Diagnosis]:
@@ -60,10 +50,7 @@ def troubles(*objects: Json) -> list[Diagnosis]:
 def driver_pod(node_name: str, **status: Any) -> Json:
     """A pod of the DaemonSet of the driver."""
     made = pod(f"gpu-driver-{node_name}", nodeName=node_name, labels={"driver": DRIVER})
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-driver", "uid": "ds", "controller": True}
-    made["metadata"]["ownerReferences"] = [owner]
-    made["status"] = {"phase": "Running", **status}
-    return made
+    return owned(made, "DaemonSet", "gpu-driver") | {"status": {"phase": "Running", **status}}
 
 
 UNREADY: Final = [{"type": "Ready", "status": "False"}]

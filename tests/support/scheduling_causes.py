@@ -254,10 +254,27 @@ def _consumed(memory: str) -> Json:
     return made
 
 
-def _template(name: str, *requests: Json) -> Json:
-    made = _dra("ResourceClaimTemplate", name) | {"spec": {"spec": {"devices": {"requests": list(requests)}}}}
-    made["metadata"]["namespace"] = NAMESPACE
-    return made
+def template(name: str, *requests: Json, namespace: str = NAMESPACE) -> Json:
+    """A template for one claim."""
+    made = claim(*requests, name=name, namespace=namespace)
+    return {**made, "kind": "ResourceClaimTemplate", "spec": {"spec": made["spec"]}}
+
+
+def owned(obj: Json, kind: str, name: str, uid: str = "") -> Json:
+    """The object with a controller."""
+    group = {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
+    owner = {"apiVersion": group, "kind": kind, "name": name, "uid": uid or name, "controller": True}
+    return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
+
+
+def lease(name: str = "dra-operator-dra-scheduler") -> Json:
+    """A Lease that its scheduler has just renewed."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T11:59:58.000000Z"},
+    }
 
 
 def _of_template(name: str) -> Json:
@@ -538,13 +555,13 @@ CLAIMS: Final = (
         "template missing", "ResourceClaimTemplate ns/absent does not exist", _of_template("absent"), by_scheduler=None
     ),
     Cause(
-        "claim not made, quota", "quota", _of_template("t"), objects=[QUOTA, _template("t", asks())], by_scheduler=None
+        "claim not made, quota", "quota", _of_template("t"), objects=[QUOTA, template("t", asks())], by_scheduler=None
     ),
     Cause(
         "claim not made, admin namespace",
         "admin",
         _of_template("t"),
-        objects=[_template("t", asks(adminAccess=True))],
+        objects=[template("t", asks(adminAccess=True))],
         by_scheduler=None,
     ),
     Cause(
