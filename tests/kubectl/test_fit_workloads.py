@@ -13,7 +13,7 @@ from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.fit import wanted_of
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.fitting import Assumption, Fitting, Wanted, fitted, overlay_of
+from dra_operator.kubectl.whatif.fitting import Fitting, Wanted, fitted, overlay_of
 from rounds import fewer
 from told import NOW
 
@@ -116,7 +116,7 @@ def answered(cluster: Sequence[JSON], *manifests: JSON, copies: int | None = 1) 
     objects = [obj for item in (*cluster, DEVICE_CLASS) if (obj := decoded("cluster", item)) is not None]
     asked = wanted(*FLAVORS, template(1), template(2), *manifests)
     overlay = overlay_of(Observed(objects, NOW, namespace="ns"), Settings(), asked)
-    return fitted(overlay, asked, Assumption(), copies, tells_left=False)
+    return fitted(overlay, asked, copies, tells_left=False)
 
 
 def nodes_of(found: Fitting) -> list[str]:
@@ -335,7 +335,7 @@ def test_the_time_limit_counts_for_what_was_admitted_as_well() -> None:
     asked = wanted(*FLAVORS, template(1), old, workload("new", [(pod_set("main", 1, 1), "a")]))
     overlay = overlay_of(Observed(objects, NOW, namespace="ns"), Settings(), asked)
     with pytest.raises(Problem, match="before the pods that Kueue has admitted were placed"):
-        fitted(overlay, asked, Assumption(), 1, seconds=1e-9)
+        fitted(overlay, asked, 1, seconds=1e-9)
 
 
 def test_pods_of_each_set_are_counted_by_themselves() -> None:

@@ -30,7 +30,6 @@ from dra_operator.kubectl.observed import Observed, joined, notes_on, require
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.fitting import (
     MOST_PLACED_PODS,
-    Assumption,
     Fitting,
     Promised,
     Wanted,
@@ -242,8 +241,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
             f"the manifests ask for {counted(number, 'pod')}: expected 1 to {MOST_PLACED_PODS}", ExitCode.USAGE
         )
     overlay = overlay_of(seen, Settings.of(options), wanted)
-    assumption = Assumption(options.drain, options.without)
-    found = fitted(overlay, wanted, assumption, copies, seconds=options.time_limit)
+    found = fitted(overlay, wanted, copies, drain=options.drain, without=options.without, seconds=options.time_limit)
     code = ExitCode.CLEAR if found.fits and not found.is_cut else ExitCode.IN_THE_WAY
     columns: list[Column[PodFact]] = [
         Column("POD", lambda it: it.pod),

@@ -24,7 +24,7 @@ from dra_operator.kubectl.observed import Observed, notes_on, require
 from dra_operator.kubectl.pipeline import Abandoned, pipeline
 from dra_operator.kubectl.serving import NewestView
 from dra_operator.kubectl.settings import Settings
-from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Assumption, Fitting, Wanted, fitted, overlay_of
+from dra_operator.kubectl.whatif.fitting import MOST_PLACED_PODS, Fitting, Wanted, fitted, overlay_of
 from dra_operator.kubectl.whatif.overlay import Overlay
 
 MOST_ASKED_PODS: Final = 1_000
@@ -42,10 +42,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     add_nodes: list[Any] = []
     namespace: str = ""
     left: bool = False
-
-    @property
-    def assumption(self) -> Assumption:
-        return Assumption(self.drain, self.without)
 
     @property
     def size(self) -> int:
@@ -137,7 +133,8 @@ class Desk:
             overlay, addable = overlay_of(self._seen, self._settings, wanted, self._pause), []
         with overlay.attempt():
             overlay.add(addable)
-            found = fitted(overlay, wanted, question.assumption, question.copies, tells_left=question.left)
+            drain, without = question.drain, question.without
+            found = fitted(overlay, wanted, question.copies, drain=drain, without=without, tells_left=question.left)
         return Reply(taken=self._taken, answer=found, notes=[*wanted.notes, *self._notes])
 
     def _addable(self, question: Question, wanted: Wanted) -> list[ResourceClaimTemplate | ResourceClaim] | None:

@@ -170,15 +170,6 @@ class Fitting(Fact, frozen=True):
     """Whether the time was over before all was tried: more may fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """``drained`` is the node whose pods are placed elsewhere first; ``without``: nodes that are not there, nor what
-    they have."""
-
-    drained: str | None = None
-    without: Sequence[str] = ()
-
-
 def overlay_of(seen: Observed, settings: Settings, wanted: Wanted, pause: Callable[[], None] = lambda: None) -> Overlay:
     """Over the cluster with the nodes and the objects that were given beside the pods; ``pause`` as there. Raises
     Problem."""
@@ -197,19 +188,26 @@ def overlay_of(seen: Observed, settings: Settings, wanted: Wanted, pause: Callab
 def fitted(
     overlay: Overlay,
     wanted: Wanted,
-    assumption: Assumption,
     copies: int | None,
     *,
+    drain: str | None = None,
+    without: Sequence[str] = (),
     tells_left: bool = True,
     seconds: float = 0,
 ) -> Fitting:
-    """Place ``copies`` of them, or as many as fit if it is None. ``tells_left`` adds the devices that would be left,
-    at the cost of a look at all. After ``seconds`` (0: never) the answer is incomplete. Raises Problem."""
+    """Place ``copies`` of them, or as many as fit if it is None.
+
+    The nodes ``without`` are not there, nor what they have; the pods of the node ``drain`` go elsewhere first.
+    ``tells_left`` adds the devices that would be left, at the cost of a look at all. After ``seconds`` (0: never) the
+    answer is incomplete. Raises Problem.
+    """
     left: Sequence[LeftFact] | None = ()
     with overlay.made.pausing.within(seconds):
-        first = f"of node {assumption.drained}"
+        first = f"of node {drain}"
         try:
-            draining = _assumed(overlay, assumption)
+            for name in without:
+                _remove(overlay, _node(overlay, name))
+            draining = drained(overlay, _node(overlay, drain)) if drain is not None else None
             first = "that Kueue has admitted"
             promised = [PodFact.of(it) for it in _promised(overlay, wanted)]
         except TookTooLong as error:
@@ -225,14 +223,11 @@ def fitted(
     return replace(found, fits=found.fits and is_placed, left=left, drained=draining, promised=promised)
 
 
-def _assumed(overlay: Overlay, assumption: Assumption) -> Draining | None:
-    """Remove the objects that the question assumes to be gone. Raises Problem."""
-    for name in assumption.without:
-        node = _node(overlay, name)
-        for pod in pods_on(overlay.cluster, name):
-            overlay.evict(pod)
-        overlay.cluster.delete(Node, node.key)
-    return drained(overlay, _node(overlay, assumption.drained)) if assumption.drained is not None else None
+def _remove(overlay: Overlay, node: Node) -> None:
+    """Have neither the node nor what it has."""
+    for pod in pods_on(overlay.cluster, node.metadata.name):
+        overlay.evict(pod)
+    overlay.cluster.delete(Node, node.key)
 
 
 def _promised(overlay: Overlay, wanted: Wanted) -> Iterator[Placed | NotPlaced]:
