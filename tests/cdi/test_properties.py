@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -101,9 +102,14 @@ def test_the_declared_version_is_the_oldest_that_is_accepted(spec: CdiSpec) -> N
 def test_every_device_of_a_file_can_be_resolved_alone(spec: CdiSpec) -> None:
     index = CdiIndex()
     index.add(spec)
+    before = spec.container_edits or ContainerEdits()
     for device in spec.devices:
-        own = index.resolve([f"{spec.kind}={device.name}"])
-        before = spec.container_edits or ContainerEdits()
+        try:
+            own = index.resolve([f"{spec.kind}={device.name}"])
+        except CdiError as error:  # two network interfaces would get one name
+            with pytest.raises(CdiError, match=re.escape(str(error))):
+                before + device.container_edits
+            continue
         assert own.mounts == before.mounts + device.container_edits.mounts
         assert own.env == before.env + device.container_edits.env
 
