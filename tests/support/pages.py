@@ -17,7 +17,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +122,11 @@ _PAGE = "|".join(map(re.escape, CITED_PAGES))
 _OF_PAGE = re.compile(rf"(?<![\w-])({_PAGE})(?:\]\([^)]*\))? (?:sections? )?({_NUMBERS})")
 _ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, steps? [^)]*)?\)")
 _AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
-_HINT = re.compile(r"[Ss]ection|\.md|\(\d{1,2}\.\d|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD|K37)\b")
+_BREAK = r"[\s#:]+"
+_HINT = re.compile(
+    rf"[Ss]ections?{_BREAK}\d|\.md(?:\]\([^)]*\))?{_BREAK}(?:sections?{_BREAK})?\d|\(\d{{1,2}}\.\d{{1,2}}[,)]"
+    rf"|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD){_BREAK}\d"
+)
 """Stands in all that cites a section: most files are never parsed."""
 _HINT_IN_COMMENT = re.compile(rf"#.*(?:{_HINT.pattern})")
 """Comments are found by a tokenizer, which takes long."""
@@ -201,9 +205,15 @@ def _each(numbers: str) -> Iterator[str]:
     yield from re.findall(r"[\d.]+\d|\d", numbers)
 
 
+@lru_cache(maxsize=2)
+def _parsed(source: str) -> ast.Module:
+    """Parse a file once for its docstring and its strings. Trees of all files would take a gigabyte."""
+    return ast.parse(source)
+
+
 def _only_page(module: Path) -> str:
     """The one page that the docstring of a module names, or else that of its package; empty for none or several."""
-    docstring = ast.get_docstring(ast.parse(module.read_text())) or ""
+    docstring = ast.get_docstring(_parsed(module.read_text())) or ""
     named = set(re.findall(rf"(?<![\w-])(?:{_PAGE})", docstring))
     package = (module.parent.parent if module.name == "__init__.py" else module.parent) / "__init__.py"
     if not named and package.exists():
@@ -243,7 +253,7 @@ def wordless(source: str) -> Iterator[tuple[int, str]]:
 def _strings(source: str) -> tuple[tuple[int, str], ...]:
     """Line and text of the strings that are statements: docstrings, and what describes a name."""
     found: list[tuple[int, str]] = []
-    rest: list[ast.AST] = [ast.parse(source)]
+    rest: list[ast.AST] = [_parsed(source)]
     while rest:
         match node := rest.pop():
             case ast.Expr(value=ast.Constant(value=str() as text)):
