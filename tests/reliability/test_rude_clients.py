@@ -1,7 +1,7 @@
 """Every port of ours: an honest client is answered in time whatever others do, and the log stays short.
 
 The honest client comes from the same address as the rude ones, which is worse than on a network. Each kind of rudeness
-alone is for CI; elsewhere those of a group come together.
+alone is for CI; elsewhere those of a group come together, at a third of the ports in each run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dra_operator.kubectl.serve.server import running as fit_running
 from dra_operator.kubectl.ui.server import running as ui_running
 from dra_proto.fit.v1 import api_pb2 as messages
 from dra_proto.fit.v1 import api_pb2_grpc as services
-from rounds import LONG
+from rounds import LONG, a_third
 from rude_clients import PROBE_SECONDS, Fixed, Outcome, play
 from rude_kinds import KINDS
 from waiting import until
@@ -338,8 +338,7 @@ ALONE = [
 """Each kind against one port, and each port beside several kinds; all of them take a quarter of an hour."""
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize(("port", "group"), a_third([(port, group) for port in PORTS for group in GROUPS]))
 async def test_an_honest_client_is_answered_in_time_beside_rude_ones(port: str, group: str) -> None:
     async with PORTS[port]() as tried:
         outcome = await tried.against(GROUPS[group], 1.2)
