@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import json
 import logging
 import os
@@ -126,6 +127,7 @@ async def start_forked(
 
 def _become(words: list[str], environment: dict[str, str], cwd: Path | None, log: Path | None, out: Connection) -> None:
     """Be the program, in the child."""
+    _keep_what_the_server_imported()
     target = out.fileno() if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(target, stream)
@@ -143,6 +145,16 @@ def _become(words: list[str], environment: dict[str, str], cwd: Path | None, log
         sys.exit(getattr(import_module(module), name)())
     finally:
         atexit._run_exitfuncs()
+
+
+def _keep_what_the_server_imported() -> None:
+    """No collection looks at it: that takes a quarter of a start, and copies the pages shared with the server.
+
+    An operator that starts looks at everything that is frozen. Here it begins to do so with its second start.
+    """
+    gc.freeze()
+    unfreeze = gc.unfreeze
+    pytest.MonkeyPatch().setattr(gc, "unfreeze", lambda: pytest.MonkeyPatch().setattr(gc, "unfreeze", unfreeze))
 
 
 # --- Programs, forked or started as a shell starts them ---
