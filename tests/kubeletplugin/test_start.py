@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import pytest
 from dra_api.codec import to_dict
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, RESOURCE_CLAIMS
@@ -78,23 +77,22 @@ def longest_step() -> Iterator[dict[str, int]]:
         yield steps
 
 
-@pytest.fixture
-async def full(driver_node: DriverNode) -> tuple[DriverNode, ClaimRef]:
-    """A node with records of a thousand prepared claims, and one of them."""
-    settings = driver_node.settings(NAME)
+async def with_records(node: DriverNode, claims: int) -> ClaimRef:
+    """Write the records of so many prepared claims of a node, and return one of them."""
+    settings = node.settings(NAME)
     records = ClaimRecords(settings.records_dir)
     records.create()
     with mock.patch("os.fsync"):
-        for number in range(CLAIMS):
+        for number in range(claims):
             claim, record = prepared_claim(NAME, "worker-1", f"gpu-{number}", f"claim-{number}")
             records.write(record, durable=False)
-    await driver_node.api.put(NODES, {"metadata": {"name": "worker-1"}})
-    await driver_node.api.put(RESOURCE_CLAIMS, to_dict(claim))
-    return driver_node, ClaimRef("default", claim.metadata.name, claim.metadata.uid)
+    await node.api.put(NODES, {"metadata": {"name": "worker-1"}})
+    await node.api.put(RESOURCE_CLAIMS, to_dict(claim))
+    return ClaimRef("default", claim.metadata.name, claim.metadata.uid)
 
 
-async def test_nothing_holds_up_the_event_loop(full: tuple[DriverNode, ClaimRef]) -> None:
-    node, claim = full
+async def test_nothing_holds_up_the_event_loop(driver_node: DriverNode) -> None:
+    node, claim = driver_node, await with_records(driver_node, CLAIMS)
     settings = node.settings(NAME)
     new = allocated_claim(NAME, "worker-1/gpu-9999", name="new")
     await node.api.put(RESOURCE_CLAIMS, to_dict(new))
@@ -122,8 +120,9 @@ async def test_nothing_holds_up_the_event_loop(full: tuple[DriverNode, ClaimRef]
     assert {name: calls for name, calls in steps.items() if calls > MOST_CALLS} == {}
 
 
-async def test_the_plugin_is_registered_while_files_are_compared(full: tuple[DriverNode, ClaimRef]) -> None:
-    node, _ = full
+async def test_the_plugin_is_registered_while_files_are_compared(driver_node: DriverNode) -> None:
+    node = driver_node
+    await with_records(node, 10)
     settings = node.settings(NAME)
     go = threading.Event()
     tidy = PreparedClaims._tidy
@@ -138,4 +137,4 @@ async def test_the_plugin_is_registered_while_files_are_compared(full: tuple[Dri
             await asyncio.wait_for(plugin.registered(), 30)
             assert not list(node.cdi_dir.glob("*")), "not compared yet"
             go.set()
-            await becomes(lambda: len(list(node.cdi_dir.glob("*.json"))) == CLAIMS)
+            await becomes(lambda: len(list(node.cdi_dir.glob("*.json"))) == 10)
