@@ -34,16 +34,12 @@ Function = Callable[[Bench], Awaitable[None]]
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
-
     MUST = "must"  # pods fail, get a wrong device, or leave something behind
     SHOULD = "should"  # nothing breaks at once; good drivers do it
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check."""
-
     name: str
     explanation: str
     references: tuple[str, ...]
@@ -83,26 +79,15 @@ def check(
     def enter(function: Function) -> Function:
         noun = function.__module__.rpartition(".")[2]
         name = f"{noun}.{function.__name__}".replace("_", "-")
-        explanation = inspect.cleandoc(function.__doc__ or "")
-        _CHECKS[name] = Check(
-            name,
-            explanation,
-            references,
-            level,
-            registered,
-            restarts or overlaps or spoils,
-            overlaps,
-            spoils,
-            waits,
-            function,
-        )
+        explanation, starts_anew = inspect.cleandoc(function.__doc__ or ""), restarts or overlaps or spoils
+        flags = (registered, starts_anew, overlaps, spoils, waits)
+        _CHECKS[name] = Check(name, explanation, references, level, *flags, function)
         return function
 
     return enter
 
 
 def entered() -> list[Check]:
-    """The checks that were entered by now, in that order."""
     return list(_CHECKS.values())
 
 
@@ -115,8 +100,6 @@ def chosen(checks: list[Check], patterns: list[str]) -> list[Check]:
 
 
 class Verdict(StrEnum):
-    """How a check ended."""
-
     PASSED = "passed"
     FAILED = "failed"
     WARNED = "warned"  # failed, and the check is no more than a recommendation
@@ -126,8 +109,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check said."""
-
     check: Check
     verdict: Verdict
     text: str
@@ -161,7 +142,6 @@ async def run_beside(
 
 
 async def run_check(check: Check, bench: Bench, timeout: float = CHECK_SECONDS) -> Result:
-    """Run one check."""
     start = time.monotonic()
     verdict, text = await _judged(check, bench, timeout)
     if ended := bench.driver.why_ended():
@@ -169,8 +149,8 @@ async def run_check(check: Check, bench: Bench, timeout: float = CHECK_SECONDS) 
         verdict = Verdict.FAILED
     if not await bench.tidy() or verdict is Verdict.FAILED or check.spoils:
         await bench.reset()
-    if verdict is Verdict.FAILED:
-        verdict = Verdict.FAILED if check.level is Level.MUST else Verdict.WARNED
+    if verdict is Verdict.FAILED and check.level is Level.SHOULD:
+        verdict = Verdict.WARNED
     # The name of a driver's file may be no UTF-8, and a report is.
     text = text.encode("utf-8", "backslashreplace").decode()
     return Result(check, verdict, text, time.monotonic() - start)
@@ -180,7 +160,12 @@ async def _judged(check: Check, bench: Bench, timeout: float) -> tuple[Verdict, 
     """The verdict with its text; a recommendation that is not followed is a failure here."""
     try:
         async with asyncio.timeout(timeout):
-            await _run(check, bench)
+            if check.restarts:
+                bench.driver.needs_restart()
+            if check.overlaps:
+                bench.driver.needs_overlap()
+            await (bench.ready() if check.registered else bench.started())
+            await check.run(bench)
     except Finding as finding:
         return Verdict.FAILED, str(finding)
     except NotJudged as unknown:
@@ -200,15 +185,3 @@ async def _judged(check: Check, bench: Bench, timeout: float) -> tuple[Verdict, 
     except KubeError as error:
         raise BenchError(f"{check.name}: the API server does not answer: {error}") from error
     return Verdict.PASSED, ""
-
-
-async def _run(check: Check, bench: Bench) -> None:
-    if check.restarts:
-        bench.driver.needs_restart()
-    if check.overlaps:
-        bench.driver.needs_overlap()
-    if check.registered:
-        await bench.ready()
-    else:
-        await bench.started()
-    await check.run(bench)

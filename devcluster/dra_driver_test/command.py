@@ -55,7 +55,6 @@ def summary(results: Sequence[Result], seconds: float) -> str:
 
 
 def listing(checks: Sequence[Check]) -> str:
-    """The checks with their explanations."""
     return "\n\n".join(
         f"{one.name} ({one.level}; {', '.join(one.references)})\n    " + one.explanation.replace("\n", "\n    ")
         for one in checks
@@ -63,7 +62,6 @@ def listing(checks: Sequence[Check]) -> str:
 
 
 def as_json(driver: str, results: Sequence[Result]) -> str:
-    """Everything, for programs."""
     checks = [
         {
             "name": one.check.name,

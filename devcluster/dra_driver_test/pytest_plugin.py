@@ -21,20 +21,19 @@ the class ``Unjudged``, which ``-W error::dra_driver_test.pytest_plugin.Unjudged
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
+from dra_devcluster.background import in_thread
 
-from dra_driver_test.check import Verdict, run_check
-
-from .check import Check, chosen
+from .check import Check, Result, Verdict, chosen, run_check
 from .checks import all_checks
 from .errors import BenchError
-from .harness.bench import Bench
 from .target import Target, bench_for
+
+Judge = Callable[[Check], Result]
 
 
 class Recommended(UserWarning):
@@ -46,7 +45,6 @@ class Unjudged(UserWarning):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option."""
     group = parser.getgroup("dra-driver-test")
     group.addoption("--dra-check", action="append", default=[], metavar="PATTERN", help="checks to run (all)")
 
@@ -61,29 +59,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("dra_check", checks, ids=[check.name for check in checks], indirect=True)
 
 
+@asynccontextmanager
+async def _judge(target: Target) -> AsyncIterator[Judge]:
+    loop = asyncio.get_running_loop()
+    async with bench_for(target) as bench:
+        yield lambda check: asyncio.run_coroutine_threadsafe(run_check(check, bench), loop).result()
+
+
 @pytest.fixture(scope="session")
-def dra_bench(dra_target: Target) -> Iterator[Callable[[Check], Any]]:
+def dra_bench(dra_target: Target) -> Iterator[Judge]:
     """One bench for all checks, in a loop of its own, so that it does not matter how else the tests run."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="dra-driver-test", daemon=True)
-    thread.start()
-
-    def wait(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-    opened = bench_for(dra_target)
-    bench: Bench = wait(opened.__aenter__())
-    try:
-        yield lambda check: wait(run_check(check, bench))
-    finally:
-        wait(opened.__aexit__(None, None, None))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with in_thread(lambda: _judge(dra_target), "dra-driver-test") as judge:
+        yield judge
 
 
 @pytest.fixture
-def dra_check(request: pytest.FixtureRequest, dra_bench: Callable[[Check], Any]) -> Callable[[], None]:
+def dra_check(request: pytest.FixtureRequest, dra_bench: Judge) -> Callable[[], None]:
     """Runs one check: fails, skips or warns as it says."""
     check: Check = request.param
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_driver_test.harness.devices import (
-    Device,
-    devices_of,
-    incomplete,
-    is_of_node,
-    side_by_side,
-    too_much_together,
-)
+from dra_driver_test.harness.devices import Device, devices_of, incomplete, is_of_node, side_by_side, too_much_together
 
 Json = dict[str, Any]
 NODE: Json = {"metadata": {"name": "node-1", "labels": {"zone": "a", "size": "8"}}}

@@ -23,7 +23,7 @@ async def _ids(bench: Bench) -> list[str]:
 
 
 async def _prepared(bench: Bench) -> Sequence[PreparedDevice]:
-    return await bench.prepared(await bench.claim(await bench.device()))
+    return await bench.prepared(await bench.claim())
 
 
 @check("KM-17", level=Level.SHOULD)
@@ -73,7 +73,7 @@ async def files_are_valid(bench: Bench) -> None:
 @check(SPECIFICATION)
 async def devices_are_described_once(bench: Bench) -> None:
     """No two files describe the same device; runtimes resolve neither."""
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     ids = [*ids_of(await bench.prepared(claim)), *ids_of(await bench.prepared(claim))]
     if conflicts := bench.cdi.conflicts({id_.partition("=")[0] for id_ in ids}):
         raise Finding(f"several files describe {', '.join(sorted(conflicts))}")
@@ -99,11 +99,9 @@ async def ids_differ_between_devices(bench: Bench) -> None:
 @check("TD-03", "PH-09")
 async def files_go_with_the_claim(bench: Bench) -> None:
     """After unpreparing, the folder describes no more than before preparing."""
-    before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "the claim was unprepared")
+    with bench.cdi.nothing_left("the claim was unprepared"):
+        claim = await bench.held()
+        await bench.unprepare(claim)
 
 
 @check("TD-03", level=Level.SHOULD)
@@ -112,7 +110,7 @@ async def files_come_back(bench: Bench) -> None:
 
     The folder is on a temporary file system, people clean it up, and a full one cuts files.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     for path in bench.cdi.describing(ids_of(await bench.prepared(claim))):
         path.unlink()
     again = ids_of(await bench.prepared(claim))
@@ -129,7 +127,7 @@ async def files_of_others_stay(bench: Bench) -> None:
     edits = {"env": ["OTHER=1"]}
     kind = {"cdiVersion": "0.6.0", "kind": "vendor.example.com/device"}
     text = json.dumps({**kind, "devices": [{"name": "other", "containerEdits": edits}]})
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     with bench.cdi.foreign({other: text}):
         await bench.prepare(claim)
         await bench.unprepare(claim)
@@ -141,7 +139,7 @@ async def files_of_neighbours_stay(bench: Bench) -> None:
 
     gpu.example.com is how gpu.example.com-2 begins, and gpu.example.community.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     with bench.cdi.new_files() as made:
         await bench.prepare(claim)
     with bench.cdi.foreign(bench.cdi.neighbours(bench.name, made)):
@@ -168,8 +166,7 @@ async def _modes(bench: Bench) -> list[tuple[str, int]]:
 async def scrap_is_not_left(bench: Bench) -> None:
     """Nothing stays in the CDI folder but files that runtimes read."""
     before = {path.name for path in bench.cdi.folder.iterdir()}
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    await bench.held()
     scrap = {path.name for path in bench.cdi.folder.iterdir()} - before - {path.name for path in bench.cdi.files()}
     if scrap:
         raise Finding(
@@ -206,7 +203,7 @@ async def files_outlast_failed_writes(bench: Bench) -> None:
 
     The pod that has it goes on with them. Disks are full at times, and descriptors out; the next call succeeds.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     first = await bench.prepared(claim)
     before = bench.cdi.edits(ids_of(first))
     with bench.process_without_files(), suppress(Finding):

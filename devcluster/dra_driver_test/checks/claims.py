@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
-from dra_driver_test.harness.bench import Bench
+from dra_driver_test.harness.bench import Bench, expect
 from dra_driver_test.harness.devices import Device, Json, too_much_together
-from dra_driver_test.harness.server import Claim, Use
+from dra_driver_test.harness.server import Claim, Use, opaque
 from dra_driver_test.harness.waiting import eventually
 
 from .unprepare import LEAK_CLAIMS, check_descriptors
@@ -46,7 +46,7 @@ async def that_was_replaced_is_refused(bench: Bench) -> None:
 
     The claim was deleted and created again; its devices are those of another pod.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     await bench.refused(Claim(claim.namespace, claim.name, str(uuid.uuid4())), "whose uid is that of another object")
 
 
@@ -71,9 +71,7 @@ async def _bad(bench: Bench) -> Claim:
         return await bench.claim(await _unknown(bench))
     if bench.parameters.bad is None:
         raise Skipped("its devices are published for all nodes, and no bad parameters are known (--bad-parameters)")
-    opaque = {"driver": bench.name, "parameters": bench.parameters.bad}
-    config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
-    return await bench.claim((await bench.devices(2))[1], config=config)
+    return await bench.claim((await bench.devices(2))[1], config=[opaque(bench.name, bench.parameters.bad)])
 
 
 @check("KM-14", "plugin-helper.md 2.1", level=Level.SHOULD)
@@ -82,7 +80,7 @@ async def that_are_bad_fail_alone(bench: Bench) -> None:
 
     The user then reads which claim of the pod is at fault, whichever comes first.
     """
-    good = await bench.claim(await bench.device())
+    good = await bench.claim()
     bad = await _bad(bench)
     for claims in ((good, bad), (bad, good)):
         try:
@@ -127,7 +125,7 @@ async def do_not_take_a_device_in_use(bench: Bench) -> None:
     device = await bench.device()
     if device.is_shared:
         raise Skipped("the driver published shared devices only")
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
     await bench.refused(await bench.claim(device), f"with the device {device.name}, which is prepared for another")
 
 
@@ -135,10 +133,9 @@ async def do_not_take_a_device_in_use(bench: Bench) -> None:
 async def get_a_device_after_it_is_given_back(bench: Bench) -> None:
     """A device that was unprepared for one claim is prepared for the next."""
     device = await bench.device()
-    first = await bench.claim(device)
-    await bench.prepare(first)
+    first = await bench.held(device)
     await bench.unprepare(first)
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
 
 
 @check("KM-16", "plugin-helper.md 2.1")
@@ -149,28 +146,23 @@ async def follow_a_new_allocation(bench: Bench) -> None:
     device or refuses; the old one may be another pod's by now.
     """
     old, new = await bench.devices(2)
-    claim = await bench.claim(old)
-    await bench.prepare(claim)
+    claim = await bench.held(old)
     await bench.server.allocate(claim, Use(new))
     try:
         prepared = await bench.prepared(claim)
     except Finding:
         return  # refusing until the claim is unprepared is right as well
-    if [(one.pool, one.device) for one in prepared] != [(new.pool, new.name)]:
-        raise Finding(f"the claim now holds {new.name}, and the driver prepared {[one.device for one in prepared]}")
+    expect(prepared, new, "the claim now")
 
 
 @check("KM-21", "KM-13")
 async def that_are_created_again_are_new(bench: Bench) -> None:
     """A claim that was deleted and created again under its name gets the devices of its own allocation."""
     old, new = await bench.devices(2)
-    first = await bench.claim(old, name="again")
-    await bench.prepare(first)
+    first = await bench.held(old, name="again")
     await bench.server.delete(first)
     second = await bench.claim(new, name="again")
-    found = [one.device for one in await bench.prepared(second)]
-    if found != [new.name]:
-        raise Finding(f"the new claim of the name holds {new.name}, and the driver prepared {found}")
+    expect(await bench.prepared(second), new, "the new claim of the name")
 
 
 async def _fail(bench: Bench, device: Device) -> None:
@@ -181,11 +173,9 @@ async def _fail(bench: Bench, device: Device) -> None:
     failed = False
     claims = [await bench.claim(device, await _unknown(bench))]
     if bench.parameters.bad is not None:
-        opaque = {"driver": bench.name, "parameters": bench.parameters.bad}
-        config = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
-        claims.append(await bench.claim(device, config=config))
+        claims.append(await bench.claim(device, config=[opaque(bench.name, bench.parameters.bad)]))
     for other in (await bench.independent())[1:2]:  # that another claim has
-        await bench.prepare(await bench.claim(other))
+        await bench.held(other)
         claims.append(await bench.claim(device, other))
     for claim in claims:
         try:
@@ -203,10 +193,9 @@ async def that_failed_leave_nothing(bench: Bench) -> None:
 
     The driver may have written one before it failed, and has no record of the claim.
     """
-    before = bench.cdi.known()
-    await _fail(bench, await bench.device())
-    await bench.unprepare(*bench.server.made())
-    bench.cdi.check_nothing_left(before, "preparing the claim failed, and it was unprepared")
+    with bench.cdi.nothing_left("preparing the claim failed, and it was unprepared"):
+        await _fail(bench, await bench.device())
+        await bench.unprepare(*bench.server.made())
 
 
 @check("KM-19", "NOD-011")
@@ -214,14 +203,13 @@ async def that_failed_hold_no_device(bench: Bench) -> None:
     """The devices of a claim that could not be prepared are prepared for another one, once it is unprepared."""
     device = await bench.device()
     await _fail(bench, device)
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
 
 
 async def _allocated_anew(bench: Bench) -> Device:
     """Let a claim come and go that was allocated anew while it was prepared; returns its first device."""
     old, new = await bench.devices(2)
-    claim = await bench.claim(old)
-    await bench.prepare(claim)
+    claim = await bench.held(old)
     await bench.server.allocate(claim, Use(new))
     with suppress(Finding):  # refusing until the claim is unprepared is right as well
         await bench.prepare(claim)
@@ -232,9 +220,8 @@ async def _allocated_anew(bench: Bench) -> Device:
 @check("KM-19", "TD-03")
 async def that_were_allocated_anew_leave_nothing(bench: Bench) -> None:
     """A claim that was allocated anew while it was prepared leaves no CDI file once it is unprepared."""
-    before = bench.cdi.known()
-    await _allocated_anew(bench)
-    bench.cdi.check_nothing_left(before, "a claim that was allocated anew was unprepared")
+    with bench.cdi.nothing_left("a claim that was allocated anew was unprepared"):
+        await _allocated_anew(bench)
 
 
 @check("KM-19", "plugin-helper.md 2.1")
@@ -269,8 +256,7 @@ async def do_not_overdraw_counters(bench: Bench) -> None:
     if pair is None:
         raise Skipped("the driver published no two devices that exclude each other by counters")
     for first, second in (pair, pair[::-1]):
-        holder = await bench.claim(first)
-        await bench.prepare(holder)
+        holder = await bench.held(first)
         why = f"with the device {second.name}, which draws on the counters of {first.name} in use"
         await bench.refused(await bench.claim(second), why)
         await bench.unprepare(holder)
@@ -319,8 +305,7 @@ async def are_left_as_they_are(bench: Bench) -> None:
 @check("KM-19", "api.md 2")
 async def go_when_they_are_deleted(bench: Bench) -> None:
     """A claim that was unprepared is gone when it is deleted: the driver holds it by no finalizer."""
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
+    claim, _ = await bench.full()
     await bench.unprepare(claim)
     await bench.server.delete(claim)
 
@@ -359,7 +344,7 @@ async def that_are_being_deleted_are_prepared(bench: Bench) -> None:
 
     A driver that refuses it keeps the pod in ContainerCreating, and the pod keeps the claim.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     await bench.server.delete_while_used(claim)
     await bench.prepare(claim)
     await bench.prepare(claim)
@@ -395,8 +380,7 @@ async def wait_for_the_server(bench: Bench) -> None:
             prepared = await bench.prepared(claim)
         except Finding:
             return False
-        if [(one.pool, one.device) for one in prepared] != [(device.pool, device.name)]:
-            raise Finding(f"the claim holds {device.name}, and the driver prepared {[one.device for one in prepared]}")
+        expect(prepared, device, "the claim")
         return True
 
     await eventually("the API server answers again, and the claim is prepared", look, bench.limits.gone, bench.limits)

@@ -6,7 +6,7 @@ import asyncio
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
-from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.bench import Bench, expect, ids_of
 from dra_driver_test.harness.waiting import attempts
 
 RACES_ATTEMPTS = 8
@@ -20,7 +20,7 @@ async def of_calls_for_one_claim(bench: Bench) -> None:
 
     The kubelet repeats a call that timed out while the driver may still work on the first.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     first, second = await asyncio.gather(bench.prepared(claim), bench.prepared(claim))
     if first != second:
         raise Finding(f"two calls at the same time have the answers {first} and {second}")
@@ -34,31 +34,28 @@ async def of_calls_for_different_claims(bench: Bench) -> None:
     claims = [await bench.claim(device) for device in devices]
     answers = await asyncio.gather(*(bench.prepared(claim) for claim in claims))
     for device, prepared in zip(devices, answers, strict=True):
-        if [one.device for one in prepared] != [device.name]:
-            raise Finding(f"a claim holds {device.name}, and the driver prepared {[one.device for one in prepared]}")
+        expect(prepared, device, "a claim")
 
 
 @check("NOD-054", "KM-19")
 async def of_unprepare_calls(bench: Bench) -> None:
     """Calls to unprepare different claims at the same time all succeed, and leave nothing."""
-    before = bench.cdi.known()
-    claims = await bench.claims(2)
-    await bench.prepare(*claims)
-    await asyncio.gather(*(bench.unprepare(claim) for claim in claims))
-    bench.cdi.check_nothing_left(before, "all claims were unprepared")
+    with bench.cdi.nothing_left("all claims were unprepared"):
+        claims = await bench.claims(2)
+        await bench.prepare(*claims)
+        await asyncio.gather(*(bench.unprepare(claim) for claim in claims))
 
 
 @check("NOD-054", "KM-19")
 async def of_prepare_and_unprepare(bench: Bench) -> None:
     """A claim can be unprepared while another one is prepared, and nothing of it is left."""
-    before = bench.cdi.known()
-    one, other = await bench.claims(2)
-    await bench.prepare(one)
-    call = asyncio.create_task(bench.prepare(other))
-    await asyncio.sleep(2 * bench.limits.tick)  # so that the call is under way
-    await asyncio.gather(call, bench.unprepare(one))
-    await bench.unprepare(other)
-    bench.cdi.check_nothing_left(before, "a claim was unprepared while another one was prepared, then that one as well")
+    with bench.cdi.nothing_left("a claim was unprepared while another one was prepared, then that one as well"):
+        one, other = await bench.claims(2)
+        await bench.prepare(one)
+        call = asyncio.create_task(bench.prepare(other))
+        await asyncio.sleep(2 * bench.limits.tick)  # so that the call is under way
+        await asyncio.gather(call, bench.unprepare(one))
+        await bench.unprepare(other)
 
 
 @check("KM-04", "kubelet-manager.md 2")
@@ -68,7 +65,7 @@ async def leaves_registration_answering(bench: Bench) -> None:
     A kubelet that starts again gives GetInfo 1 s, whatever else the driver does. One of three attempts has to succeed,
     since the machine may be busy with something else.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
 
     async def ask() -> None:
         call = asyncio.create_task(bench.prepare(claim))
@@ -98,19 +95,18 @@ async def leaves_nothing_after_a_given_up_call(bench: Bench) -> None:
     Work that is still going on must not write its CDI files after the claim was unprepared: nothing would ever
     remove them, and another pod may hold the device by then.
     """
-    before = bench.cdi.known()
-    device = await bench.device()
-    claim = await bench.claim(device)
-    began = asyncio.get_running_loop().time()
-    await bench.prepare(claim)
-    whole = asyncio.get_running_loop().time() - began
-    await bench.unprepare(claim)
-    for number in range(RACES_ATTEMPTS):
+    with bench.cdi.nothing_left("every claim was unprepared"):
+        device = await bench.device()
         claim = await bench.claim(device)
-        await bench.interrupted(claim, max(0.001 * 2**number, whole * number / RACES_ATTEMPTS))
+        began = asyncio.get_running_loop().time()
+        await bench.prepare(claim)
+        whole = asyncio.get_running_loop().time() - began
         await bench.unprepare(claim)
-    await asyncio.sleep(bench.limits.settle)
-    bench.cdi.check_nothing_left(before, "every claim was unprepared")
+        for number in range(RACES_ATTEMPTS):
+            claim = await bench.claim(device)
+            await bench.interrupted(claim, max(0.001 * 2**number, whole * number / RACES_ATTEMPTS))
+            await bench.unprepare(claim)
+        await asyncio.sleep(bench.limits.settle)
 
 
 @check("plugin-helper.md 2.1", "NOD-054", level=Level.SHOULD)

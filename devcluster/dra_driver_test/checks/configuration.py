@@ -11,7 +11,7 @@ from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.content import Content, given, shown
 from dra_driver_test.harness.devices import Device, Json
-from dra_driver_test.harness.server import Use
+from dra_driver_test.harness.server import Use, opaque
 
 OTHER = "other.driver-test.example.com"
 UNKNOWN_FIELD = "noSuchField"
@@ -21,50 +21,12 @@ MOST_GUESSES = 48
 """Values that are tried for parameters of which one set is known."""
 TOLD_ATTEMPTS = 2
 """Refusals of which the words are tried: a driver may say which values it knows."""
-COMMON = [
-    "red",
-    "green",
-    "blue",
-    "yellow",
-    "black",
-    "white",
-    "on",
-    "off",
-    "true",
-    "false",
-    "yes",
-    "no",
-    "auto",
-    "none",
-    "default",
-    "low",
-    "medium",
-    "high",
-    "small",
-    "large",
-    "fast",
-    "slow",
-    "Default",
-    "Short",
-    "Medium",
-    "Long",
-    "TimeSlicing",
-    "SpacePartitioning",
-    "MPS",
-    "Shared",
-    "Exclusive",
-    "a",
-    "b",
-    "1",
-    "2",
-]
+COMMON = (
+    "red green blue yellow black white on off true false yes no auto none default low medium high small large fast "
+    "slow Default Short Medium Long TimeSlicing SpacePartitioning MPS Shared Exclusive a b 1 2"
+)
 """Values that parameters of drivers often have."""
 _WORD = re.compile(r"[\w.:-]+")
-
-
-def _config(driver: str, parameters: Json, source: str = "FromClaim", *requests: str) -> Json:
-    opaque = {"driver": driver, "parameters": parameters}
-    return {"source": source, "requests": list(requests), "opaque": opaque}
 
 
 def _good(bench: Bench) -> Json:
@@ -89,7 +51,7 @@ async def _effect(bench: Bench, use: Use, parameters: Json, *requests: str) -> C
     """What parameters alone bring to a container. Raises Skipped if that is nothing, and Finding."""
     request = use.request.partition("/")[0]
     without = await _content(bench, use, request=request)
-    config = [_config(bench.name, parameters, "FromClaim", *(requests or (request,)))]
+    config = [opaque(bench.name, parameters, "FromClaim", *(requests or (request,)))]
     effect = await _content(bench, use, config=config, request=request) - without
     if not effect:
         raise Skipped("the parameters do not show in CDI edits")
@@ -103,8 +65,8 @@ async def of_other_drivers_is_ignored(bench: Bench) -> None:
     Claims may hold devices of several drivers, each with its own parameters.
     """
     device = await bench.device()
-    config = [_config(OTHER, {"apiVersion": "other.example.com/v7", "kind": "Unheard", "of": ["by", "this"]})]
-    await bench.prepare(await bench.claim(device, config=config))
+    config = [opaque(OTHER, {"apiVersion": "other.example.com/v7", "kind": "Unheard", "of": ["by", "this"]})]
+    await bench.held(device, config=config)
 
 
 @check("TD-01")
@@ -120,7 +82,7 @@ async def of_a_class_is_accepted(bench: Bench) -> None:
 
 
 async def _accepted(bench: Bench, source: str) -> None:
-    config = [_config(bench.name, _good(bench), source, "req")]
+    config = [opaque(bench.name, _good(bench), source, "req")]
     await bench.prepare(await bench.claim(await bench.device(), config=config))
 
 
@@ -131,7 +93,7 @@ async def that_is_bad_is_refused(bench: Bench) -> None:
         raise Skipped("no bad parameters are known: give some with --bad-parameters")
     device = await bench.device()
     for source in ("FromClaim", "FromClass"):
-        claim = await bench.claim(device, config=[_config(bench.name, bench.parameters.bad, source)])
+        claim = await bench.claim(device, config=[opaque(bench.name, bench.parameters.bad, source)])
         await bench.refused(claim, f"with the bad parameters {bench.parameters.bad}, {source}")
 
 
@@ -141,7 +103,7 @@ async def of_other_requests_is_ignored(bench: Bench) -> None:
     if bench.parameters.bad is None:
         raise Skipped("no bad parameters are known: give some with --bad-parameters")
     foreign = Device(OTHER, "other", "other-0", {})
-    config = [_config(bench.name, bench.parameters.bad, "FromClaim", "other")]
+    config = [opaque(bench.name, bench.parameters.bad, "FromClaim", "other")]
     await bench.prepare(await bench.server.claim(Use(await bench.device()), Use(foreign, "other"), config=config))
 
 
@@ -149,7 +111,7 @@ async def of_other_requests_is_ignored(bench: Bench) -> None:
 async def of_one_request_stays_there(bench: Bench) -> None:
     """Parameters for one request of a claim do not show in what containers get of the other (``--parameters``)."""
     good, devices = _good(bench), await bench.devices(2)
-    config = [_config(bench.name, good, "FromClaim", "req")]
+    config = [opaque(bench.name, good, "FromClaim", "req")]
     effect = await _effect(bench, Use(devices[0]), good)
     uses = bench.uses(*devices)
     without = await _content(bench, *uses, request="req-1")
@@ -161,10 +123,10 @@ async def of_one_request_stays_there(bench: Bench) -> None:
 async def of_a_class_stays_beside_one_of_the_claim(bench: Bench) -> None:
     """Parameters of the class of one request show there, while the claim has some for another request."""
     good, uses = _good(bench), bench.uses(*await bench.devices(2))
-    of_the_class = _config(bench.name, good, "FromClass", "req")
+    of_the_class = opaque(bench.name, good, "FromClass", "req")
     alone = await _content(bench, *uses, config=[of_the_class])
     effect = alone - await _content(bench, *uses)
-    both = await _content(bench, *uses, config=[of_the_class, _config(bench.name, good, "FromClaim", "req-1")])
+    both = await _content(bench, *uses, config=[of_the_class, opaque(bench.name, good, "FromClaim", "req-1")])
     if lost := effect - both:
         raise Finding(
             f"the claim has parameters for 'req-1', and containers of 'req' get no {shown(lost)} of their class"
@@ -178,7 +140,7 @@ async def with_an_unknown_field_is_refused(bench: Bench) -> None:
     A misspelt field is otherwise silently the default, and the pod runs with something else than the user wrote. Good
     parameters are needed (``--parameters``), and one field is added to them.
     """
-    config = [_config(bench.name, {**_good(bench), UNKNOWN_FIELD: {"unheard": True}})]
+    config = [opaque(bench.name, {**_good(bench), UNKNOWN_FIELD: {"unheard": True}})]
     await bench.refused(await bench.claim(await bench.device(), config=config), f"with the field {UNKNOWN_FIELD!r}")
 
 
@@ -202,7 +164,7 @@ async def _last_wins(bench: Bench, source: str) -> None:
     good, use = _good(bench), Use(await bench.device())
     effect = await _effect(bench, use, good)
     async for other, changed in _others(bench, use, effect):
-        config = [_config(bench.name, good, source, "req"), _config(bench.name, other, "FromClaim", "req")]
+        config = [opaque(bench.name, good, source, "req"), opaque(bench.name, other, "FromClaim", "req")]
         found = await _content(bench, use, config=config)
         if (effect - changed) & found and not (changed - effect) & found:
             raise Finding(
@@ -215,7 +177,7 @@ async def _last_wins(bench: Bench, source: str) -> None:
 
 async def _others(bench: Bench, use: Use, effect: Content) -> AsyncIterator[tuple[Json, Content]]:
     """Other parameters that the driver accepts, with what they bring instead."""
-    words: list[str] = [*COMMON]
+    words = COMMON.split()
     told = 0
     tried: set[str] = set()
     without = await _content(bench, use)
@@ -226,7 +188,7 @@ async def _others(bench: Bench, use: Use, effect: Content) -> AsyncIterator[tupl
             continue
         tried.add(key)
         try:
-            changed = await _content(bench, use, config=[_config(bench.name, other, "FromClaim", "req")]) - without
+            changed = await _content(bench, use, config=[opaque(bench.name, other, "FromClaim", "req")]) - without
         except Finding as refusal:
             told += 1
             if told <= TOLD_ATTEMPTS:
@@ -263,7 +225,7 @@ async def of_several_requests_reaches_each(bench: Bench) -> None:
     if not all(effects):
         raise Skipped("the parameters show in no text, so that one device cannot be told from the other")
     uses = bench.uses(*devices)
-    config = [_config(bench.name, good, "FromClaim", *(use.request for use in uses))]
+    config = [opaque(bench.name, good, "FromClaim", *(use.request for use in uses))]
     prepared = await bench.prepared(await bench.use(*uses, config=config))
     for use, effect in zip(uses, effects, strict=True):
         if not effect & given(bench, prepared, use.request):
@@ -298,7 +260,7 @@ async def _reaches(bench: Bench, named: str, not_: str) -> None:
     good, device = _good(bench), await bench.device()
     effect = await _effect(bench, Use(device), good)
     chosen = Use(device, "req/small")
-    got = await _content(bench, chosen, config=[_config(bench.name, good, "FromClaim", named)]) & effect
+    got = await _content(bench, chosen, config=[opaque(bench.name, good, "FromClaim", named)]) & effect
     if bool(got) is bool(not_):
         wrong = f"its container gets {shown(got)}" if not_ else "show nothing in its container"
         raise Finding(f"the parameters are for {named!r}, the device is allocated for 'req/small', and {wrong}")
@@ -309,7 +271,7 @@ async def of_one_claim_stays_there(bench: Bench) -> None:
     """Parameters of a claim do not show in what containers of another claim get (``--parameters``)."""
     good, devices = _good(bench), await bench.devices(2)
     effect = await _effect(bench, Use(devices[1]), good)
-    await bench.prepare(await bench.claim(devices[0], config=[_config(bench.name, good)]))
+    await bench.prepare(await bench.claim(devices[0], config=[opaque(bench.name, good)]))
     if strayed := effect & given(bench, await bench.prepared(await bench.claim(devices[1]))):
         raise Finding(f"a claim without parameters gets {shown(strayed)} of those of another claim")
 
@@ -319,7 +281,7 @@ async def follows_a_new_allocation(bench: Bench) -> None:
     """A claim that was unprepared, and allocated anew without parameters, shows none of the old (``--parameters``)."""
     good, use = _good(bench), Use(await bench.device())
     effect = await _effect(bench, use, good)
-    claim = await bench.use(use, config=[_config(bench.name, good)])
+    claim = await bench.use(use, config=[opaque(bench.name, good)])
     await bench.prepare(claim)
     await bench.unprepare(claim)
     await bench.server.allocate(claim, use)
@@ -335,7 +297,7 @@ async def follows_an_allocation_made_meanwhile(bench: Bench) -> None:
     """
     good, use = _good(bench), Use(await bench.device())
     effect = await _effect(bench, use, good)
-    claim = await bench.use(use, config=[_config(bench.name, good)])
+    claim = await bench.use(use, config=[opaque(bench.name, good)])
     await bench.prepare(claim)
     await bench.server.allocate(claim, use)
     try:
@@ -362,7 +324,7 @@ async def outlasts_a_reboot(bench: Bench) -> None:
 async def _outlasts(bench: Bench, *, reboots: bool) -> None:
     good, use = _good(bench), Use(await bench.device())
     effect = await _effect(bench, use, good)
-    claim = await bench.use(use, config=[_config(bench.name, good)])
+    claim = await bench.use(use, config=[opaque(bench.name, good)])
     await bench.prepare(claim)
     await (bench.reboot() if reboots else bench.restart(kill=True))
     found = given(bench, await bench.prepared(claim))

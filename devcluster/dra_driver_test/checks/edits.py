@@ -185,7 +185,7 @@ async def do_not_overwrite_each_other(bench: Bench) -> None:
 @check("KM-17", level=Level.SHOULD)
 async def leave_what_the_image_says(bench: Bench) -> None:
     """The edits do not set PATH or HOME: the runtime replaces the image's value, and its programs are not found."""
-    edits = bench.cdi.edits(ids_of(await bench.prepared(await bench.claim(await bench.device()))))
+    edits = bench.cdi.edits(ids_of(await bench.prepared(await bench.claim())))
     if found := [entry for entry in edits.env if entry.partition("=")[0] in OF_THE_IMAGE]:
         raise Finding(f"containers get {', '.join(found)} in place of what their image says: use a name of your own")
 
@@ -199,8 +199,7 @@ async def follow_a_new_allocation(bench: Bench) -> None:
     """
     old, new = await told_apart(bench)
     for unprepares in (False, True):
-        claim = await bench.claim(old.device)
-        await bench.prepare(claim)
+        claim = await bench.held(old.device)
         if unprepares:
             await bench.unprepare(claim)
         await bench.server.allocate(claim, Use(new.device))

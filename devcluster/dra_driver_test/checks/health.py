@@ -65,6 +65,11 @@ async def _reports(bench: Bench) -> dict[str, list[Any]]:
     return {service: await _first(bench, service) for service in await _needed(bench)}
 
 
+async def _each(bench: Bench) -> list[tuple[str, Any]]:
+    """Each device of these messages, with the version."""
+    return [(service, one) for service, devices in (await _reports(bench)).items() for one in devices]
+
+
 def _key(device: Any) -> tuple[str, str]:
     return device.device.pool_name, device.device.device_name
 
@@ -185,30 +190,27 @@ async def names_each_device_once(bench: Bench) -> None:
 @check("KM-23", level=Level.SHOULD)
 async def has_known_values(bench: Bench) -> None:
     """Health is Unknown (0), Healthy (1) or Unhealthy (2); kubelets take other values for Unknown."""
-    for service, devices in (await _reports(bench)).items():
-        for one in devices:
-            if one.health not in (0, 1, 2):
-                raise Finding(f"{service}: device {one.device.device_name} has the health {one.health}")
+    for service, one in await _each(bench):
+        if one.health not in (0, 1, 2):
+            raise Finding(f"{service}: device {one.device.device_name} has the health {one.health}")
 
 
 @check("KM-23", level=Level.SHOULD)
 async def has_short_messages(bench: Bench) -> None:
     """A message about a device has at most 1024 bytes; kubelets cut the rest."""
-    for service, devices in (await _reports(bench)).items():
-        for one in devices:
-            if (size := len(one.message.encode())) > MESSAGE_BYTES:
-                raise Finding(f"{service}: the message of device {one.device.device_name} has {size} bytes")
+    for service, one in await _each(bench):
+        if (size := len(one.message.encode())) > MESSAGE_BYTES:
+            raise Finding(f"{service}: the message of device {one.device.device_name} has {size} bytes")
 
 
 @check("KM-23", level=Level.SHOULD)
 async def has_no_negative_timeouts(bench: Bench) -> None:
     """The time-out of a device is not negative; kubelets use 30 s instead."""
-    for service, devices in (await _reports(bench)).items():
-        for one in devices:
-            if one.health_check_timeout_seconds < 0:
-                raise Finding(
-                    f"{service}: device {one.device.device_name} has the time-out {one.health_check_timeout_seconds}"
-                )
+    for service, one in await _each(bench):
+        if one.health_check_timeout_seconds < 0:
+            raise Finding(
+                f"{service}: device {one.device.device_name} has the time-out {one.health_check_timeout_seconds}"
+            )
 
 
 @check("KM-23", "plugin-helper.md 6", level=Level.SHOULD)
@@ -218,13 +220,12 @@ async def has_times_in_seconds(bench: Bench) -> None:
     In a smaller unit it lies far in the future. It may be long ago: the driver has seen no change since.
     """
     now = time.time()
-    for service, devices in (await _reports(bench)).items():
-        for one in devices:
-            if one.last_updated_time > now + DAY_SECONDS:
-                raise Finding(
-                    f"{service}: device {one.device.device_name} was last updated at {one.last_updated_time}, which is "
-                    "more than a day in the future"
-                )
+    for service, one in await _each(bench):
+        if one.last_updated_time > now + DAY_SECONDS:
+            raise Finding(
+                f"{service}: device {one.device.device_name} was last updated at {one.last_updated_time}, which is "
+                "more than a day in the future"
+            )
 
 
 # --- streams ---
@@ -280,8 +281,7 @@ async def survives_streams_that_were_given_up(bench: Bench) -> None:
     for service in await _needed(bench):
         for _ in range(ABANDONED_STREAMS):
             await _first(bench, service)
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.unprepare(claim)
 
 
@@ -303,7 +303,7 @@ async def comes_back_after_a_restart(bench: Bench) -> None:
 async def leaves_calls_alone(bench: Bench) -> None:
     """Claims are prepared and unprepared while a stream is open."""
     service, *_ = await _needed(bench)
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     async with bench.kubelet.health(bench.registration, service) as stream:
         await _next(bench, stream, bench.limits.answer, f"{service}: a first message")
         await bench.prepare(claim)

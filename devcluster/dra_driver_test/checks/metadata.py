@@ -20,7 +20,7 @@ GROUP = "metadata.resource.k8s.io"
 
 async def _files(bench: Bench, claim: Claim | None = None) -> list[Path]:
     """Those that a container with a device gets. Raises Skipped if there are none."""
-    prepared = await bench.prepared(claim or await bench.claim(await bench.device()))
+    prepared = await bench.prepared(claim or await bench.claim())
     mounts = bench.cdi.edits(ids_of(prepared)).mounts
     files = [Path(mount.host_path) for mount in mounts if mount.container_path.startswith(FOLDER)]
     if not files:
@@ -71,7 +71,7 @@ async def name_the_device(bench: Bench) -> None:
 @check("PH-11", "TD-03", level=Level.SHOULD)
 async def go_with_the_claim(bench: Bench) -> None:
     """Files with device metadata are removed when the claim is unprepared."""
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     files = await _files(bench, claim)
     await bench.unprepare(claim)
     if left := [str(file) for file in files if file.exists()]:

@@ -10,11 +10,10 @@ from dra_driver_test.harness.server import Use
 
 async def _round(bench: Bench, name: str, *, namespace: str = "", request: str = "req") -> None:
     """Prepare and unprepare a claim of that name, with what a runtime and the folder make of it."""
-    before = bench.cdi.known()
-    claim = await bench.server.claim(Use(await bench.device(), request), name=name, namespace=namespace)
-    bench.cdi.edits(ids_of(await bench.prepared(claim)))
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "the claim was unprepared")
+    with bench.cdi.nothing_left("the claim was unprepared"):
+        claim = await bench.server.claim(Use(await bench.device(), request), name=name, namespace=namespace)
+        bench.cdi.edits(ids_of(await bench.prepared(claim)))
+        await bench.unprepare(claim)
 
 
 @check("api.md 2", "TD-02")
@@ -58,14 +57,13 @@ async def in_two_namespaces_are_two_claims(bench: Bench) -> None:
 @check("api.md 2", "KM-18", restarts=True, waits=True)
 async def in_two_namespaces_are_two_claims_after_a_restart(bench: Bench) -> None:
     """After a restart, unpreparing a claim leaves its namesake in another namespace as it was."""
-    before = bench.cdi.known()
-    one, other = await bench.devices(2)
-    first = await bench.server.claim(Use(one), name="twin")
-    second = await bench.server.claim(Use(other), name="twin", namespace=await bench.server.namespace("other"))
-    answer = await bench.prepare(first, second)
-    await bench.restart(kill=True)
-    await bench.unprepare(first)
-    bench.cdi.edits(ids_of(answer[second.uid]))
-    await bench.check_same_again(second, answer[second.uid], "after its namesake was unprepared")
-    await bench.unprepare(second)
-    bench.cdi.check_nothing_left(before, "both were unprepared after a restart")
+    with bench.cdi.nothing_left("both were unprepared after a restart"):
+        one, other = await bench.devices(2)
+        first = await bench.server.claim(Use(one), name="twin")
+        second = await bench.server.claim(Use(other), name="twin", namespace=await bench.server.namespace("other"))
+        answer = await bench.prepare(first, second)
+        await bench.restart(kill=True)
+        await bench.unprepare(first)
+        bench.cdi.edits(ids_of(answer[second.uid]))
+        await bench.check_same_again(second, answer[second.uid], "after its namesake was unprepared")
+        await bench.unprepare(second)

@@ -16,7 +16,7 @@ from dra_driver_test.harness.server import ADMIN_ACCESS, Use
 @check("KM-14", "PH-08")
 async def answers_a_claim(bench: Bench) -> None:
     """One claim with one device gets one answer, under its uid, without error."""
-    await bench.prepared(await bench.claim(await bench.device()))
+    await bench.prepared(await bench.claim())
 
 
 @check("KM-14")
@@ -108,8 +108,7 @@ async def can_be_repeated(bench: Bench) -> None:
 
     After a restart a kubelet asks again for every claim of its running pods.
     """
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.prepare(claim)
 
 
@@ -119,7 +118,7 @@ async def says_the_same_again(bench: Bench) -> None:
 
     Running containers have the first answer's devices; pods that share the claim get the later one's.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     first, second = await bench.prepared(claim), await bench.prepared(claim)
     if first != second:
         raise Finding(f"the first answer is {first}, the second {second}")
@@ -150,7 +149,7 @@ async def gives_shares_to_several_claims(bench: Bench) -> None:
     """Two claims can have a part of the same shared device at the same time."""
     shared = await bench.shared()
     for _ in range(2):
-        await bench.prepare(await bench.claim(shared))
+        await bench.held(shared)
 
 
 @check("api.md 2", level=Level.SHOULD)
@@ -164,7 +163,7 @@ async def allows_admin_access(bench: Bench) -> None:
     namespace = await bench.server.admin_namespace()
     await bench.prepare(await bench.server.claim(watching, namespace=namespace))
     try:
-        await bench.prepare(await bench.claim(watching.device))
+        await bench.held(watching.device)
     except Finding as finding:
         raise Finding(f"a claim with admin access keeps users off the device: {finding}") from None
     await bench.prepare(await bench.server.claim(watching, namespace=namespace))

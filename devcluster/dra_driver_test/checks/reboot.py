@@ -15,7 +15,7 @@ async def lets_the_driver_register(bench: Bench) -> None:
 
     It had prepared a claim, and what it remembers of that does not fit the empty CDI folder.
     """
-    await bench.prepare(await bench.claim(await bench.device()))
+    await bench.held()
     await bench.reboot()
     await bench.kubelet.info(bench.registration.socket)
 
@@ -27,8 +27,7 @@ async def brings_cdi_files_back(bench: Bench) -> None:
     The kubelet keeps its pods and prepares their claims before it starts the containers anew. A driver that trusts
     its own checkpoint answers at once, and no container starts.
     """
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
+    claim, _ = await bench.full()
     await bench.reboot()
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
 
@@ -36,19 +35,16 @@ async def brings_cdi_files_back(bench: Bench) -> None:
 @check("KM-20", "TD-03", restarts=True)
 async def lets_claims_be_unprepared(bench: Bench) -> None:
     """A claim that was prepared before a reboot is unprepared after it, although its files are gone."""
-    before = bench.cdi.known()
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
-    await bench.reboot()
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "a claim was unprepared after a reboot")
+    with bench.cdi.nothing_left("a claim was unprepared after a reboot"):
+        claim, _ = await bench.full()
+        await bench.reboot()
+        await bench.unprepare(claim)
 
 
 @check("KM-16", "NOD-009", restarts=True)
 async def gives_the_same_again(bench: Bench) -> None:
     """A claim that is prepared again after a reboot has all its devices, for the same requests and shares."""
-    claim = await bench.use(*await bench.all_kinds())
-    first = await bench.prepared(claim)
+    claim, first = await bench.full()
     await bench.reboot()
     second = await bench.prepared(claim)
     was, is_ = ([replace(one, cdi_ids=()) for one in answer] for answer in (first, second))
@@ -60,8 +56,7 @@ async def gives_the_same_again(bench: Bench) -> None:
 async def frees_devices(bench: Bench) -> None:
     """A device that a claim held before a reboot is prepared for another claim, once the first is unprepared."""
     device = await bench.device()
-    claim = await bench.claim(device)
-    await bench.prepare(claim)
+    claim = await bench.held(device)
     await bench.reboot()
     await bench.unprepare(claim)
     other = await bench.claim(device)

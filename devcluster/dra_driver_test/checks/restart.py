@@ -6,7 +6,7 @@ import asyncio
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding, Skipped
-from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.bench import Bench, expect, ids_of
 from dra_driver_test.harness.crashes import Moment, ended_amid, moments
 from dra_driver_test.harness.devices import Device, too_much_together
 from dra_driver_test.harness.server import ADMIN_ACCESS, Claim, Use
@@ -29,8 +29,7 @@ async def ends_in_time(bench: Bench) -> None:
 @check("NOD-009", "KM-16", restarts=True)
 async def prepares_the_same_again(bench: Bench) -> None:
     """After a restart a prepared claim has the same devices, shares, requests and CDI ids, all of them."""
-    claim = await bench.use(*await bench.all_kinds())
-    first = await bench.prepared(claim)
+    claim, first = await bench.full()
     await bench.restart()
     await bench.check_same_again(claim, first, "after a restart")
 
@@ -38,8 +37,7 @@ async def prepares_the_same_again(bench: Bench) -> None:
 @check("NOD-009", "KM-16", restarts=True)
 async def prepares_the_same_after_a_kill(bench: Bench) -> None:
     """After SIGKILL and a new start a prepared claim has the same devices, shares, requests and CDI ids."""
-    claim = await bench.use(*await bench.all_kinds())
-    first = await bench.prepared(claim)
+    claim, first = await bench.full()
     await bench.restart(kill=True)
     await bench.check_same_again(claim, first, "after SIGKILL and a new start")
 
@@ -47,25 +45,21 @@ async def prepares_the_same_after_a_kill(bench: Bench) -> None:
 @check("NOD-010", "TD-03", restarts=True)
 async def unprepares_what_was_prepared_before(bench: Bench) -> None:
     """A claim that was prepared before a restart is unprepared after it, with all its CDI files."""
-    before = bench.cdi.known()
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
-    await bench.restart()
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "a claim was unprepared after a restart")
+    with bench.cdi.nothing_left("a claim was unprepared after a restart"):
+        claim, _ = await bench.full()
+        await bench.restart()
+        await bench.unprepare(claim)
 
 
 @check("NOD-010", "NOD-011", restarts=True)
 async def unprepares_without_the_claim_object(bench: Bench) -> None:
     """After a restart a prepared claim whose object is gone can be unprepared, with all its CDI files."""
-    before = bench.cdi.known()
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
-    await bench.driver.kill()
-    await bench.server.delete(claim)
-    await bench.start()
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "the claim was deleted and unprepared")
+    with bench.cdi.nothing_left("the claim was deleted and unprepared"):
+        claim, _ = await bench.full()
+        await bench.driver.kill()
+        await bench.server.delete(claim)
+        await bench.start()
+        await bench.unprepare(claim)
 
 
 async def _moments(bench: Bench, *, unprepares: bool = False) -> list[Moment]:
@@ -137,39 +131,35 @@ async def may_be_in_order_while_it_prepares(bench: Bench) -> None:
 @check("NOD-034", "NOD-009", restarts=True, waits=True)
 async def may_come_while_it_starts(bench: Bench) -> None:
     """Killed at any moment of its start, the driver starts again and knows what was prepared before."""
-    before = bench.cdi.known()
-    claim = await bench.use(*await bench.all_kinds())
-    first = await bench.prepared(claim)
-    await bench.driver.kill()
-    began = asyncio.get_running_loop().time()
-    await bench.start()
-    seconds = asyncio.get_running_loop().time() - began
-    for part in START_SHARE:
+    with bench.cdi.nothing_left("the claim was unprepared"):
+        claim, first = await bench.full()
         await bench.driver.kill()
-        await bench.driver.start()
-        await asyncio.sleep(part * seconds)
-        await bench.driver.kill()
+        began = asyncio.get_running_loop().time()
         await bench.start()
-        await bench.check_same_again(claim, first, "killed at its start, and started again,")
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "the claim was unprepared")
+        seconds = asyncio.get_running_loop().time() - began
+        for part in START_SHARE:
+            await bench.driver.kill()
+            await bench.driver.start()
+            await asyncio.sleep(part * seconds)
+            await bench.driver.kill()
+            await bench.start()
+            await bench.check_same_again(claim, first, "killed at its start, and started again,")
+        await bench.unprepare(claim)
 
 
 @check("plugin-helper.md 2.1", "KM-16", restarts=True)
 async def follows_an_allocation_made_meanwhile(bench: Bench) -> None:
     """A claim that was allocated anew while the driver was down gets the new device, or is refused."""
     old, new = await bench.devices(2)
-    claim = await bench.claim(old)
-    await bench.prepare(claim)
+    claim = await bench.held(old)
     await bench.driver.kill()
     await bench.server.allocate(claim, Use(new))
     await bench.start()
     try:
-        found = [one.device for one in await bench.prepared(claim)]
+        prepared = await bench.prepared(claim)
     except Finding:
         return
-    if found != [new.name]:
-        raise Finding(f"the claim now holds {new.name}, and the driver prepared {found}")
+    expect(prepared, new, "the claim now")
 
 
 @check("KM-20", "NOD-011", restarts=True, waits=True)
@@ -187,13 +177,12 @@ async def keeps_devices_of_claims_apart(bench: Bench) -> None:
 async def is_not_asked_for_the_past(bench: Bench) -> None:
     """The driver starts and serves although a claim that it had prepared does not exist any more."""
     device = await bench.device()
-    gone = await bench.claim(device)
-    await bench.prepare(gone)
+    gone = await bench.held(device)
     await bench.driver.kill()
     await bench.server.delete(gone)
     await bench.start()
     await bench.unprepare(Claim(gone.namespace, gone.name, gone.uid))
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
 
 
 @check("plugin-helper.md 2.1", "KM-16", level=Level.SHOULD, restarts=True, waits=True)
@@ -204,7 +193,7 @@ async def remembers_devices_in_use(bench: Bench) -> None:
     """
     devices = [device for device in (await bench.independent())[:2] if not device.is_shared]
     await bench.refuses_devices_in_use(*devices or [await bench.device()])
-    await bench.prepare(await bench.claim(*devices))
+    await bench.held(*devices)
     for kill in (False, True):
         await bench.restart(kill=kill)
         for device in devices:
@@ -231,7 +220,7 @@ async def keeps_cdi_files(bench: Bench) -> None:
 @check("TD-03", restarts=True, waits=True)
 async def leaves_files_of_neighbours(bench: Bench) -> None:
     """A driver that starts leaves the CDI files of drivers whose names contain its own."""
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     with bench.cdi.new_files() as made:
         await bench.prepare(claim)
     with bench.cdi.foreign(bench.cdi.neighbours(bench.name, made)):
@@ -242,18 +231,18 @@ async def leaves_files_of_neighbours(bench: Bench) -> None:
 @check("NOD-009", "NOD-010", restarts=True, waits=True)
 async def keeps_many_claims(bench: Bench) -> None:
     """After a restart all claims of the node are known, up to 16: prepared again in one call, and unprepared in one."""
-    before = bench.cdi.known()
     devices = (await bench.devices(2)) + (await bench.independent())[2:MANY_CLAIMS]
-    claims = [await bench.claim(device) for device in devices]
-    first = [await bench.prepared(claim) for claim in claims]
-    await bench.restart(kill=True)
-    again = await bench.prepare(*claims)
-    for claim, answer in zip(claims, first, strict=True):
-        if again[claim.uid] != answer:
-            raise Finding(f"the answer was {answer}, and after a restart, asked with others, it is {again[claim.uid]}")
-    await bench.restart()
-    await bench.unprepare(*claims)
-    bench.cdi.check_nothing_left(before, f"{len(claims)} claims were unprepared after a restart")
+    with bench.cdi.nothing_left(f"{len(devices)} claims were unprepared after a restart"):
+        claims = [await bench.claim(device) for device in devices]
+        first = [await bench.prepared(claim) for claim in claims]
+        await bench.restart(kill=True)
+        again = await bench.prepare(*claims)
+        for claim, answer in zip(claims, first, strict=True):
+            if again[claim.uid] != answer:
+                what = f"the answer was {answer}, and after a restart, asked with others, it is {again[claim.uid]}"
+                raise Finding(what)
+        await bench.restart()
+        await bench.unprepare(*claims)
 
 
 @check("NOD-059", "KM-18", restarts=True)
@@ -277,7 +266,7 @@ async def keeps_administrators_apart(bench: Bench) -> None:
     await _apart(bench, Use(device, fields=ADMIN_ACCESS), Use(device), namespace)
     for other in watched:
         try:
-            await bench.prepare(await bench.claim(other))
+            await bench.held(other)
         except Finding as finding:
             raise Finding(f"a claim with admin access keeps users off the device after a restart: {finding}") from None
 
@@ -300,10 +289,7 @@ async def _apart(bench: Bench, going: Use, staying: Use, namespace: str) -> None
     kept, gone = await bench.use(staying), await bench.use(going, namespace=namespace)
     first = await bench.prepared(kept)
     edits = bench.cdi.edits(ids_of(first))
-    try:
-        await bench.prepare(gone)
-    except Finding as finding:
-        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.prepare_beside(gone)
     await bench.restart(kill=True)
     await bench.unprepare(gone)
     bench.cdi.edits(ids_of(first))
@@ -327,7 +313,7 @@ async def may_come_while_the_server_fails(bench: Bench) -> None:
 
     It may end meanwhile, as it is started again then.
     """
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     first = await bench.prepared(claim)
     await bench.driver.kill()
     async with bench.failing_server():
@@ -351,7 +337,7 @@ async def remembers_counters_in_use(bench: Bench) -> None:
     if pair is None:
         raise Skipped("the driver published no two devices that exclude each other by counters")
     first, second = pair
-    await bench.prepare(await bench.claim(first))
+    await bench.held(first)
     other = await bench.claim(second)
     try:
         await bench.prepare(other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
-from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.bench import Bench, expect, ids_of
 from dra_driver_test.harness.kubelet import Registration
 from dra_driver_test.harness.server import Use
 
@@ -30,8 +30,7 @@ async def has_two_instances_at_once(bench: Bench) -> None:
 @check("PH-07", "KM-09", overlaps=True)
 async def keeps_the_answers(bench: Bench) -> None:
     """The new instance has the same answer for a claim that the old one prepared."""
-    claim = await bench.use(*await bench.all_kinds())
-    first = await bench.prepared(claim)
+    claim, first = await bench.full()
     await _second(bench)
     await bench.check_same_again(claim, first, "from the new instance")
 
@@ -39,12 +38,10 @@ async def keeps_the_answers(bench: Bench) -> None:
 @check("PH-07", "KM-09", overlaps=True)
 async def unprepares_what_the_old_instance_prepared(bench: Bench) -> None:
     """The new instance unprepares a claim that the old one prepared, with all its CDI files."""
-    before = bench.cdi.known()
-    claim = await bench.use(*await bench.all_kinds())
-    await bench.prepare(claim)
-    await _second(bench)
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "the new instance unprepared the claim")
+    with bench.cdi.nothing_left("the new instance unprepared the claim"):
+        claim, _ = await bench.full()
+        await _second(bench)
+        await bench.unprepare(claim)
 
 
 @check("PH-07", "KM-09", overlaps=True, waits=True)
@@ -54,14 +51,12 @@ async def may_go_back_to_the_old_instance(bench: Bench) -> None:
     The new instance may fail, and the kubelet then asks the old one, which remembers what it prepared itself.
     """
     first, second = await bench.devices(2)
-    claim = await bench.claim(first)
-    await bench.prepare(claim)
+    claim = await bench.held(first)
     old, _ = await _second(bench)
     await bench.unprepare(claim)
     await bench.server.allocate(claim, Use(second))
     prepared = (await bench.kubelet.prepare(bench.kubelet.plugin(old), [claim.ref]))[claim.uid]
-    if [one.device for one in prepared] != [second.name]:
-        raise Finding(f"the claim holds {second.name}, the old instance prepared {[one.device for one in prepared]}")
+    expect(prepared, second, "the claim", "the old instance")
     bench.cdi.edits(ids_of(prepared))
 
 
@@ -69,8 +64,7 @@ async def may_go_back_to_the_old_instance(bench: Bench) -> None:
 async def ends_without_harm(bench: Bench) -> None:
     """When the old instance ends, the new one goes on: its sockets stay, and it answers."""
     _, new = await _second(bench)
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.driver.stop()
     await bench.quiet()
     if new not in bench.kubelet.registrations():
@@ -100,7 +94,7 @@ async def _identities(bench: Bench) -> list[tuple[str, str]]:
 @check("PH-07", "KM-16", overlaps=True)
 async def keeps_cdi_files(bench: Bench) -> None:
     """When the old instance ends, the CDI files of the claims that it prepared stay."""
-    ids = ids_of(await bench.prepared(await bench.claim(await bench.device())))
+    ids = ids_of(await bench.prepared(await bench.claim()))
     await _second(bench)
     await bench.driver.stop()
     await bench.quiet()
@@ -115,7 +109,7 @@ async def remembers_devices_in_use(bench: Bench) -> None:
     """
     device = await bench.device()
     await bench.refuses_devices_in_use(device)
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
     await _second(bench)
     other = await bench.claim(device)
     await bench.refused(other, f"in the new instance, with the device {device.name}, which another claim holds")
@@ -131,16 +125,15 @@ async def keeps_what_the_new_instance_did(bench: Bench) -> None:
 
     An old instance that writes all it remembers when it ends undoes that.
     """
-    before = bench.cdi.known()
-    first, second = await bench.devices(2)
-    gone, kept = await bench.claim(first), await bench.claim(second)
-    await bench.prepare(gone)
-    await _second(bench)
-    await bench.unprepare(gone)
-    answer = await bench.prepared(kept)
-    await bench.driver.stop()
-    await bench.restart(kill=True)
-    await bench.check_same_again(kept, answer, "after the old instance ended and the new one started again,")
-    await bench.prepare(await bench.claim(first))
-    await bench.unprepare(*bench.server.made())
-    bench.cdi.check_nothing_left(before, "all claims were unprepared")
+    with bench.cdi.nothing_left("all claims were unprepared"):
+        first, second = await bench.devices(2)
+        gone, kept = await bench.claim(first), await bench.claim(second)
+        await bench.prepare(gone)
+        await _second(bench)
+        await bench.unprepare(gone)
+        answer = await bench.prepared(kept)
+        await bench.driver.stop()
+        await bench.restart(kill=True)
+        await bench.check_same_again(kept, answer, "after the old instance ended and the new one started again,")
+        await bench.held(first)
+        await bench.unprepare(*bench.server.made())

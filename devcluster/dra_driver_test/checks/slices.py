@@ -35,6 +35,16 @@ async def _pools(bench: Bench) -> dict[str, list[Json]]:
     return newest(slices)
 
 
+async def _newest(bench: Bench) -> list[Json]:
+    """The slices that count, once all pools are complete."""
+    return [one for members in (await _pools(bench)).values() for one in members]
+
+
+async def _delete(bench: Bench, slices: list[Json]) -> None:
+    for one in slices:
+        await bench.server.delete_slice(one["metadata"]["name"])
+
+
 @check("plugin-helper.md 2.6", "KM-10")
 async def are_published(bench: Bench) -> None:
     """The driver publishes at least one slice under the name that it registered.
@@ -173,7 +183,7 @@ async def are_not_measurements(bench: Bench) -> None:
 
     Each node would write its slices several times a minute, and each write wakes all pods that wait for devices.
     """
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     await asyncio.sleep(bench.limits.idle)
     after = await bench.slices()
     if changed := _changed(_versions(slices), _versions(after)):
@@ -211,9 +221,8 @@ async def come_back_when_they_are_deleted(bench: Bench) -> None:
 
     A kubelet that starts deletes all slices of its node; without them no pod gets a device.
     """
-    slices = [one for members in (await _pools(bench)).values() for one in members]
-    for one in slices:
-        await bench.server.delete_slice(one["metadata"]["name"])
+    slices = await _newest(bench)
+    await _delete(bench, slices)
     await _restored(bench, "the deleted slices are published again", _content(slices))
     if len(slices) > 1:
         await bench.server.delete_slice((await bench.slices())[-1]["metadata"]["name"])
@@ -224,7 +233,7 @@ async def come_back_when_they_are_deleted(bench: Bench) -> None:
 async def come_back_when_they_are_changed(bench: Bench) -> None:
     """Devices that another client removed from a slice are published again."""
     await bench.published()
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     with_devices = [one for one in slices if one["spec"].get("devices")]
     if not with_devices:
         raise NotJudged("the driver publishes no devices")
@@ -259,10 +268,9 @@ async def come_back_after_failed_requests(bench: Bench) -> None:
 
     It refuses lists, watches and writes in turn with 500, 503, 429 and 409, as in an outage or an update.
     """
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     async with bench.failing_server():
-        for one in slices:
-            await bench.server.delete_slice(one["metadata"]["name"])
+        await _delete(bench, slices)
         await bench.quiet()
     await _restored(bench, "the API server failed for a while, and the slices are published again", _content(slices))
 
@@ -273,10 +281,9 @@ async def come_back_at_a_start(bench: Bench) -> None:
 
     The kubelet deletes them when a driver stays away.
     """
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     await bench.driver.stop()
-    for one in slices:
-        await bench.server.delete_slice(one["metadata"]["name"])
+    await _delete(bench, slices)
     await bench.start()
     await _restored(bench, "slices that were deleted meanwhile are published at the start", _content(slices))
 
@@ -288,7 +295,7 @@ async def follow_a_new_node(bench: Bench) -> None:
     Garbage collectors delete slices whose owner has another uid, again and again.
     """
     await bench.needs_own_slices()
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     await bench.driver.stop()
     await bench.server.renew_node()
     await bench.start()
@@ -301,14 +308,13 @@ async def follow_a_new_node(bench: Bench) -> None:
 
 async def _heard_again(bench: Bench, breaks: Callable[[], None], after: str) -> None:
     """Slices are deleted at once, which a new list tells, and later, which a new watch tells."""
-    slices = [one for members in (await _pools(bench)).values() for one in members]
+    slices = await _newest(bench)
     for moment in ("at once", "later"):
         await bench.quiet()  # so that the driver watches
         breaks()
         if moment == "later":
             await bench.quiet()
-        for name in _versions(await bench.slices()):
-            await bench.server.delete_slice(name)
+        await _delete(bench, await bench.slices())
         await _restored(bench, f"{after}, and slices that are deleted {moment} are published again", _content(slices))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dra_driver_test.check import Level, check
-from dra_driver_test.errors import Finding, Skipped
-from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench, expect, ids_of
+from dra_driver_test.harness.driver import ProcessView
 from dra_driver_test.harness.server import ADMIN_ACCESS, Claim, Use
 
 LEAK_CLAIMS = 16
@@ -27,8 +28,7 @@ def _stranger() -> Claim:
 @check("KM-19", "PH-09")
 async def answers_a_claim(bench: Bench) -> None:
     """One prepared claim gets one answer, under its uid, without error."""
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.unprepare(claim)
 
 
@@ -61,8 +61,7 @@ async def can_be_repeated(bench: Bench) -> None:
 
     When another driver of the pod fails, the kubelet asks all of them again.
     """
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.unprepare(claim)
     await bench.unprepare(claim)
 
@@ -70,8 +69,7 @@ async def can_be_repeated(bench: Bench) -> None:
 @check("KM-19", "PH-09")
 async def needs_no_claim_object(bench: Bench) -> None:
     """A prepared claim is unprepared without error after its object was deleted."""
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     await bench.server.delete(claim)
     await bench.unprepare(claim)
 
@@ -79,11 +77,9 @@ async def needs_no_claim_object(bench: Bench) -> None:
 @check("KM-19", "KM-20")
 async def does_known_claims_beside_unknown_ones(bench: Bench) -> None:
     """In a call with an unknown claim first, the known one is unprepared as well."""
-    before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
-    await bench.unprepare(_stranger(), claim)
-    bench.cdi.check_nothing_left(before, "a call named an unknown claim and a prepared one")
+    with bench.cdi.nothing_left("a call named an unknown claim and a prepared one"):
+        claim = await bench.held()
+        await bench.unprepare(_stranger(), claim)
 
 
 @check("KM-18", "plugin-helper.md 2.1")
@@ -128,29 +124,20 @@ async def of_an_administrator_keeps_the_device_taken(bench: Bench) -> None:
     """
     device = await bench.device()
     await bench.refuses_devices_in_use(device)
-    await bench.prepare(await bench.claim(device))
+    await bench.held(device)
     watching = Use(device, fields=ADMIN_ACCESS)
     watcher = await bench.server.claim(watching, namespace=await bench.server.admin_namespace())
-    try:
-        await bench.prepare(watcher)
-    except Finding as finding:
-        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.prepare_beside(watcher)
     await bench.unprepare(watcher)
     why = f"with the device {device.name}, which a claim holds, when an administrator had looked at it"
     await bench.refused(await bench.claim(device), why)
 
 
 async def _outlives(bench: Bench, gone: Claim, kept: Claim) -> None:
-    """Prepare two claims on one device, and unprepare one. Raises Finding if the other loses anything.
-
-    Raises Skipped if the driver does not prepare both; other checks judge that.
-    """
+    """Prepare two claims on one device, and unprepare one. Raises Finding if the other loses anything."""
     ids = ids_of(await bench.prepared(kept))
     before = bench.cdi.edits(ids)
-    try:
-        await bench.prepare(gone)
-    except Finding as finding:
-        raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+    await bench.prepare_beside(gone)
     await bench.unprepare(gone)
     if bench.cdi.edits(ids) != before:
         raise Finding(
@@ -166,12 +153,9 @@ async def allows_to_prepare_again(bench: Bench) -> None:
     A pod's claim outlives the pod if it is not of a template.
     """
     device = await bench.device()
-    claim = await bench.claim(device)
-    await bench.prepare(claim)
+    claim = await bench.held(device)
     await bench.unprepare(claim)
-    found = [one.device for one in await bench.prepared(claim)]
-    if found != [device.name]:
-        raise Finding(f"the claim holds {device.name}, and the driver prepared {found}")
+    expect(await bench.prepared(claim), device, "the claim")
 
 
 @check("KM-21", "KM-18")
@@ -181,8 +165,7 @@ async def goes_by_the_uid(bench: Bench) -> None:
     A kubelet that was down unprepares late, and then names the old uid.
     """
     old, new = await bench.devices(2)
-    first = await bench.claim(old, name="again")
-    await bench.prepare(first)
+    first = await bench.held(old, name="again")
     await bench.server.delete(first)
     second = await bench.claim(new, name="again")
     ids = ids_of((await bench.prepare(second))[second.uid])
@@ -194,11 +177,10 @@ async def goes_by_the_uid(bench: Bench) -> None:
 async def removes_each_claim_of_a_big_batch(bench: Bench) -> None:
     """A call with as many claims as there are devices, up to 64, leaves nothing of any of them."""
     count = max(2, min(64, len(await bench.independent())))
-    before = bench.cdi.known()
-    claims = await bench.claims(count)
-    await bench.prepare(*claims)
-    await bench.unprepare(*claims)
-    bench.cdi.check_nothing_left(before, f"{len(claims)} claims were unprepared")
+    with bench.cdi.nothing_left(f"{count} claims were unprepared"):
+        claims = await bench.claims(count)
+        await bench.prepare(*claims)
+        await bench.unprepare(*claims)
 
 
 @check("KM-19", "NOD-011")
@@ -215,22 +197,29 @@ async def come_and_go(bench: Bench) -> None:
     """Prepare, unprepare and delete some claims, one after the other."""
     device = await bench.device()
     for _ in range(LEAK_CLAIMS):
-        claim = await bench.claim(device)
-        await bench.prepare(claim)
+        claim = await bench.held(device)
         await bench.unprepare(claim)
         await bench.server.delete(claim)
 
 
 async def check_descriptors(bench: Bench, work: Callable[[], Awaitable[object]], what: str) -> None:
     """Raises Finding if each of several rounds of work with as many claims leaves descriptors."""
+    await _check_growth(
+        ProcessView.descriptors, bench, work, f"{what}, and the driver has {{}} more open files and sockets"
+    )
+
+
+async def _check_growth(
+    measure: Callable[[ProcessView], int], bench: Bench, work: Callable[[], Awaitable[object]], what: str
+) -> None:
     grown = 0
     for _ in range(LEAK_ATTEMPTS):
-        before = bench.process().descriptors()
+        before = measure(bench.process())
         await work()
-        grown = bench.process().descriptors() - before
+        grown = measure(bench.process()) - before
         if grown <= LEAK_CLAIMS // 2:
             return
-    raise Finding(f"{LEAK_CLAIMS} claims {what}, and the driver has {grown} more open files and sockets")
+    raise Finding(f"{LEAK_CLAIMS} claims {what.format(grown)}")
 
 
 @check("KM-19", "NOD-011", level=Level.SHOULD, waits=True)
@@ -257,15 +246,9 @@ async def leaks_no_memory(bench: Bench) -> None:
 @check("KM-19", "NOD-011", level=Level.SHOULD)
 async def leaks_no_threads(bench: Bench) -> None:
     """A driver that prepared and unprepared many claims has no more threads than before."""
-    grown = 0
     await come_and_go(bench)
-    for _ in range(LEAK_ATTEMPTS):
-        before = bench.process().threads()
-        await come_and_go(bench)
-        grown = bench.process().threads() - before
-        if grown <= LEAK_CLAIMS // 2:
-            return
-    raise Finding(f"{LEAK_CLAIMS} claims came and went, and the driver has {grown} more threads")
+    what = "came and went, and the driver has {} more threads"
+    await _check_growth(ProcessView.threads, bench, lambda: come_and_go(bench), what)
 
 
 @check("KM-19", "NOD-011", level=Level.SHOULD)
@@ -292,8 +275,7 @@ def _files(folder: Path) -> set[str]:
 async def frees_each_device(bench: Bench) -> None:
     """Each device of a claim that held several is prepared for another claim, once the first is unprepared."""
     devices = await bench.devices(2)
-    claim = await bench.claim(*devices)
-    await bench.prepare(claim)
+    claim = await bench.held(*devices)
     await bench.unprepare(claim)
     await bench.prepare(*[await bench.claim(device) for device in devices])
 
@@ -305,8 +287,7 @@ async def reports_what_it_cannot_remove(bench: Bench) -> None:
     A kubelet asks again after an error. After a success nothing ever removes the files.
     """
     before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
+    claim = await bench.held()
     answer = "success"
     with bench.cdi.unreachable():
         try:
@@ -324,14 +305,13 @@ async def undoes_repeated_preparations(bench: Bench) -> None:
 
     Kubelets prepare a claim for each pod that starts with it, and unprepare it once, after the last.
     """
-    before = bench.cdi.known()
-    device = await bench.device()
-    claim = await bench.claim(device)
-    for _ in range(3):
-        await bench.prepare(claim)
-    await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "a claim was prepared three times and unprepared once")
-    await bench.prepare(await bench.claim(device))
+    with bench.cdi.nothing_left("a claim was prepared three times and unprepared once"):
+        device = await bench.device()
+        claim = await bench.claim(device)
+        for _ in range(3):
+            await bench.prepare(claim)
+        await bench.unprepare(claim)
+    await bench.held(device)
 
 
 @check("KM-19", "PH-09", level=Level.SHOULD)
@@ -340,9 +320,7 @@ async def needs_no_server(bench: Bench) -> None:
 
     Pods are ended when a node is drained because something is wrong.
     """
-    before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
-    async with bench.failing_server():
-        await bench.unprepare(claim)
-    bench.cdi.check_nothing_left(before, "a claim was unprepared while the API server failed")
+    with bench.cdi.nothing_left("a claim was unprepared while the API server failed"):
+        claim = await bench.held()
+        async with bench.failing_server():
+            await bench.unprepare(claim)

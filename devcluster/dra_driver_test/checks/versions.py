@@ -47,7 +47,7 @@ async def prepare_the_same(bench: Bench) -> None:
     A kubelet that was updated asks over the other version for the claims of pods that run. Share ids exist in v1 only.
     """
     await _both(bench)
-    claim = await bench.claim(await bench.device())
+    claim = await bench.claim()
     answers = []
     for service in (V1, V1BETA1):
         async with bench.kubelet.connection(bench.registration, service) as plugin:
@@ -61,9 +61,7 @@ async def prepare_the_same(bench: Bench) -> None:
 async def share_their_state(bench: Bench) -> None:
     """A claim that was prepared over one version is unprepared over the other."""
     await _both(bench)
-    before = bench.cdi.known()
-    claim = await bench.claim(await bench.device())
-    await bench.prepare(claim)
-    async with bench.kubelet.connection(bench.registration, V1BETA1) as plugin:
-        await bench.kubelet.unprepare(plugin, [claim.ref])
-    bench.cdi.check_nothing_left(before, f"prepared over {V1}, unprepared over {V1BETA1}")
+    with bench.cdi.nothing_left(f"prepared over {V1}, unprepared over {V1BETA1}"):
+        claim = await bench.held()
+        async with bench.kubelet.connection(bench.registration, V1BETA1) as plugin:
+            await bench.kubelet.unprepare(plugin, [claim.ref])

@@ -101,7 +101,6 @@ class Bench:
 
     @property
     def registration(self) -> Registration:
-        """The latest registration."""
         if self._registration is None:
             raise Finding("the driver is not registered")
         return self._registration
@@ -125,11 +124,9 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """Name of the driver."""
         return self.registration.driver
 
     async def started(self) -> None:
-        """Start the driver if it does not run."""
         if not self.driver.runs:
             await self.driver.start()
 
@@ -137,11 +134,11 @@ class Bench:
         """Start the driver if it does not run, and wait until it is registered. Raises Finding."""
         if not self.driver.runs:
             await self.start()
-        elif not self.driver.can_restart:
-            if self._registration is None or self._registration not in self.kubelet.registrations():
-                self._registration = await self.kubelet.registered(driver=self._own)
         elif self._registration is None or self._registration not in self.kubelet.registrations():
-            await self.arrived([])
+            if self.driver.can_restart:
+                await self.arrived([])
+            else:
+                self._registration = await self.kubelet.registered(driver=self._own)
 
     async def start(self) -> Registration:
         """Start an instance and wait for its registration."""
@@ -171,7 +168,6 @@ class Bench:
         return self._registration
 
     async def restart(self, *, kill: bool = False) -> None:
-        """Stop or kill the driver, and start it again."""
         await (self.driver.kill() if kill else self.driver.stop())
         await self.start()
 
@@ -202,9 +198,8 @@ class Bench:
         if claims and self._registration and self.driver.runs:
             for claim in claims:
                 try:
-                    await self.kubelet.unprepare(
-                        self.kubelet.plugin(self._registration), [claim.ref], self.limits.answer
-                    )
+                    plugin = self.kubelet.plugin(self._registration)
+                    await self.kubelet.unprepare(plugin, [claim.ref], self.limits.answer)
                 except CheckEnd:
                     done = False
         if await self.driver.retire() and self._registration not in self.kubelet.registrations():
@@ -233,15 +228,14 @@ class Bench:
         return side_by_side(free, [device for device in published if device not in free])
 
     async def device(self) -> Device:
-        """A device."""
         return (await self.devices())[0]
 
     async def shared(self) -> Device:
         """A device of which two claims can have a part at the same time. Raises Skipped."""
-        for device in await self.independent():
-            if device.shares > 1:
-                return device
-        raise Skipped("the driver published no device with allowMultipleAllocations for two claims or more")
+        shared = next((device for device in await self.independent() if device.shares > 1), None)
+        if shared is None:
+            raise Skipped("the driver published no device with allowMultipleAllocations for two claims or more")
+        return shared
 
     async def all_kinds(self) -> list[Use]:
         """What one claim can have at most: two devices for two requests, and a part of a shared one, if there are such.
@@ -375,8 +369,26 @@ class Bench:
             watches.answer_again(token)
 
     async def claim(self, *devices: Device, **options: Any) -> Claim:
-        """A claim that holds these devices; each has a request of its own."""
-        return await self.use(*self.uses(*devices), **options)
+        """A claim that holds these devices, or any if none is named; each has a request of its own."""
+        return await self.use(*self.uses(*(devices or await self.devices())), **options)
+
+    async def held(self, *devices: Device, **options: Any) -> Claim:
+        """Such a claim that is prepared."""
+        claim = await self.claim(*devices, **options)
+        await self.prepare(claim)
+        return claim
+
+    async def prepare_beside(self, claim: Claim) -> None:
+        """Prepare a claim on a device of another. Raises Skipped if the driver does not: other checks judge that."""
+        try:
+            await self.prepare(claim)
+        except Finding as finding:
+            raise Skipped(f"the driver does not prepare both claims: {finding}") from None
+
+    async def full(self) -> tuple[Claim, tuple[PreparedDevice, ...]]:
+        """A claim of all kinds that is prepared, with the answer."""
+        claim = await self.use(*await self.all_kinds())
+        return claim, await self.prepared(claim)
 
     async def use(self, *uses: Use, **options: Any) -> Claim:
         """A claim with these results, once what its devices have to wait for is there."""
@@ -429,7 +441,6 @@ class Bench:
         return await self.kubelet.prepare(plugin, [claim.ref for claim in claims])
 
     async def prepared(self, claim: Claim) -> tuple[PreparedDevice, ...]:
-        """The devices of one claim."""
         return (await self.prepare(claim))[claim.uid]
 
     async def check_same_again(self, claim: Claim, first: Sequence[PreparedDevice], then: str) -> None:
@@ -483,9 +494,14 @@ def listed_devices(held: Mapping[tuple[str, str], str]) -> str:
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
+def expect(prepared: Sequence[PreparedDevice], device: Device, whose: str, who: str = "and the driver") -> None:
+    """Raises Finding unless this device was prepared alone; ``whose`` is the claim."""
+    if [(one.pool, one.device) for one in prepared] != [(device.pool, device.name)]:
+        raise Finding(f"{whose} holds {device.name}, {who} prepared {[one.device for one in prepared]}")
+
+
 def ids_of(devices: Sequence[PreparedDevice]) -> list[str]:
-    """The CDI ids of devices."""
     return [id_ for device in devices for id_ in device.cdi_ids]
 
 
-__all__ = ["Answer", "Bench", "BenchError", "Parameters", "Watches", "ids_of"]
+__all__ = ["Answer", "Bench", "BenchError", "Parameters", "Watches", "expect", "ids_of"]

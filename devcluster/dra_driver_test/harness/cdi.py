@@ -26,7 +26,6 @@ class CdiView:
         self.folder = folder
 
     def files(self) -> list[Path]:
-        """The files that a runtime reads."""
         return sorted(path for path in self.folder.iterdir() if path.suffix in SUFFIXES)
 
     def describing(self, ids: Iterable[str]) -> list[Path]:
@@ -40,13 +39,19 @@ class CdiView:
         return found
 
     def known(self) -> set[str]:
-        """The ids of all devices that the files describe."""
         return set(CdiDirectory(self.folder).index().devices)
 
     def check_nothing_left(self, before: set[str], after: str) -> None:
         """Raises Finding when the files describe devices that were not known before; ``after`` says of what."""
         if left := self.known() - before:
             raise Finding(f"{after}, and CDI files still describe {sorted(left)}")
+
+    @contextmanager
+    def nothing_left(self, after: str) -> Iterator[None]:
+        """The same for the devices that were known at the begin of the block."""
+        before = self.known()
+        yield
+        self.check_nothing_left(before, after)
 
     def faults(self) -> dict[str, str]:
         """By file name, what a runtime refuses."""

@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import Any
 
 from dra_api.values import QuantityError, parse_quantity
+from dra_devcluster.apiserver.selectors import selects
 
 Json = dict[str, Any]
 Amounts = dict[tuple[str, str], int]
@@ -41,7 +42,6 @@ class Device:
 
     @property
     def is_tainted(self) -> bool:
-        """Whether claims need a toleration for it."""
         return any(taint.get("effect") in KEEPING_AWAY for taint in self.spec.get("taints") or ())
 
     @property
@@ -122,7 +122,6 @@ def _smallest(capacity: Json) -> str:
 
 
 def generation(one: Json) -> int:
-    """The pool's generation as a slice has it."""
     return int(one["spec"]["pool"].get("generation", 0))
 
 
@@ -149,28 +148,8 @@ def is_of_node(spec: Json, node: Json) -> bool:
     if "nodeName" in spec:
         return bool(spec["nodeName"] == node["metadata"]["name"])
     if "nodeSelector" in spec:
-        return any(_fits(term, node) for term in spec["nodeSelector"].get("nodeSelectorTerms") or ())
+        return selects(spec["nodeSelector"], node)
     return True
-
-
-def _fits(term: Json, node: Json) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    asked = [(labels, each) for each in term.get("matchExpressions") or ()]
-    asked += [({"metadata.name": node["metadata"]["name"]}, each) for each in term.get("matchFields") or ()]
-    return bool(asked) and all(_holds(each, values.get(each["key"])) for values, each in asked)
-
-
-def _holds(asked: Json, value: str | None) -> bool:
-    operator, values = asked["operator"], asked.get("values") or []
-    if operator in ("Exists", "DoesNotExist"):
-        return (value is not None) is (operator == "Exists")
-    if operator in ("In", "NotIn"):
-        return (value in values) is (operator == "In")
-    try:
-        found, bound = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return found > bound if operator == "Gt" else found < bound
 
 
 def devices_of(slices: Sequence[Json], node: Json) -> list[Device]:

@@ -17,7 +17,7 @@ import shutil
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +87,6 @@ _KIB_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process by its number."""
-
     pid: int
 
     @property
@@ -98,17 +96,17 @@ class ProcessView:
 
     def descriptors(self) -> int:
         """How many files and sockets it has open. Raises Skipped."""
-        try:
-            return len(os.listdir(f"/proc/{self.pid}/fd"))
-        except OSError as error:
-            raise Skipped(f"the open files of the driver's process {self.pid} cannot be read: {error}") from error
+        return self._count("fd", "open files")
 
     def threads(self) -> int:
         """How many threads it has. Raises Skipped."""
+        return self._count("task", "threads")
+
+    def _count(self, folder: str, what: str) -> int:
         try:
-            return len(os.listdir(f"/proc/{self.pid}/task"))
+            return len(os.listdir(f"/proc/{self.pid}/{folder}"))
         except OSError as error:
-            raise Skipped(f"the threads of the driver's process {self.pid} cannot be read: {error}") from error
+            raise Skipped(f"the {what} of the driver's process {self.pid} cannot be read: {error}") from error
 
     def memory(self) -> int:
         """The bytes that it has in memory for itself. Raises Skipped."""
@@ -156,8 +154,6 @@ MOST_INSTANCES = 2
 
 
 class Running(Protocol):
-    """One running instance of the driver."""
-
     async def stop(self) -> bool:
         """Ask it to end; whether it did so in time. It is ended in any case."""
 
@@ -180,8 +176,6 @@ class Launcher(Protocol):
 
 
 class Process:
-    """An instance as a process."""
-
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
 
@@ -190,11 +184,9 @@ class Process:
         return await self._child.stop() != -signal.SIGKILL
 
     async def kill(self) -> None:
-        """SIGKILL."""
         await self._child.kill()
 
     def why_ended(self) -> str | None:
-        """Exit code and end of the log."""
         try:
             self._child.check()
         except ProcessFailed as error:
@@ -222,7 +214,6 @@ class CommandLauncher:
         return any("{uid}" in word for word in self._words)
 
     async def start(self, place: Place, uid: str) -> Running:
-        """Start the process."""
         child = ChildProcess(
             "the driver",
             [_filled(word, place, uid) for word in self._words],
@@ -238,18 +229,9 @@ class CommandLauncher:
 
 
 def _filled(word: str, place: Place, uid: str) -> str:
-    values: Mapping[str, object] = {
-        "node": place.node,
-        "kubelet": place.kubelet,
-        "registry": place.registry,
-        "plugins": place.plugins,
-        "cdi": place.cdi,
-        "kubeconfig": place.kubeconfig,
-        "uid": uid,
-    }
-    for name, value in values.items():
-        word = word.replace(f"{{{name}}}", str(value))
-    return word
+    for name in ("node", "kubelet", "registry", "plugins", "cdi", "kubeconfig"):
+        word = word.replace(f"{{{name}}}", str(getattr(place, name)))
+    return word.replace("{uid}", uid)
 
 
 class DriverSeat:
@@ -263,7 +245,6 @@ class DriverSeat:
 
     @property
     def can_restart(self) -> bool:
-        """Whether the bench starts the driver."""
         return self._launcher is not None
 
     @property
@@ -305,7 +286,6 @@ class DriverSeat:
             raise Finding("the driver did not end within its grace period after SIGTERM")
 
     async def kill(self) -> None:
-        """Kill the oldest instance."""
         self.needs_restart()
         await self._running.pop(0).kill()
 
@@ -318,7 +298,6 @@ class DriverSeat:
         return bool(retired)
 
     async def end(self) -> None:
-        """Kill what runs."""
         while self._running:
             await self._running.pop(0).kill()
 

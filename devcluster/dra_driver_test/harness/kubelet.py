@@ -51,8 +51,6 @@ MOST_CALLS = 20
 
 
 class Call(NamedTuple):
-    """A call for registration."""
-
     socket: str
     request: str
     answer: str
@@ -60,8 +58,6 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A plugin that is registered now."""
-
     identity: uuid.UUID
     socket: Path
     driver: str
@@ -84,13 +80,11 @@ class Handler:
         self.instances.add(DraPlugin(name, endpoint, choose_service(versions), lambda _: None))
 
     async def deregister(self, name: str, endpoint: str) -> None:
-        """Close its connection."""
         plugin = self.instances.remove(name, endpoint)
         if plugin is not None:
             await plugin.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(plugin.close() for plugin in self.instances.instances()))
 
 
@@ -145,7 +139,6 @@ class KubeletSeat:
         ]
 
     def sockets(self) -> list[Path]:
-        """The sockets in the registration folder."""
         return sorted(path for path in self._registry.rglob("*") if path.is_socket() and path.name[0] != ".")
 
     async def drivers(self) -> list[tuple[Path, str]]:
@@ -169,7 +162,7 @@ class KubeletSeat:
 
         async def look() -> Registration | str | None:
             found = [known for known in self.registrations() if known.identity not in old]
-            return next((known for known in found if not driver or known.driver == driver), None) or ended()
+            return next((known for known in found if driver in ("", known.driver)), None) or ended()
 
         try:
             seen: Registration | str = await eventually(
@@ -217,36 +210,29 @@ class KubeletSeat:
                 found.append(f"{socket.name}: {error}")
         return "; ".join(found) or "unknown"
 
-    @asynccontextmanager
-    async def _registration_stub(self, socket: Path) -> AsyncIterator[Any]:
-        channel = open_channel(str(socket))
-        try:
-            yield registration_grpc.RegistrationStub(channel)
-        finally:
-            await channel.close(None)
-
     async def info(self, socket: Path, timeout: float | None = None) -> registration_pb2.PluginInfo:
-        """What the plugin says to GetInfo on a new connection. Raises Finding."""
-        async with self._registration_stub(socket) as stub:
-            try:
-                request = registration_pb2.InfoRequest()
-                info: registration_pb2.PluginInfo = await stub.GetInfo(request, timeout=timeout or self._limits.answer)
-            except grpc.aio.AioRpcError as error:
-                self._note(str(socket), request, describe(error))
-                raise Finding(f"GetInfo: {describe(error)}") from error
-        self._note(str(socket), request, info)
+        """What the plugin says to GetInfo. Raises Finding."""
+        request = registration_pb2.InfoRequest()
+        info: registration_pb2.PluginInfo = await self._call(socket, "GetInfo", request, timeout or self._limits.answer)
         return info
 
     async def notify(self, socket: Path, error: str = "") -> None:
-        """Tell the plugin on a new connection that it is registered, or why not. Raises Finding."""
-        async with self._registration_stub(socket) as stub:
-            status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
-            try:
-                answer = await stub.NotifyRegistrationStatus(status, timeout=self._limits.notify)
-            except grpc.aio.AioRpcError as failed:
-                self._note(str(socket), status, describe(failed))
-                raise Finding(f"NotifyRegistrationStatus: {describe(failed)}") from failed
-        self._note(str(socket), status, answer)
+        """Tell the plugin that it is registered, or why not. Raises Finding."""
+        status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+        await self._call(socket, "NotifyRegistrationStatus", status, self._limits.notify)
+
+    async def _call(self, socket: Path, method: str, request: Any, timeout: float) -> Any:
+        """The answer on a connection of its own. Raises Finding."""
+        channel = open_channel(str(socket))
+        try:
+            answer = await getattr(registration_grpc.RegistrationStub(channel), method)(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            self._note(str(socket), request, describe(error))
+            raise Finding(f"{method}: {describe(error)}") from error
+        finally:
+            await channel.close(None)
+        self._note(str(socket), request, answer)
+        return answer
 
     # --- calls ---
 

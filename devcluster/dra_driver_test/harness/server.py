@@ -55,14 +55,11 @@ class Use:
     fields: tuple[tuple[str, Any], ...] = ()
 
     def result(self) -> Json:
-        """As it stands in the claim's status."""
         return self.device.result(self.request, dict(self.fields))
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the bench."""
-
     namespace: str
     name: str
     uid: str
@@ -96,7 +93,6 @@ class ServerSeat:
 
     @property
     def token(self) -> str:
-        """The bearer token of the kubeconfig."""
         return (self._api.connection.authorization() or "").removeprefix("Bearer ")
 
     async def join_node(self) -> None:
@@ -134,7 +130,6 @@ class ServerSeat:
     async def claim(
         self, *uses: Use, name: str = "", namespace: str = "", config: Sequence[Json] = (), allocated: bool = True
     ) -> Claim:
-        """A claim that holds these devices."""
         name, namespace = name or f"claim-{next(self._numbers)}", namespace or self._main
         spec = {"devices": {"requests": _requests(uses)}}
         made = await self._api.create(
@@ -180,7 +175,6 @@ class ServerSeat:
         return found
 
     async def exists(self, claim: Claim) -> bool:
-        """Whether the API server still has the claim."""
         try:
             await self.read(claim)
         except NotFound:
@@ -258,7 +252,6 @@ class ServerSeat:
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
     async def all_slices(self) -> list[Json]:
-        """The slices of all drivers."""
         return (await self._api.list(RESOURCE_SLICES))[0]
 
     def own(self, name: str) -> str:
@@ -296,7 +289,6 @@ class ServerSeat:
                 await self.delete_slice(one["metadata"]["name"])
 
     async def node(self) -> Json:
-        """The Node object."""
         return await self._api.get(NODES, self._node)
 
     async def renew_node(self) -> None:
@@ -315,8 +307,12 @@ class ServerSeat:
         await self._api.create(NODES, {"metadata": {"name": self._node, **kept}})
 
     async def node_names(self) -> set[str]:
-        """The names of all nodes."""
         return {str(node["metadata"]["name"]) for node in (await self._api.list(NODES))[0]}
+
+
+def opaque(driver: str, parameters: Json, source: str = "FromClaim", *requests: str) -> Json:
+    """Opaque configuration as it stands in a claim's status."""
+    return {"source": source, "requests": list(requests), "opaque": {"driver": driver, "parameters": parameters}}
 
 
 def _results(claim: Json) -> list[Json]:
