@@ -212,10 +212,7 @@ class NodePresence:
         status: Json = {
             "capacity": capacity,
             "allocatable": capacity,
-            "addresses": [
-                {"type": "InternalIP", "address": ADDRESS},
-                {"type": "Hostname", "address": self._name},
-            ],
+            "addresses": [{"type": "InternalIP", "address": ADDRESS}, {"type": "Hostname", "address": self._name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": _node_info(self._settings.release),
             "declaredFeatures": declared_features(self._settings) or None,
@@ -310,12 +307,10 @@ class PodResources(api_pb2_grpc.PodResourcesListerServicer):
         await self._server.stop(None)
 
     async def List(self, request: Any, context: Any) -> api_pb2.ListPodResourcesResponse:  # noqa: N802  (name of the RPC)
-        """All active pods."""
         await self._admit(context)
         return api_pb2.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
 
     async def Get(self, request: Any, context: Any) -> api_pb2.GetPodResourcesResponse:  # noqa: N802  (name of the RPC)
-        """One pod by name and namespace."""
         await self._admit(context)
         key = (request.pod_namespace, request.pod_name)
         for pod in self._pods():

@@ -36,7 +36,6 @@ _LARGEST_FILE_BYTES = 64 * 2**20
 
 
 def encode(claims: Iterable[ClaimInfo]) -> bytes:
-    """The content of a checkpoint file."""
     data = json.dumps(
         {
             "kind": "DRACheckpoint",
@@ -66,8 +65,6 @@ def decode(content: bytes) -> list[ClaimInfo]:
 
 
 class CheckpointFile:
-    """The checkpoint on disk."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -213,7 +210,6 @@ class ClaimCache:
         return info
 
     def of_pod(self, pod_uid: str) -> list[ClaimInfo]:
-        """The claims to which the pod refers."""
         return [claim for claim in self if pod_uid in claim.pods]
 
     def pods_with(self, driver: str, devices: Container[tuple[str, str]]) -> set[str]:
@@ -226,7 +222,6 @@ class ClaimCache:
         }
 
     def pods(self) -> set[str]:
-        """UIDs of all pods that refer to a claim."""
         return {uid for claim in self for uid in claim.pods}
 
     def remove(self, claim: ClaimInfo) -> None:
@@ -236,7 +231,6 @@ class ClaimCache:
 
 
 def results_of(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:
-    """The devices that are allocated to the claim."""
     return _allocation(claim).results or ()
 
 

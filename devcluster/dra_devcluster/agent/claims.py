@@ -49,7 +49,7 @@ from prometheus_client.registry import Collector
 
 from dra_devcluster.agent.checkpoint import FILE_NAME, CheckpointFile, ClaimCache, ClaimInfo, results_of
 from dra_devcluster.agent.errors import ClaimError
-from dra_devcluster.agent.plugins.health import DeviceHealth, Key
+from dra_devcluster.agent.plugins.health import Key
 from dra_devcluster.agent.plugins.plugin import NodeMetrics, PreparedDevice
 from dra_devcluster.agent.plugins.registration import DraPlugins
 from dra_devcluster.agent.settings import AgentSettings, KubeletDefect
@@ -99,20 +99,6 @@ def matching(claim: ClaimInfo, request: str) -> Iterator[tuple[str, PreparedDevi
 
 
 Json = dict[str, Any]
-HealthOf = Callable[[str, str, str], DeviceHealth]
-"""The health of a device by driver, pool and name."""
-
-
-def resources_status(
-    pod: Pod, container: Container, cache: ClaimCache, health_of: HealthOf, *, messages: bool
-) -> list[Json]:
-    """The entries, sorted by name; ``messages`` says whether they show what the driver adds in words."""
-    entries: dict[str, list[Json]] = {}
-    for reference in container.resources.claims or ():
-        if (claim := _claim(pod, reference, cache)) is not None:
-            name = "/".join(filter(None, (f"claim:{reference.name}", reference.request)))
-            entries[name] = _resources(claim, reference.request, health_of, messages)
-    return [{"name": name, "resources": resources} for name, resources in sorted(entries.items()) if resources]
 
 
 def _claim(pod: Pod, reference: ContainerClaim, cache: ClaimCache) -> ClaimInfo | None:
@@ -126,17 +112,6 @@ def _claim(pod: Pod, reference: ContainerClaim, cache: ClaimCache) -> ClaimInfo 
     return claim if claim is not None and pod.metadata.uid in claim.pods else None
 
 
-def _resources(claim: ClaimInfo, request: str, health_of: HealthOf, messages: bool) -> list[Json]:
-    """One resource per device id: of devices with the same id the first counts."""
-    resources: dict[str, Json] = {}
-    for driver, device in matching(claim, request):
-        identity = device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.device}"
-        health = health_of(driver, device.pool, device.device)
-        message = {"message": health.message} if messages and health.message else {}
-        resources.setdefault(identity, {"resourceID": identity, "health": health.status} | message)
-    return list(resources.values())
-
-
 ANY_DRIVER = "<any>"
 
 
@@ -147,7 +122,6 @@ class ClaimsInUse(Collector):
         self._claims = claims
 
     def collect(self) -> Iterator[Metric]:
-        """The counts of this moment."""
         prepared = [claim for claim in self._claims if claim.prepared]
         counts = Counter(driver for claim in prepared for driver in claim.drivers)
         counts[ANY_DRIVER] = len(prepared)
@@ -206,25 +180,21 @@ class DraManager:
 
     async def prepare(self, pod: Pod) -> None:
         """Make the devices of all claims of the pod ready. Raises ClaimError; repeating is safe."""
-        try:
-            with self._metrics.operation("PrepareResources"):
-                await self._prepare(pod)
-        except ClaimError as error:
-            raise ClaimError(f"prepare dynamic resources: {error}") from error
-
-    async def _prepare(self, pod: Pod) -> None:
         if not self._settings.workload_resource_claims:
             pod = without_group(pod)
-        desired = [await self._checked(pod, target) for target in _targets(pod)]
-        async with self._locked(claim.metadata.uid for claim in desired):
-            await self._unprepare_stale(pod, desired)
-            claims = self._refer(pod, desired)
-            fresh = [claim for claim in claims if not claim.prepared]
-            await self._call_drivers(fresh)
-            for claim in fresh:
-                claim.prepared = True
-            if fresh:
-                self._save()
+        try:
+            with self._metrics.operation("PrepareResources"):
+                desired = [await self._checked(pod, target) for target in _targets(pod)]
+                async with self._locked(claim.metadata.uid for claim in desired):
+                    await self._unprepare_stale(pod, desired)
+                    fresh = [claim for claim in self._refer(pod, desired) if not claim.prepared]
+                    await self._call_drivers(fresh)
+                    for claim in fresh:
+                        claim.prepared = True
+                    if fresh:
+                        self._save()
+        except ClaimError as error:
+            raise ClaimError(f"prepare dynamic resources: {error}") from error
 
     async def unprepare(self, pod_uid: str, pod: Pod | None = None) -> None:
         """Drop the pod's references; unprepare claims that no other pod uses (KM-18, KM-19).
@@ -258,12 +228,23 @@ class DraManager:
 
     def resources_status(self, pod: Pod, container: Container) -> list[dict[str, Any]]:
         """The health of the container's devices, for its status; empty when the gate is off (KM-27)."""
-        settings = self._settings
-        if not settings.resource_health_status:
-            return []
-        return resources_status(
-            pod, container, self.cache, self.plugins.health.get, messages=settings.resource_health_status_message
-        )
+        entries: dict[str, list[Json]] = {}
+        for reference in (self._settings.resource_health_status and container.resources.claims) or ():
+            if (claim := _claim(pod, reference, self.cache)) is not None:
+                name = "/".join(filter(None, (f"claim:{reference.name}", reference.request)))
+                entries[name] = self._resources(claim, reference.request)
+        return [{"name": name, "resources": resources} for name, resources in sorted(entries.items()) if resources]
+
+    def _resources(self, claim: ClaimInfo, request: str) -> list[Json]:
+        """One resource per device id: of devices with the same id the first counts."""
+        resources: dict[str, Json] = {}
+        for driver, device in matching(claim, request):
+            identity = device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.device}"
+            health = self.plugins.health.get(driver, device.pool, device.device)
+            shows_words = self._settings.resource_health_status_message and health.message
+            message = {"message": health.message} if shows_words else {}
+            resources.setdefault(identity, {"resourceID": identity, "health": health.status} | message)
+        return list(resources.values())
 
     async def reconcile(self, active: Callable[[], set[str]]) -> None:
         """Unprepare for every pod in the cache that is not active on the node (KM-20)."""

@@ -56,7 +56,6 @@ class EventRecorder:
             logger.warning("event dropped, too many are pending: %s %s", reason, message)
 
     async def run(self) -> None:
-        """Write until cancelled."""
         while True:
             event = await self._queue.get()
             try:

@@ -49,7 +49,6 @@ class PodView:
     ending: Ending | None = None
 
     def is_running(self, container: RunContainer) -> bool:
-        """Whether the container runs now."""
         state = self.states.get(container.name)
         return state is not None and state.current.exit_code is None
 
@@ -82,10 +81,9 @@ def status_of(view: PodView, address: str, start_time: str) -> Json:
         "startTime": start_time,
         "containerStatuses": [_container_status(view, one) for one in pod.spec.containers or ()],
     }
-    if pod.spec.init_containers:
-        status["initContainerStatuses"] = [_container_status(view, one) for one in pod.spec.init_containers]
-    if pod.spec.ephemeral_containers:
-        status["ephemeralContainerStatuses"] = [_container_status(view, one) for one in pod.spec.ephemeral_containers]
+    for kind, some in (("init", pod.spec.init_containers), ("ephemeral", pod.spec.ephemeral_containers)):
+        if some:
+            status[f"{kind}ContainerStatuses"] = [_container_status(view, one) for one in some]
     if view.has_sandbox:
         status |= {"podIP": address, "podIPs": [{"ip": address}]}
     if view.over and view.ending is not None:
@@ -123,11 +121,8 @@ def conditions(view: PodView) -> list[Json]:
 def changes(desired: Json, actual: Json, now: str) -> Json:
     """A strategic merge patch for the status: fields that differ, conditions that differ with their times."""
     known = {condition.get("type"): condition for condition in actual.get("conditions") or ()}
-    changed = [
-        update
-        for update in (_dated(condition, known.get(condition["type"]), now) for condition in desired["conditions"])
-        if update is not None
-    ]
+    dated = (_dated(condition, known.get(condition["type"]), now) for condition in desired["conditions"])
+    changed = [update for update in dated if update is not None]
     patch = {key: value for key, value in desired.items() if key != "conditions" and actual.get(key) != value}
     return patch | ({"conditions": changed} if changed else {})
 
@@ -266,12 +261,9 @@ class PodReporter:
             if not patch:
                 return
             body = {"metadata": {"uid": meta["uid"]}, "status": patch}
+            place = (meta["name"], body, meta["namespace"])
             with suppress(NotFound, Conflict):
-                self._take(
-                    await self._api.patch(
-                        PODS, meta["name"], body, meta["namespace"], kind="strategic", subresource="status"
-                    )
-                )
+                self._take(await self._api.patch(PODS, *place, kind="strategic", subresource="status"))
 
     async def finish(self, reporting: asyncio.Task[None]) -> None:
         """End the task that reports, but not during a write: a write that is cut off may arrive after the next one."""

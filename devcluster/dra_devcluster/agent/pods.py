@@ -109,7 +109,10 @@ class PodWorker:
             if not self._must_end.is_set():
                 await self._live_until_end()
             await self._stop_containers()
-            await self._unprepare()
+            await self._repeat(
+                lambda: self._node.manager.unprepare(self._uid, self.pod),
+                lambda error: logger.warning("pod %s: unprepare dynamic resources: %s", self.pod.key, error),
+            )
             await self._reporter.finish(reporting)
         finally:
             await cancelled(reporting)
@@ -139,9 +142,9 @@ class PodWorker:
         fresh = not self._node.runtime.has_sandbox(self._uid)
         if fresh and self._ended_before():
             return
-        await self._set_up_volumes()
+        await self._repeat(self._volumes.set_up, self._mount_failed)
         if fresh:
-            await self._prepare()
+            await self._repeat(lambda: self._node.manager.prepare(self.pod), self._prepare_failed)
             await self._open_sandbox()
         sidecars: list[asyncio.Task[int]] = []
         tasks: list[asyncio.Task[int]] = []
@@ -184,13 +187,12 @@ class PodWorker:
                 return False
         return True
 
-    async def _set_up_volumes(self) -> None:
-        while True:
-            try:
-                return await self._volumes.set_up()
-            except VolumeError as error:
-                self._node.events.warning(self.pod, "FailedMount", str(error))
-                await self._pause()
+    def _mount_failed(self, error: Exception) -> None:
+        self._node.events.warning(self.pod, "FailedMount", str(error))
+
+    def _prepare_failed(self, error: Exception) -> None:
+        message = f"Failed to prepare dynamic resources: {error}"
+        self._node.events.warning(self.pod, "FailedPrepareDynamicResources", message)
 
     async def _refresh_volumes(self) -> None:
         """Write the content of volumes anew from time to time; what fails keeps its old content."""
@@ -199,7 +201,7 @@ class PodWorker:
             try:
                 await self._volumes.refresh()
             except VolumeError as error:
-                self._node.events.warning(self.pod, "FailedMount", str(error))
+                self._mount_failed(error)
 
     async def _run_ephemeral(self) -> None:
         """Run the containers that a person adds to the running pod, each once."""
@@ -213,15 +215,6 @@ class PodWorker:
                 await self._new_containers.wait()
         finally:
             await cancelled(*running.values())
-
-    async def _prepare(self) -> None:
-        while True:
-            try:
-                return await self._node.manager.prepare(self.pod)
-            except ClaimError as error:
-                message = f"Failed to prepare dynamic resources: {error}"
-                self._node.events.warning(self.pod, "FailedPrepareDynamicResources", message)
-                await self._pause()
 
     async def _open_sandbox(self) -> None:
         """A network of its own for a pod that has ports, unless the API server could not be reached from there."""
@@ -249,11 +242,10 @@ class PodWorker:
 
     async def _stop_all(self, grace: float) -> None:
         """Regular containers together, then sidecars in reverse order."""
-        loop = asyncio.get_running_loop()
+        loop, spec = asyncio.get_running_loop(), self.pod.spec
         deadline = loop.time() + grace
-        spec = self.pod.spec
-        regular = [container.name for container in (*(spec.containers or ()), *(spec.ephemeral_containers or ()))]
-        await asyncio.gather(*(self._stop(name, grace) for name in regular))
+        regular = (*(spec.containers or ()), *(spec.ephemeral_containers or ()))
+        await asyncio.gather(*(self._stop(container.name, grace) for container in regular))
         for container in reversed(self.pod.spec.init_containers or ()):
             await self._stop(container.name, max(0.0, deadline - loop.time()))
 
@@ -261,14 +253,6 @@ class PodWorker:
         if self._node.runtime.is_running(self._uid, name):
             self._node.events.normal(self.pod, "Killing", f"Stopping container {name}", name)
             await self._containers[name].prober.stop(grace)
-
-    async def _unprepare(self) -> None:
-        while True:
-            try:
-                return await self._node.manager.unprepare(self._uid, self.pod)
-            except ClaimError as error:
-                logger.warning("pod %s: unprepare dynamic resources: %s", self.pod.key, error)
-                await self._pause()
 
     async def _delete(self) -> None:
         if self._gone.is_set():
@@ -320,6 +304,15 @@ class PodWorker:
         )
 
     # --- time ---
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]], failed: Callable[[Exception], None]) -> None:
+        """Repeat a step until it succeeds."""
+        while True:
+            try:
+                return await step()
+            except (ClaimError, VolumeError) as error:
+                failed(error)
+                await self._pause()
 
     async def _pause(self) -> None:
         """Wait for the next attempt: the retry period, or less when the pod changes."""
@@ -414,10 +407,10 @@ class Pods:
         return [ObjectVersion(meta.name, meta.uid, "0", meta.namespace) for meta in known]
 
     async def _receive(self, change: Change) -> None:
-        if change.is_end:
-            self._remove(change.version.uid)
-        else:
+        if not change.is_end:
             self._update(change.object())
+        elif worker := self._workers.get(change.version.uid):
+            worker.removed()
 
     async def _listed(self, _: str) -> None:
         if not self.synced.is_set():
@@ -440,10 +433,6 @@ class Pods:
         except DecodeError as error:
             meta = obj["metadata"]
             logger.error("pod %s/%s cannot be read and is ignored: %s", meta["namespace"], meta["name"], error)
-
-    def _remove(self, uid: str) -> None:
-        if uid in self._workers:
-            self._workers[uid].removed()
 
     async def _work(self, uid: str, worker: PodWorker) -> None:
         try:

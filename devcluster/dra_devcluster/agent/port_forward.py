@@ -121,7 +121,6 @@ class FrameWriter:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def reply(self, stream: int) -> bytes:
-        """Accept a stream."""
         return _control(SYN_REPLY_CODE, struct.pack(">I", stream) + self._block({}))
 
     def open(self, stream: int, headers: Mapping[str, str]) -> bytes:

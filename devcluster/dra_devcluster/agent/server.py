@@ -22,10 +22,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -64,7 +65,29 @@ async def started(
             yield WithPipes(process)
 
 
-class WithPipes:
+Send = Callable[[int, bytes], Awaitable[None]]
+Status = dict[str, Any]
+
+
+class Program(ABC):
+    """What a session connects its client with."""
+
+    @abstractmethod
+    async def pass_on(self, send: Send) -> Status:
+        """Send all output by its channel; returns the result when the program has ended."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """To its standard input. Raises OSError when it reads no more."""
+
+    def close_input(self) -> None:  # noqa: B027  (a terminal has no end; the program waits for keys until the client goes)
+        """The client will type no more."""
+
+    def resize(self, width: int, height: int) -> None:  # noqa: B027  (there may be no terminal)
+        """The client's terminal has this size."""
+
+
+class WithPipes(Program):
     """A program of the client, whose outputs are separate."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -83,15 +106,11 @@ class WithPipes:
             await self._process.stdin.drain()
 
     def close_input(self) -> None:
-        """The program reads the end."""
         if self._process.stdin:
             self._process.stdin.close()
 
-    def resize(self, width: int, height: int) -> None:
-        """There is no terminal."""
 
-
-class InTerminal:
+class InTerminal(Program):
     """A program of the client in a terminal of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, terminal: Terminal, keyboard: Input) -> None:
@@ -115,18 +134,13 @@ class InTerminal:
         return result_status(code)
 
     async def write(self, data: bytes) -> None:
-        """Type."""
         await self._keyboard.write(data)
 
-    def close_input(self) -> None:
-        """A terminal has no end; the program may wait for keys until the client goes."""
-
     def resize(self, width: int, height: int) -> None:
-        """Give the terminal the size of the client's."""
         self._terminal.resize(width, height)
 
 
-class Attachment:
+class Attachment(Program):
     """The program of the container itself, from now on; ``stdin`` is whether the client wants to type."""
 
     def __init__(self, container: ContainerProcess, *, stdin: bool) -> None:
@@ -154,49 +168,21 @@ class Attachment:
             self._input.close()
 
     def resize(self, width: int, height: int) -> None:
-        """Give the container's terminal, if it has one, the size of the client's."""
         if self._container.terminal:
             self._container.terminal.resize(width, height)
 
 
 async def _forward(reader: asyncio.StreamReader, channel: int, send: Send) -> None:
-    while data := await _read(reader):
+    while True:
+        data = b""
+        with suppress(OSError):  # so does a terminal end
+            data = await reader.read(_OUTPUT_BYTES)
+        if not data:
+            return
         await send(channel, data)
 
 
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read(_OUTPUT_BYTES)
-    except OSError:
-        return b""  # so does a terminal end
-
-
 _STDIN_CHANNEL, _RESULT_CHANNEL, _SIZE_CHANNEL, _CLOSE_CHANNEL = 0, 3, 4, 255
-
-Send = Callable[[int, bytes], Awaitable[None]]
-Status = dict[str, Any]
-
-
-class Program(Protocol):
-    """What a session connects its client with."""
-
-    async def pass_on(self, send: Send) -> Status:
-        """Send all output by its channel; returns the result when the program has ended."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """To its standard input. Raises OSError when it reads no more."""
-        ...
-
-    def close_input(self) -> None:
-        """The client will type no more."""
-        ...
-
-    def resize(self, width: int, height: int) -> None:
-        """The client's terminal has this size."""
-        ...
-
-
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -244,7 +230,6 @@ async def refuse(socket: web.WebSocketResponse, message: str) -> None:
 
 
 def failure(message: str, reason: str) -> Status:
-    """A status that is no success."""
     return {"metadata": {}, "status": "Failure", "message": message, "reason": reason}
 
 
@@ -336,9 +321,12 @@ class NodeServer:
         previous = _flag(request, "previous")
         record = (state.previous if previous else state.current) if state else None
         if record is None:
-            raise web.HTTPBadRequest(text=_no_log(worker, name, previous))
-        path = self._runtime.log_path(uid, name, record.attempt)
+            where = f'container "{name}" in pod "{worker.pod.metadata.name}"'
+            if previous:
+                raise web.HTTPBadRequest(text=f"previous terminated {where} not found")
+            raise web.HTTPBadRequest(text=f"{where} is waiting to start: {worker.waiting_reason(name)}")
         attempt = record.attempt
+        path = self._runtime.log_path(uid, name, attempt)
 
         def is_over() -> bool:
             latest = self._runtime.state(uid, name)
@@ -389,13 +377,6 @@ class NodeServer:
         await socket.prepare(request)
         await PortForward(socket, self._runtime.network(pod.metadata.uid)).run()
         return socket
-
-
-def _no_log(worker: PodWorker, container: str, previous: bool) -> str:
-    where = f'container "{container}" in pod "{worker.pod.metadata.name}"'
-    if previous:
-        return f"previous terminated {where} not found"
-    return f"{where} is waiting to start: {worker.waiting_reason(container)}"
 
 
 def _flag(request: web.Request, name: str) -> bool:

@@ -129,8 +129,6 @@ class DownwardVolume(Part, frozen=True):
 
 
 class TokenProjection(Part, frozen=True):
-    """A token of the pod's service account."""
-
     path: str = ""
     audience: str = ""
     expiration_seconds: int = 3600
@@ -173,8 +171,6 @@ TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KeyRef(Part, frozen=True):
-    """One key of a ConfigMap or Secret."""
-
     name: str = ""
     key: str = ""
     optional: bool = False
@@ -196,8 +192,6 @@ class EnvVar(Part, frozen=True):
 
 
 class ObjectRef(Part, frozen=True):
-    """A whole ConfigMap or Secret."""
-
     name: str = ""
     optional: bool = False
 
@@ -225,8 +219,6 @@ class RunPort(ContainerPort, frozen=True):
 
 
 class Lifecycle(Part, frozen=True):
-    """What happens right after the start of a container, and before its end."""
-
     post_start: Handler | None = None
     pre_stop: Handler | None = None
 
@@ -410,12 +402,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$(NAME)``; names that are not defined stay as they are."""
 
-    def value(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return "$"
-        return variables.get(match[1], match[0])
-
-    return _REFERENCE.sub(value, text)
+    return _REFERENCE.sub(lambda match: "$" if match[1] is None else variables.get(match[1], match[0]), text)
 
 
 def basic_environment(api: Api, search_path: str, hostname: str) -> dict[str, str]:
@@ -430,7 +417,6 @@ def basic_environment(api: Api, search_path: str, hostname: str) -> dict[str, st
 
 
 def server_address(api: Api) -> tuple[str, int]:
-    """Host and port of the API server."""
     server = urlsplit(api.connection.host)
     return server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
 
@@ -439,38 +425,24 @@ async def pod_environment(api: Api, pod: RunPod, container: RunContainer, addres
     """The variables that the pod asks for. Raises ContainerError(CreateContainerConfigError)."""
     sources = PodObjects(api, pod.metadata.namespace)
     variables: dict[str, str] = {}
-    for source in container.env_from or ():
-        variables.update(await _all_keys(sources, source))
+    value: str | None
+    for keys in container.env_from or ():
+        for resource, reference in _pairs(keys.config_map_ref, keys.secret_ref):
+            content = await sources.content(resource, reference.name, reference.optional)
+            variables |= {keys.prefix + key: _text(key, text) for key, text in content.items()}
     for entry in container.env or ():
-        value = await _value(sources, pod, container, entry, variables, address)
+        source = entry.value_from
+        if source is None:
+            value = expand(entry.value, variables)
+        elif source.field_ref is not None:
+            value = pod_field(pod, source.field_ref.field_path, address)
+        elif source.resource_field_ref is not None:
+            value = resource_field(pod, container, source.resource_field_ref)
+        else:
+            value = await _key(sources, source, entry.name)
         if value is not None:
             variables[entry.name] = value
     return variables
-
-
-async def _all_keys(sources: PodObjects, source: EnvFrom) -> dict[str, str]:
-    content: dict[str, bytes] = {}
-    for resource, reference in _pairs(source.config_map_ref, source.secret_ref):
-        content |= await sources.content(resource, reference.name, reference.optional)
-    return {source.prefix + key: _text(key, value) for key, value in content.items()}
-
-
-async def _value(
-    sources: PodObjects,
-    pod: RunPod,
-    container: RunContainer,
-    entry: EnvVar,
-    variables: Mapping[str, str],
-    address: str,
-) -> str | None:
-    source = entry.value_from
-    if source is None:
-        return expand(entry.value, variables)
-    if source.field_ref is not None:
-        return pod_field(pod, source.field_ref.field_path, address)
-    if source.resource_field_ref is not None:
-        return resource_field(pod, container, source.resource_field_ref)
-    return await _key(sources, source, entry.name)
 
 
 async def _key(sources: PodObjects, source: EnvSource, variable: str) -> str | None:

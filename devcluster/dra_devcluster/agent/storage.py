@@ -35,7 +35,6 @@ from dra_devcluster.agent.spec import (
     TOKEN_PATH,
     DownwardFile,
     HostPathVolume,
-    KeyToPath,
     ObjectVolume,
     PodObjects,
     ProjectedVolume,
@@ -132,18 +131,16 @@ class VolumeContent:
     async def files(self, pod: RunPod, volume: RunVolume) -> dict[str, File] | None:
         """The files by path; None for a volume whose content does not come from the API. Raises ContainerError."""
         objects = PodObjects(self._api, pod.metadata.namespace)
-        if volume.projected is not None:
-            mode = volume.projected.default_mode
-            files: dict[str, File] = {}
-            for source in volume.projected.sources or ():
-                files |= await self._projected(pod, objects, source, _CONTENT_MODE if mode is None else mode)
-            return files
-        parts = (volume.config_map, volume.secret, volume.downward_api)
-        mode = next((part.default_mode for part in parts if part is not None), None)
+        parts = (volume.projected, volume.config_map, volume.secret, volume.downward_api)
+        part = next((part for part in parts if part is not None), None)
+        if part is None:
+            return None
         single = Projection(config_map=volume.config_map, secret=volume.secret, downward_api=volume.downward_api)
-        if any(part is not None for part in parts):
-            return await self._projected(pod, objects, single, _CONTENT_MODE if mode is None else mode)
-        return None
+        mode = _CONTENT_MODE if part.default_mode is None else part.default_mode
+        files: dict[str, File] = {}
+        for source in (single,) if volume.projected is None else volume.projected.sources or ():
+            files |= await self._projected(pod, objects, source, mode)
+        return files
 
     async def _projected(self, pod: RunPod, objects: PodObjects, source: Projection, mode: int) -> dict[str, File]:
         if source.config_map is not None:
@@ -193,17 +190,13 @@ async def _object_files(objects: PodObjects, resource: Resource, source: ObjectV
     content = await objects.content(resource, name, source.optional)
     if source.items is None:
         return {key: File(value, mode) for key, value in content.items()}
-    return {
-        item.path: File(content[item.key], mode if item.mode is None else item.mode)
-        for item in source.items
-        if _has(content, item, f"{resource.kind.lower()} {name}", source.optional)
-    }
-
-
-def _has(content: Mapping[str, bytes], item: KeyToPath, what: str, optional: bool) -> bool:
-    if item.key not in content and not optional:
-        raise config_error(f"{what} references non-existent config key: {item.key}")
-    return item.key in content
+    files = {}
+    for item in source.items:
+        if item.key in content:
+            files[item.path] = File(content[item.key], mode if item.mode is None else item.mode)
+        elif not source.optional:
+            raise config_error(f"{resource.kind.lower()} {name} references non-existent config key: {item.key}")
+    return files
 
 
 _OWN_TOKEN = "kube-api-access"
@@ -238,12 +231,14 @@ class PodVolumes:
     async def refresh(self) -> None:
         """Write the volumes anew whose content comes from the API. Raises VolumeError; the old content stays."""
         for volume in self._volumes():
-            if volume.name in self._places and volume.host_path is None and volume.empty_dir is None:
+            if volume.name in self._places and _is_content(volume):
                 await self._provide(volume)
 
     def mounts(self, container: RunContainer, variables: Mapping[str, str]) -> list[Mount]:
         """What the container mounts, without the volumes that are not provided. Raises ContainerError."""
         mounts = []
+        volumes = self._pod().spec.volumes or ()
+        fixed = {volume.name for volume in volumes if _is_content(volume)}  # which cannot be written to
         for mount in container.volume_mounts or ():
             place = self._places.get(mount.name)
             if place is None:
@@ -251,7 +246,7 @@ class PodVolumes:
             part = expand(mount.sub_path_expr, variables) if mount.sub_path_expr else mount.sub_path
             if part:
                 place = _part_of(place, part, mount.name)
-            mounts.append(Mount(place, mount.mount_path, mount.read_only or self._is_read_only(mount.name)))
+            mounts.append(Mount(place, mount.mount_path, mount.read_only or mount.name in fixed))
         if _OWN_TOKEN in self._places and all(mount.target != TOKEN_PATH for mount in mounts):
             mounts.append(Mount(self._places[_OWN_TOKEN], TOKEN_PATH, read_only=True))
         return mounts
@@ -274,13 +269,6 @@ class PodVolumes:
             sources = (Projection(service_account_token=token),)
             volumes.append(RunVolume(name=_OWN_TOKEN, projected=ProjectedVolume(sources=sources)))
         return volumes
-
-    def _is_read_only(self, name: str) -> bool:
-        """Content from the API cannot be written to."""
-        return any(
-            volume.name == name and volume.host_path is None and volume.empty_dir is None
-            for volume in self._pod().spec.volumes or ()
-        )
 
     async def _provide(self, volume: RunVolume) -> None:
         place = self._folder / volume.name
@@ -317,6 +305,11 @@ class PodVolumes:
         certificates = tls.get_ca_certs(binary_form=True) if tls is not None else []
         text = "".join(map(ssl.DER_cert_to_PEM_cert, certificates))
         return {"ca.crt": File(text.encode(), 0o644), "namespace": File(self._pod().metadata.namespace.encode(), 0o644)}
+
+
+def _is_content(volume: RunVolume) -> bool:
+    """Whether the files come from the API."""
+    return volume.host_path is None and volume.empty_dir is None
 
 
 def _part_of(place: Path, part: str, volume: str) -> Path:

@@ -28,7 +28,7 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from dra_cdi import CdiDirectory, CdiError, ContainerEdits, DeviceNode, Mount
+from dra_cdi import CdiDirectory, CdiError, ContainerEdits, DeviceNode
 from dra_kube import Api
 
 from dra_devcluster.agent.claims import DraManager
@@ -57,7 +57,9 @@ def not_carried_out(edits: ContainerEdits) -> list[str]:
 
 def missing_on_host(edits: ContainerEdits) -> list[str]:
     """Why a container runtime could not carry out the edits on this host, one text for each entry."""
-    return [*_missing_nodes(edits.device_nodes), *_missing_mounts(edits.mounts)]
+    bound = [mount.host_path for mount in edits.mounts if mount.type in ("", "bind")]
+    mounts = [f"mount {path}: No such file or directory" for path in bound if not os.path.exists(path)]
+    return [*_missing_nodes(edits.device_nodes), *mounts]
 
 
 def _missing_nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
@@ -75,12 +77,6 @@ def _missing_nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
             yield f"{node.source} is not a device node"
         elif node.type not in ("", found):
             yield f"device node {node.source} has the type {found}, not {node.type}"
-
-
-def _missing_mounts(mounts: tuple[Mount, ...]) -> Iterator[str]:
-    for mount in mounts:
-        if mount.type in ("", "bind") and not os.path.exists(mount.host_path):
-            yield f"mount {mount.host_path}: No such file or directory"
 
 
 IDLE = ("sleep", "2147483647")
@@ -159,7 +155,6 @@ class ContainerWorker:
 
     @property
     def record(self) -> ContainerRecord | None:
-        """The latest run."""
         state = self._node.runtime.state(self._uid, self.container.name)
         return state.current if state else None
 
@@ -221,7 +216,9 @@ class ContainerWorker:
 
     async def _back_off(self, record: ContainerRecord) -> None:
         settings, pod, name = self._node.settings, self._pod().metadata, self.container.name
-        if _ran_seconds(record) >= settings.restart_forgiven:
+        assert record.finished_at is not None
+        ran = datetime.fromisoformat(record.finished_at) - datetime.fromisoformat(record.started_at)
+        if ran.total_seconds() >= settings.restart_forgiven:
             self._crashes = 0
         self._crashes += 1
         if self._crashes == 1:
@@ -260,16 +257,9 @@ class ContainerWorker:
         command = command_of(container, environment)
         self.prober.reset()
         obstacle = await asyncio.to_thread(why_impossible) if mounts else ""
+        folder, views = container.working_dir, () if obstacle else mounts
         try:
-            node.runtime.start(
-                self._uid,
-                container.name,
-                command,
-                environment,
-                container.working_dir,
-                () if obstacle else mounts,
-                container.console,
-            )
+            node.runtime.start(self._uid, container.name, command, environment, folder, views, container.console)
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
         self._report_left_out(pod, edits, obstacle)
@@ -321,10 +311,3 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f}ms"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
-def _ran_seconds(record: ContainerRecord) -> float:
-    if record.finished_at is None:
-        return 0.0
-    finished, started = (datetime.fromisoformat(time) for time in (record.finished_at, record.started_at))
-    return (finished - started).total_seconds()

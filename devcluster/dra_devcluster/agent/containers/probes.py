@@ -145,94 +145,15 @@ async def _check(action: GrpcAction, target: ProbeTarget) -> None:
         raise HandlerFailed("service unhealthy (responded with another status than SERVING)")
 
 
-class Probes:
-    """``failed`` is called with the kind of the probe and the reason for every failed check, ``changed`` when
-    ``started`` or ``ready`` has changed. ``run`` returns the probe that condemns the container.
-    """
-
-    def __init__(
-        self,
-        startup: Probe | None,
-        readiness: Probe | None,
-        liveness: Probe | None,
-        failed: Callable[[str, str], None],
-        changed: Callable[[], None],
-        least_timeout: float = 0.0,
-    ) -> None:
-        self.started = startup is None
-        self.ready = startup is None and readiness is None
-        self._startup = startup
-        self._readiness = readiness
-        self._liveness = liveness
-        self._failed = failed
-        self._changed = changed
-        self._least_timeout = least_timeout
-
-    async def run(self, target: ProbeTarget) -> tuple[str, Probe]:
-        """Check until a startup or liveness probe gives up; returns its kind and itself."""
-        if self._startup is not None:
-            if not await self._holds("Startup", self._startup, target, until_success=True):
-                return "startup", self._startup
-            self.started, self.ready = True, self._readiness is None
-            self._changed()
-        watching = asyncio.create_task(self._watch_readiness(target))
-        try:
-            if self._liveness is None:
-                await watching
-                await asyncio.Event().wait()  # nothing condemns the container
-            assert self._liveness is not None
-            await self._holds("Liveness", self._liveness, target)
-            return "liveness", self._liveness
-        finally:
-            await cancelled(watching)
-
-    async def _watch_readiness(self, target: ProbeTarget) -> None:
-        """Keep ``ready`` as the readiness probe says."""
-        if self._readiness is None:
-            return
-        successes = failures = 0
-        await asyncio.sleep(self._readiness.initial_delay_seconds)
-        while True:
-            good = await self._check("Readiness", self._readiness, target)
-            successes, failures = (successes + 1, 0) if good else (0, failures + 1)
-            if not self.ready and successes >= self._readiness.success_threshold:
-                self._become(ready=True)
-            elif self.ready and failures >= self._readiness.failure_threshold:
-                self._become(ready=False)
-            await asyncio.sleep(self._readiness.period_seconds)
-
-    def _become(self, *, ready: bool) -> None:
-        self.ready = ready
-        self._changed()
-
-    async def _holds(self, kind: str, probe: Probe, target: ProbeTarget, *, until_success: bool = False) -> bool:
-        """Check until the probe fails often enough in a row, or has its first success if that is enough."""
-        failures = 0
-        await asyncio.sleep(probe.initial_delay_seconds)
-        while True:
-            good = await self._check(kind, probe, target)
-            if good and until_success:
-                return True
-            failures = 0 if good else failures + 1
-            if failures >= probe.failure_threshold:
-                return False
-            await asyncio.sleep(probe.period_seconds)
-
-    async def _check(self, kind: str, probe: Probe, target: ProbeTarget) -> bool:
-        try:
-            await perform(probe, target, max(probe.timeout_seconds, self._least_timeout))
-        except HandlerFailed as error:
-            self._failed(kind, str(error))
-            return False
-        return True
-
-
 _LONGEST_HOOK_SECONDS = 365 * 24 * 3600.0  # a start hook has no time limit in Kubernetes
 _LEAST_GRACE_SECONDS = 2.0
 
 
 class Prober:
-    """Runs the hooks and probes of one container. ``changed`` is called when ``started`` or ``ready`` has changed."""
+    """Runs the hooks and probes of one container. ``changed`` is called when ``started`` or ``ready`` has changed.
+
+    These two are what the startup and the readiness probe say of the container that runs.
+    """
 
     def __init__(
         self,
@@ -244,26 +165,17 @@ class Prober:
         changed: Callable[[], None],
     ) -> None:
         self._runtime = runtime
-        self._probe_timeout = settings.probe_timeout
+        self._least_timeout = settings.probe_timeout
         self._events = events
         self._pod = pod
         self._container = container
         self._changed = changed
-        self._probes = self._new_probes()
-
-    @property
-    def started(self) -> bool:
-        """Whether the container that runs has started up, as its startup probe sees it."""
-        return self._probes.started
-
-    @property
-    def ready(self) -> bool:
-        """Whether the container that runs is ready, as its readiness probe sees it."""
-        return self._probes.ready
+        self.reset()
 
     def reset(self) -> None:
         """The container is about to start (again)."""
-        self._probes = self._new_probes()
+        self.started = self._container.startup_probe is None
+        self.ready = self.started and self._container.readiness_probe is None
 
     async def run(self, *, fresh: bool) -> None:
         """Run the hooks and probes of the container that runs now, until a failure ends it.
@@ -282,7 +194,7 @@ class Prober:
                 self._events.warning(self._pod(), "FailedPostStartHook", f"PostStartHook failed: {error}", name)
                 await self.stop(self._pod().grace_seconds)
                 return
-        kind, probe = await self._probes.run(target)
+        kind, probe = await self._condemned(target)
         self._events.normal(self._pod(), "Killing", f"Container {name} failed {kind} probe, will be restarted", name)
         own = probe.termination_grace_period_seconds
         await self.stop(self._pod().grace_seconds if own is None else float(own))
@@ -291,14 +203,10 @@ class Prober:
         """The stop hook, then the end of the container within what is left of the grace period."""
         loop, uid, name = asyncio.get_running_loop(), self._pod().metadata.uid, self._container.name
         began, lifecycle = loop.time(), self._container.lifecycle
-        if (
-            grace > 0
-            and lifecycle is not None
-            and lifecycle.pre_stop is not None
-            and self._runtime.is_running(uid, name)
-        ):
+        hook = lifecycle.pre_stop if lifecycle is not None else None
+        if grace > 0 and hook is not None and self._runtime.is_running(uid, name):
             try:
-                await perform(lifecycle.pre_stop, self._target(), grace)
+                await perform(hook, self._target(), grace)
             except HandlerFailed as error:
                 self._events.warning(self._pod(), "FailedPreStopHook", f"PreStopHook failed: {error}", name)
             grace = max(_LEAST_GRACE_SECONDS, grace - (loop.time() - began))
@@ -311,10 +219,59 @@ class Prober:
         process = self._runtime.process(uid, self._container.name)
         return ProbeTarget(process, self._runtime.network(uid), ports)
 
-    def _new_probes(self) -> Probes:
-        one = self._container
-        probes = (one.startup_probe, one.readiness_probe, one.liveness_probe)
-        return Probes(*probes, self._failed, self._changed, self._probe_timeout)
+    async def _condemned(self, target: ProbeTarget) -> tuple[str, Probe]:
+        """Check until a startup or liveness probe gives up; returns its kind and itself."""
+        startup, liveness = self._container.startup_probe, self._container.liveness_probe
+        if startup is not None:
+            if not await self._holds("Startup", startup, target, until_success=True):
+                return "startup", startup
+            self.started, self.ready = True, self._container.readiness_probe is None
+            self._changed()
+        watching = asyncio.create_task(self._watch_readiness(target))
+        try:
+            if liveness is None:
+                await watching
+                await asyncio.Event().wait()  # nothing condemns the container
+            assert liveness is not None
+            await self._holds("Liveness", liveness, target)
+            return "liveness", liveness
+        finally:
+            await cancelled(watching)
 
-    def _failed(self, kind: str, reason: str) -> None:
-        self._events.warning(self._pod(), "Unhealthy", f"{kind} probe failed: {reason}", self._container.name)
+    async def _watch_readiness(self, target: ProbeTarget) -> None:
+        """Keep ``ready`` as the readiness probe says."""
+        probe = self._container.readiness_probe
+        if probe is None:
+            return
+        successes = failures = 0
+        await asyncio.sleep(probe.initial_delay_seconds)
+        while True:
+            good = await self._check("Readiness", probe, target)
+            successes, failures = (successes + 1, 0) if good else (0, failures + 1)
+            is_enough = failures >= probe.failure_threshold if self.ready else successes >= probe.success_threshold
+            if is_enough:
+                self.ready = not self.ready
+                self._changed()
+            await asyncio.sleep(probe.period_seconds)
+
+    async def _holds(self, kind: str, probe: Probe, target: ProbeTarget, *, until_success: bool = False) -> bool:
+        """Check until the probe fails often enough in a row, or has its first success if that is enough."""
+        failures = 0
+        await asyncio.sleep(probe.initial_delay_seconds)
+        while True:
+            good = await self._check(kind, probe, target)
+            if good and until_success:
+                return True
+            failures = 0 if good else failures + 1
+            if failures >= probe.failure_threshold:
+                return False
+            await asyncio.sleep(probe.period_seconds)
+
+    async def _check(self, kind: str, probe: Probe, target: ProbeTarget) -> bool:
+        try:
+            await perform(probe, target, max(probe.timeout_seconds, self._least_timeout))
+        except HandlerFailed as error:
+            message = f"{kind} probe failed: {error}"
+            self._events.warning(self._pod(), "Unhealthy", message, self._container.name)
+            return False
+        return True

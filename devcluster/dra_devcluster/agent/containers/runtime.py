@@ -1,8 +1,4 @@
-"""The container runtime, and the states of containers that it keeps.
-
-The states of a container: its runs, as the runtime keeps them on disk, or why it does not run.
-
-The container runtime of the development cluster: a container is a process of this machine.
+"""The container runtime of the development cluster: a container is a process of this machine.
 
 The state of a container is kept in ``state.json`` below the node's root, so that a restarted node agent knows how the
 containers of its pods ended. Processes never outlive the runtime: it ends them when it closes, and kills the leftovers
@@ -54,16 +50,12 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
 
 class ContainerState(msgspec.Struct, frozen=True):
-    """The latest run of a container and the one before."""
-
     current: ContainerRecord
     previous: ContainerRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a container does not run."""
-
     reason: str
     message: str = ""
 
@@ -110,7 +102,6 @@ class LocalRuntime:
         return pod_uid in self._networks
 
     def network(self, pod_uid: str) -> Network:
-        """Where the containers of the pod listen."""
         return self._networks.get(pod_uid) or Network()
 
     async def close_sandbox(self, pod_uid: str) -> None:
@@ -120,11 +111,9 @@ class LocalRuntime:
             await network.close()
 
     def pods(self) -> set[str]:
-        """UIDs of the pods that have files here."""
         return {path.name for path in self._root.glob("*")}
 
     async def kill_pod(self, pod_uid: str) -> None:
-        """End all containers of the pod at once."""
         await asyncio.gather(*(self.stop(*key, 0.0) for key in list(self._running) if key[0] == pod_uid))
         await self.close_sandbox(pod_uid)
 
@@ -142,7 +131,6 @@ class LocalRuntime:
         return self._states.get((pod_uid, name))
 
     def is_running(self, pod_uid: str, name: str) -> bool:
-        """Whether the container runs now."""
         return (pod_uid, name) in self._running
 
     def process(self, pod_uid: str, name: str) -> ContainerProcess:
@@ -153,7 +141,6 @@ class LocalRuntime:
             raise ContainerError("NotRunning", f"container {name} is not running") from None
 
     def folder(self, pod_uid: str, name: str) -> Path:
-        """Where the container's files are kept."""
         return self._root / pod_uid / name
 
     def volumes_folder(self, pod_uid: str) -> Path:
@@ -181,20 +168,23 @@ class LocalRuntime:
         key = (pod_uid, name)
         last = self._states[key].current if key in self._states else None
         attempt = last.attempt + 1 if last else 0
-        work, root = self._folders(pod_uid, name)
+        work, root = (self.folder(pod_uid, name) / part for part in ("work", "root"))  # root: what it sees as its own
+        for folder in (work, root):
+            folder.mkdir(parents=True, exist_ok=True)
         log = LogFile(self.log_path(pod_uid, name, attempt))
+        where, network = Path(cwd) if cwd else work, self.network(pod_uid).pid
         try:
-            folder = Path(cwd) if cwd else work
-            network = self.network(pod_uid).pid
             process = ContainerProcess(
-                argv, environment, folder, log, mounts=mounts, root=root, network=network, console=console
+                argv, environment, where, log, mounts=mounts, root=root, network=network, console=console
             )
         except ContainerError:
             log.close()
             raise
         record = ContainerRecord(uuid.uuid4().hex, attempt, process.pid, start_ticks(process.pid), now())
         self._running[key] = process
-        self._start_watching(key, process)
+        watching = asyncio.create_task(self._watch(key, process), name=f"container {name}")
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
         try:
             self._keep(key, ContainerState(record, last))
         except OSError:
@@ -202,18 +192,6 @@ class LocalRuntime:
             raise
         self.log_path(pod_uid, name, attempt - 2).unlink(missing_ok=True)
         return record
-
-    def _folders(self, pod_uid: str, name: str) -> tuple[Path, Path]:
-        """The container's working directory, and what it sees as its root."""
-        work, root = self.folder(pod_uid, name) / "work", self.folder(pod_uid, name) / "root"
-        for folder in (work, root):
-            folder.mkdir(parents=True, exist_ok=True)
-        return work, root
-
-    def _start_watching(self, key: tuple[str, str], process: ContainerProcess) -> None:
-        watching = asyncio.create_task(self._watch(key, process), name=f"container {key[1]}")
-        self._watching.add(watching)
-        watching.add_done_callback(self._watching.discard)
 
     async def wait(self, pod_uid: str, name: str) -> ContainerRecord:
         """The record of the latest run, once it has ended."""

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -48,16 +48,11 @@ class DeviceHealth:
 
     @property
     def expires(self) -> float:
-        """When the report stops to count."""
         return self.received + self.timeout
 
-    def says_the_same_as(self, other: DeviceHealth | None) -> bool:
+    def says_the_same_as(self, other: DeviceHealth) -> bool:
         """Whether only the time differs."""
-        return other is not None and (self.status, self.message, self.timeout) == (
-            other.status,
-            other.message,
-            other.timeout,
-        )
+        return replace(self, received=other.received) == other
 
 
 Reports = Mapping[Key, DeviceHealth]
@@ -91,7 +86,7 @@ class HealthCache:
         known = instances.setdefault(instance, {})
         before = {key: self.get(driver, key, now) for key in reports}
         known.update(instances.pop(None, {}) | dict(reports))
-        return {key for key, health in before.items() if not self.get(driver, key, now).says_the_same_as(health)}
+        return self._changed(driver, before, now)
 
     def forget(self, driver: str, instance: object, now: float) -> set[Key]:
         """An instance reports no more; returns the devices whose health changed."""
@@ -100,10 +95,12 @@ class HealthCache:
         instances.pop(instance, None)
         if not instances:
             self._reports.pop(driver, None)
+        return self._changed(driver, before, now)
+
+    def _changed(self, driver: str, before: Reports, now: float) -> set[Key]:
         return {key for key, health in before.items() if not self.get(driver, key, now).says_the_same_as(health)}
 
     def forget_driver(self, driver: str) -> None:
-        """Drop what all instances of the driver reported."""
         self._reports.pop(driver, None)
 
     def expire(self, now: float) -> dict[str, set[Key]]:
@@ -118,7 +115,6 @@ class HealthCache:
         return expired
 
     def next_expiry(self) -> float | None:
-        """When the next report stops to count."""
         times = (
             report.expires
             for instances in self._reports.values()
@@ -128,7 +124,6 @@ class HealthCache:
         return min(times, default=None)
 
     def latest(self) -> dict[str, dict[Key, DeviceHealth]]:
-        """The latest report about every device, by driver."""
         return {driver: _latest(instances.values()) for driver, instances in sorted(self._reports.items())}
 
 
@@ -162,6 +157,20 @@ class _Device(msgspec.Struct, rename="pascal"):
     health_check_timeout: int
     message: str = ""
 
+    @classmethod
+    def of(cls, key: Key, report: DeviceHealth) -> _Device:
+        received, timeout = datetime.fromtimestamp(report.received, UTC), report.timeout * _NANOSECONDS_PER_SECOND
+        return cls(*key, report.status, received, round(timeout), report.message)
+
+    @property
+    def key(self) -> Key:
+        return self.pool_name, self.device_name
+
+    @property
+    def report(self) -> DeviceHealth:
+        timeout = self.health_check_timeout / _NANOSECONDS_PER_SECOND
+        return DeviceHealth(self.health, self.message, timeout, self.last_updated.timestamp())
+
 
 class _Driver(msgspec.Struct, rename="pascal"):
     devices: dict[str, _Device] = {}
@@ -182,32 +191,17 @@ class HealthFile:
         except (OSError, ValueError) as error:
             logger.warning("%s cannot be read, device health starts as unknown: %s", self._path, error)
             return {}
-        return {name: dict(map(_report, driver.devices.values())) for name, driver in drivers.items()}
+        return {name: {one.key: one.report for one in driver.devices.values()} for name, driver in drivers.items()}
 
     def store(self, drivers: Mapping[str, Reports]) -> None:
-        """Replace the file in one step."""
         content = {
-            driver: _Driver(
-                {f"{pool}/{device}": _device(pool, device, report) for (pool, device), report in all_.items()}
-            )
-            for driver, all_ in drivers.items()
+            driver: _Driver({"/".join(key): _Device.of(key, report) for key, report in reports.items()})
+            for driver, reports in drivers.items()
         }
         try:
             write_whole(self._path, msgspec.json.encode(content))
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error)
-
-
-def _device(pool: str, device: str, report: DeviceHealth) -> _Device:
-    received = datetime.fromtimestamp(report.received, UTC)
-    return _Device(
-        pool, device, report.status, received, round(report.timeout * _NANOSECONDS_PER_SECOND), report.message
-    )
-
-
-def _report(device: _Device) -> tuple[Key, DeviceHealth]:
-    received, timeout = device.last_updated.timestamp(), device.health_check_timeout / _NANOSECONDS_PER_SECOND
-    return (device.pool_name, device.device_name), DeviceHealth(device.health, device.message, timeout, received)
 
 
 _STATUSES: dict[int, Status] = {1: "Healthy", 2: "Unhealthy"}
@@ -217,12 +211,7 @@ _SHORTEST_PAUSE_SECONDS = 0.01
 class HealthMonitor:
     """The health of the node's devices. ``changed`` is called with a driver and its devices whose health changed."""
 
-    def __init__(
-        self,
-        root: Path,
-        settings: AgentSettings,
-        changed: Callable[[str, set[Key]], None],
-    ) -> None:
+    def __init__(self, root: Path, settings: AgentSettings, changed: Callable[[str, set[Key]], None]) -> None:
         self._settings = settings
         self._changed = changed
         self._file = HealthFile(root / FILE_NAME)
@@ -231,7 +220,6 @@ class HealthMonitor:
         self._expiry: asyncio.TimerHandle | None = None
 
     def get(self, driver: str, pool: str, device: str) -> DeviceHealth:
-        """The health of a device now."""
         return self._cache.get(driver, (pool, device), time.time())
 
     def follow(self, plugin: DraPlugin) -> None:
@@ -256,7 +244,9 @@ class HealthMonitor:
         while True:
             try:
                 async for message in plugin.watch_health():
-                    self._received(plugin, message)
+                    now = time.time()
+                    reports = self._reports(plugin.driver, message, now)
+                    self._note({plugin.driver: self._cache.update(plugin.driver, plugin, reports, now)})
             except HealthNotServed as error:
                 if self._settings.release >= Release.V1_37:
                     logger.info("driver %s reports no health and is not asked again: %s", plugin.driver, error)
@@ -269,11 +259,6 @@ class HealthMonitor:
                 logger.exception("health of driver %s: unexpected failure", plugin.driver)
             self._forget(plugin)
             await asyncio.sleep(self._settings.health_retry)
-
-    def _received(self, plugin: DraPlugin, message: Any) -> None:
-        now = time.time()
-        reports = self._reports(plugin.driver, message, now)
-        self._note({plugin.driver: self._cache.update(plugin.driver, plugin, reports, now)})
 
     def _reports(self, driver: str, message: Any, now: float) -> Reports:
         reports: dict[Key, DeviceHealth] = {}

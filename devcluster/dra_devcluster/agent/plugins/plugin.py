@@ -98,7 +98,6 @@ class PluginSocketCount(Collector):
         self._sockets = sockets
 
     def collect(self) -> Iterator[Metric]:
-        """The sockets of this moment."""
         gauge = GaugeMetricFamily(
             "plugin_manager_total_plugins", "Plugin sockets by state.", labels=["socket_path", "state"]
         )
@@ -160,8 +159,6 @@ def choose_health_service(offered: Sequence[str], release: Release) -> str:
 
 
 class Instance(Protocol):
-    """One running copy of a driver's plugin."""
-
     @property
     def driver(self) -> str: ...
     @property
@@ -212,13 +209,10 @@ class PluginInstances(Generic[InstanceT]):
         return any(instance.connected for instance in self._instances.get(driver, ()))
 
     def instances(self) -> list[InstanceT]:
-        """All instances of all drivers."""
         return [instance for instances in self._instances.values() for instance in instances]
 
 
 class ClaimRef(NamedTuple):
-    """The reference to a claim in a call."""
-
     namespace: str
     uid: str
     name: str

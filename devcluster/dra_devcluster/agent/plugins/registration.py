@@ -91,19 +91,16 @@ class Registrar:
                 while True:
                     watcher.rescan()
                     watcher.news.clear()
-                    self._tick()
+                    now = asyncio.get_running_loop().time()
+                    for path in self.sockets.to_unregister(now):
+                        self._begin(path, self._unregister)
+                    for path in self.sockets.to_register(now):
+                        self._begin(path, self._register)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._settings.plugin_period):
                             await watcher.news.wait()
         finally:
             await cancelled(*self._operations)
-
-    def _tick(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for path in self.sockets.to_unregister(now):
-            self._begin(path, self._unregister)
-        for path in self.sockets.to_register(now):
-            self._begin(path, self._register)
 
     def _begin(self, path: str, operation: Callable[[str], Awaitable[None]]) -> None:
         self.sockets.busy.add(path)
@@ -215,22 +212,21 @@ class SliceWiper:
                 pending.cancel()
                 del self._pending[driver]
         elif pending is None or pending.done():
-            self._pending[driver] = asyncio.create_task(self._wipe_later(driver))
+            selector, delay = f"spec.driver={driver},spec.nodeName={self._node}", self._settings.wipe_delay
+            self._pending[driver] = asyncio.create_task(self._wipe(selector, delay))
 
     async def close(self) -> None:
         """Drop what is pending."""
         tasks = [task for task in (self._at_start, *self._pending.values()) if task is not None]
         await cancelled(*tasks)
 
-    async def _wipe_later(self, driver: str) -> None:
-        await asyncio.sleep(self._settings.wipe_delay)
-        await self._wipe(f"spec.driver={driver},spec.nodeName={self._node}")
-
-    async def _wipe(self, selector: str) -> None:
+    async def _wipe(self, selector: str, delay: float = 0.0) -> None:
+        await asyncio.sleep(delay)
         for failures in range(1, self._settings.wipe_attempts + 1):
             try:
                 await self._api.get(NODES, self._node)
-                await self._delete(selector)
+                with suppress(NotFound):
+                    await self._api.delete_collection(RESOURCE_SLICES, fieldSelector=selector)
                 logger.info("node %s: removed stale ResourceSlices (%s)", self._node, selector)
                 return
             except KubeError as error:
@@ -238,12 +234,6 @@ class SliceWiper:
             jitter = 1 + random.random() * self._settings.wipe_jitter
             await asyncio.sleep(self._settings.wipe_backoff.pause(failures) * jitter)
         logger.error("node %s: gave up removing ResourceSlices (%s)", self._node, selector)
-
-    async def _delete(self, selector: str) -> None:
-        try:
-            await self._api.delete_collection(RESOURCE_SLICES, fieldSelector=selector)
-        except NotFound:
-            return
 
 
 class DraPlugins(PluginInstances[DraPlugin]):
@@ -265,7 +255,6 @@ class DraPlugins(PluginInstances[DraPlugin]):
         self._metrics = metrics
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.wiper.close()
         await self.health.close()
         await asyncio.gather(*(plugin.close() for plugin in self.instances()))

@@ -233,7 +233,6 @@ class SocketWatcher:
         self._complete = False
 
     def changed(self, path: Path, *, is_gone: bool, is_folder: bool) -> None:
-        """An entry appeared, or is gone."""
         if is_gone:
             self._gone(path)
         elif is_folder:

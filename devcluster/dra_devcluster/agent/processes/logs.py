@@ -23,8 +23,6 @@ class TooSlow(Exception):
 
 
 class LogFollowers:
-    """Those of one container."""
-
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[tuple[str, bytes] | None]] = set()
         self._is_over = False
@@ -37,7 +35,6 @@ class LogFollowers:
                 self._queues.discard(queue)
 
     def end(self) -> None:
-        """The container has ended."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)
@@ -66,8 +63,6 @@ _LOG_POLL_SECONDS = 0.1
 
 
 class LogFile:
-    """The log of one run of a container; both streams are written into it."""
-
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
@@ -79,7 +74,6 @@ class LogFile:
         self._file.write(b"".join(f"{head} {tag} ".encode() + text + b"\n" for tag, text in lines))
 
     def close(self) -> None:
-        """No more lines."""
         self._file.close()
 
 

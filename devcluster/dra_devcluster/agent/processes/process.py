@@ -25,9 +25,9 @@ import tempfile
 import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from dra_devcluster.agent.errors import ContainerError
 from dra_devcluster.agent.processes import sandbox_entry
@@ -128,7 +128,6 @@ class Terminal:
         return os.fdopen(os.dup(self._ours), "rb", buffering=0)
 
     def input(self) -> Input:
-        """The keyboard; the caller closes it."""
         return Input(os.fdopen(os.dup(self._ours), "wb", buffering=0))
 
     def resize(self, width: int, height: int) -> None:
@@ -227,20 +226,26 @@ class ContainerProcess:
         wants_input = self.console.stdin
         self.terminal = tty = Terminal() if self.console.tty else None
         process = subprocess.Popen(
-            command,
-            stdin=tty.theirs if tty else subprocess.PIPE if wants_input else subprocess.DEVNULL,
-            stdout=tty.theirs if tty else subprocess.PIPE,
-            stderr=tty.theirs if tty else subprocess.PIPE,
-            env=with_terminal(self._environment) if tty else self._environment,
-            cwd=folder,
-            start_new_session=True,
-            bufsize=0,
+            command, **self._streams(wants_input, tty), cwd=folder, start_new_session=True, bufsize=0
         )
         if tty:
             tty.handed_over()
         if wants_input:
             self.input = tty.input() if tty else Input(process.stdin) if process.stdin else None
         return process
+
+    def _streams(self, stdin: bool, terminal: Terminal | None) -> dict[str, Any]:
+        """The standard streams of a program, and its variables: in a terminal they say of which kind it is."""
+        if terminal:
+            ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
+            return {**ends, "env": {"TERM": "xterm", **self._environment}}
+        pipe = subprocess.PIPE
+        return {
+            "stdin": pipe if stdin else subprocess.DEVNULL,
+            "stdout": pipe,
+            "stderr": pipe,
+            "env": self._environment,
+        }
 
     async def log_until_end(self) -> int:
         """Read the output until the process ends; returns its exit code when nothing of the group is left."""
@@ -268,7 +273,7 @@ class ContainerProcess:
 
     async def _connect(self, name: str, pipe: IO[bytes]) -> StreamToLog:
         stream = StreamToLog(self._log, name, self.followers)
-        await asyncio.get_running_loop().connect_read_pipe(partial(_same, stream), pipe)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: stream, pipe)
         return stream
 
     async def stop(self, grace: float) -> None:
@@ -288,7 +293,6 @@ class ContainerProcess:
 
         Raises ContainerError(RunContainerError).
         """
-        pipe = asyncio.subprocess.PIPE
         command = argv
         if self._is_apart:
             command = join(self.pid, self._folder, argv, terminal=terminal is not None)
@@ -297,10 +301,7 @@ class ContainerProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command_line(command, self._environment),
-                stdin=terminal.theirs if terminal else pipe if stdin else asyncio.subprocess.DEVNULL,
-                stdout=terminal.theirs if terminal else pipe,
-                stderr=terminal.theirs if terminal else pipe,
-                env=with_terminal(self._environment) if terminal else self._environment,
+                **self._streams(stdin, terminal),
                 cwd=Path("/") if self._is_apart else self._folder,
                 start_new_session=True,
             )
@@ -315,11 +316,6 @@ class ContainerProcess:
         """End a program that ``execute`` started, with all its processes."""
         signal_group(process.pid, signal.SIGKILL)
         self._joined.discard(process.pid)
-
-
-def with_terminal(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a program that runs in a terminal: they say of which kind it is."""
-    return {"TERM": "xterm", **environment}
 
 
 async def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -338,10 +334,6 @@ async def _wait(process: subprocess.Popen[bytes]) -> int:
         loop.remove_reader(descriptor)
         os.close(descriptor)
     return process.wait()
-
-
-def _same(stream: StreamToLog) -> StreamToLog:
-    return stream
 
 
 def command_line(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
