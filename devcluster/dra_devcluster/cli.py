@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from dra_api import VERSION
 from dra_api.console import needing
@@ -40,87 +41,32 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
-    _add_sizes(up)
-    _add_connection(up)
-    _add_release(up)
-    up.add_argument(
-        "--programs",
-        metavar="DIR",
-        help="where containers look for programs first, since no image is pulled (default: the system's folders only)",
-    )
+
+    def add(flag: str, metavar: str | None, meaning: str, **more: Any) -> None:
+        up.add_argument(flag, metavar=metavar, help=meaning, **more)
+
+    nodes, devices = (f"default {least}, at most {most}" for least, most in ((1, MAX_NODES), (0, MAX_DEVICES)))
+    add("--nodes", "N", f"simulated nodes ({nodes})", type=_up_to(MAX_NODES), default=1)
+    what = f"devices of the simulated driver on each node ({devices})"
+    add("--devices", "M", what, type=_up_to(MAX_DEVICES), default=0)
+    port = _up_to(65535, "is not a port: choose one from 0 (any free one) to {}")
+    add("--port", "P", "port of the API server (default 0: any free one)", type=port, default=0)
+    what = "kubeconfig to write at the end of the start; its other clusters stay (default dra-devcluster.kubeconfig)"
+    add("--kubeconfig", "FILE", what, default="dra-devcluster.kubeconfig")
+    what = "name of cluster, user and context in the kubeconfig (default dra-devcluster)"
+    add("--name", "NAME", what, type=_name, default="dra-devcluster")
+    add("--snapshot", "FILE", "load the objects from this file at the start, and save them at the end")
+    what = "release that decides about feature gates and versions of resource.k8s.io (default %(default)s)"
+    add("--kubernetes-version", None, what, choices=BUILT, default=str(NEWEST))
+    add("--feature-gates", "A=true,B=false", "feature gates that differ from the defaults of that release", default="")
+    what = "rbac: users may do what roles and bindings grant; always-allow (default): everything"
+    add("--authorization", None, what, choices=("always-allow", "rbac"), default="always-allow")
+    what = "known defects of the kubelet (Kubernetes 1.36) that the nodes reproduce (docs/node-agent.md)"
+    add("--kubelet-defects", "A,B", what, default="")
+    what = "where containers look for programs first, since no image is pulled (default: the system's folders only)"
+    add("--programs", "DIR", what)
     commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser
-
-
-def _add_sizes(up: argparse.ArgumentParser) -> None:
-    up.add_argument(
-        "--nodes",
-        type=_up_to(MAX_NODES),
-        default=1,
-        metavar="N",
-        help=f"simulated nodes (default 1, at most {MAX_NODES})",
-    )
-    up.add_argument(
-        "--devices",
-        type=_up_to(MAX_DEVICES),
-        default=0,
-        metavar="M",
-        help=f"devices of the simulated driver on each node (default 0, at most {MAX_DEVICES})",
-    )
-
-
-def _add_connection(up: argparse.ArgumentParser) -> None:
-    up.add_argument(
-        "--port",
-        type=_up_to(65535, "is not a port: choose one from 0 (any free one) to {}"),
-        default=0,
-        metavar="P",
-        help="port of the API server (default 0: any free one)",
-    )
-    up.add_argument(
-        "--kubeconfig",
-        default="dra-devcluster.kubeconfig",
-        metavar="FILE",
-        help="kubeconfig to write at the end of the start; its other clusters stay (default dra-devcluster.kubeconfig)",
-    )
-    up.add_argument(
-        "--name",
-        type=_name,
-        default="dra-devcluster",
-        metavar="NAME",
-        help="name of cluster, user and context in the kubeconfig (default dra-devcluster)",
-    )
-    up.add_argument(
-        "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
-    )
-
-
-def _add_release(up: argparse.ArgumentParser) -> None:
-    """How the cluster behaves: as a release does, with which gates, rights and defects."""
-    up.add_argument(
-        "--kubernetes-version",
-        choices=BUILT,
-        default=str(NEWEST),
-        help="release that decides about feature gates and versions of resource.k8s.io (default %(default)s)",
-    )
-    up.add_argument(
-        "--feature-gates",
-        default="",
-        metavar="A=true,B=false",
-        help="feature gates that differ from the defaults of that release",
-    )
-    up.add_argument(
-        "--authorization",
-        choices=("always-allow", "rbac"),
-        default="always-allow",
-        help="rbac: users may do what roles and bindings grant; always-allow (default): everything",
-    )
-    up.add_argument(
-        "--kubelet-defects",
-        default="",
-        metavar="A,B",
-        help="known defects of the kubelet (Kubernetes 1.36) that the nodes reproduce (docs/node-agent.md)",
-    )
 
 
 def _up_to(limit: int, what: str = "is not a number from 0 to {}") -> Callable[[str], int]:

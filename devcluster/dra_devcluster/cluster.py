@@ -54,7 +54,6 @@ class ClusterNode:
 
     @property
     def name(self) -> str:
-        """Name of the Node object."""
         return self.agent.node_name
 
     @property
@@ -110,7 +109,6 @@ class DevCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.folder / "kubeconfig"
 
     def connection(self) -> Connection:
@@ -144,18 +142,15 @@ class DevCluster:
         self, name: str, administrator: Connection, stack: AsyncExitStack, plugins: ForkServer | None
     ) -> ClusterNode:
         after_agent = await stack.enter_async_context(AsyncExitStack())  # after the agent, which would miss the plugin
-        api = await stack.enter_async_context(Api(self._node_connection(administrator, name), user_agent="node-agent"))
+        token = f"Bearer {self.server.node_token(name)}"  # under its own name, as a kubelet
+        own = replace(administrator, authorization=lambda: token)
+        api = await stack.enter_async_context(Api(own, user_agent="node-agent"))
         agent = NodeAgent(api, name, root=self.folder / "nodes" / name, settings=self._agent_settings)
         await stack.enter_async_context(agent)
         plugin = self._plugin(agent, plugins) if plugins is not None else None
         if plugin is not None:
             after_agent.push_async_callback(plugin.stop)
         return ClusterNode(agent, plugin)
-
-    def _node_connection(self, administrator: Connection, name: str) -> Connection:
-        """How a node reaches the API server: under its own name, as a kubelet does."""
-        token = f"Bearer {self.server.node_token(name)}"
-        return replace(administrator, authorization=lambda: token)
 
     def _plugin(self, agent: NodeAgent, plugins: ForkServer) -> ForkedProcess:
         config = agent.root / "simulated.yaml"
@@ -217,12 +212,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until SIGINT, SIGTERM or SIGHUP; returns the exit code: 2 for settings that cannot be used."""
     try:
         return asyncio.run(_up(arguments, Path(arguments.kubeconfig).absolute()))
-    except (ServerError, GateError, UsageError) as error:
+    except (ServerError, GateError, UsageError, ProcessFailed) as error:
         print(f"dra-devcluster: {error}", file=sys.stderr)
-        return 2
-    except ProcessFailed as error:
-        print(f"dra-devcluster: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, ProcessFailed) else 2
 
 
 def parse_gates(text: str) -> dict[str, bool]:

@@ -53,12 +53,10 @@ class Story:
         self.needs: list[ChildProcess | ForkedProcess] = []
 
     def tell(self, step: str) -> None:
-        """Start a step."""
         self.step = step
         print(f"\n{time.monotonic() - self.started:5.1f}s  {step}", flush=True)
 
     def observe(self, what: str) -> None:
-        """Print something that was seen."""
         for number, line in enumerate(what.splitlines()):
             print(f"        {'-' if number == 0 else ' '} {line}", flush=True)
 
@@ -72,17 +70,14 @@ class Story:
             found = await look()
             if found is not None:
                 return found
-            self._check()
+            try:
+                for process in self.needs:
+                    process.check()
+            except ProcessFailed as error:
+                raise StepFailed(f"{self.step}: {error}") from error
             if time.monotonic() > deadline:
                 raise StepFailed(f"{self.step}: {what} was not observed within {seconds:.0f} s")
             await asyncio.sleep(0.05)
-
-    def _check(self) -> None:
-        try:
-            for process in self.needs:
-                process.check()
-        except ProcessFailed as error:
-            raise StepFailed(f"{self.step}: {error}") from error
 
 
 class Scene:
@@ -103,7 +98,6 @@ class Scene:
         return await self.story.until(f"pod {name} running", running)
 
     async def claim_of(self, pod: Object) -> Object:
-        """The claim that a pod uses."""
         entry = pod["spec"]["resourceClaims"][0]
         names = (
             {status["name"]: status.get("resourceClaimName") for status in pod["status"]["resourceClaimStatuses"]}
@@ -113,7 +107,6 @@ class Scene:
         return await self.api.get(RESOURCE_CLAIMS, names[entry["name"]], NAMESPACE)
 
     async def log(self, pod: str) -> str:
-        """What the pod's container printed."""
         try:
             return await self.api.raw_text(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/log")
         except NotFound:

@@ -74,10 +74,13 @@ class ChildProcess:
         await self.stop()
 
     @property
-    def pid(self) -> int:
-        """The process id."""
+    def _entered(self) -> asyncio.subprocess.Process:
         assert self._process is not None, "enter the context first"
-        return self._process.pid
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._entered.pid
 
     def check(self) -> None:
         """Raises ProcessFailed when the process has ended already."""
@@ -86,16 +89,13 @@ class ChildProcess:
 
     async def kill(self) -> None:
         """End the process without warning; harmless when it has ended."""
-        process = self._process
-        assert process is not None, "enter the context first"
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        if self._entered.returncode is None:
+            self._entered.kill()
+        await self._entered.wait()
 
     async def stop(self) -> int:
         """End the process and return its exit code; harmless when it has ended."""
-        process = self._process
-        assert process is not None, "enter the context first"
+        process = self._entered
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
             if not await self._ends(process):
@@ -205,7 +205,6 @@ class ForkServer:
         return forked
 
     def tell(self, **order: Any) -> None:
-        """Give an order."""
         self._stdin.write(json.dumps(order).encode() + b"\n")
 
     @property
@@ -281,7 +280,6 @@ def _report(children: dict[int, int]) -> None:
 
 
 def _become(program: str, run: Callable[[], int], order: Json) -> NoReturn:
-    """Be the program, in the child."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
