@@ -60,7 +60,6 @@ class AdmissionRequest:
     generated: bool = False
 
     def objects_as(self, resource: Resource) -> tuple[Json | None, Json | None]:
-        """New and old object in the version of ``resource``."""
         if self.posted is not None:
             return self.obj, None
         new, old = (None if obj is None else to_served(resource, obj) for obj in (self.obj, self.old))
@@ -89,7 +88,6 @@ class AdmissionRequest:
         return {"group": group, "version": version, "kind": kind}
 
     def refusal(self, message: str, reason: str) -> StatusError:
-        """The answer to a request that a policy denies."""
         error = forbidden(self.resource.group, self.resource.plural, self.name, message, [{"message": message}])
         return StatusError(_CODES.get(reason, 422), reason, error.message, error.details)
 
@@ -199,8 +197,6 @@ class _Variables(dict[str, Any]):
 
 
 class Policy:
-    """The expressions of a ValidatingAdmissionPolicy."""
-
     def __init__(self, obj: Json) -> None:
         self.name: str = obj["metadata"].get("name", "")
         self.spec: Json = obj.get("spec") or {}
@@ -383,8 +379,6 @@ class _Bound(NamedTuple):
 
 
 class Policies:
-    """The policies and bindings of a server."""
-
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._bound: list[_Bound] | None = None
@@ -466,7 +460,6 @@ class Policies:
         }
 
     def _namespace(self, request: AdmissionRequest) -> Json | None:
-        """The fields of the namespace that policies may see."""
         if not request.resource.namespaced:
             return None
         stored = self._registry.store.collection("", "namespaces").get("", request.namespace)

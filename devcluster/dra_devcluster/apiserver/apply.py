@@ -28,7 +28,7 @@ below lists that are owned as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -50,7 +50,6 @@ def union(one: Fields, other: Fields) -> Fields:
 
 
 def difference(one: Fields, other: Fields) -> Fields:
-    """The members of `one` that are not members of `other`."""
     out = {}
     for key, node in one.items():
         left = node if key not in other else _difference(node, other[key])
@@ -60,7 +59,6 @@ def difference(one: Fields, other: Fields) -> Fields:
 
 
 def intersection(one: Fields, other: Fields) -> Fields:
-    """The members of both."""
     out = {}
     for key in one.keys() & other.keys():
         both = _intersection(one[key], other[key])
@@ -156,9 +154,7 @@ def held(value: Json, schema: Schema) -> Fields:
     for key, item in value.items():
         child = schema.child(key) or ANY
         node = _held(item, child)
-        free = (
-            key not in schema.properties
-        )  # a key of a map, a field of its own; fields of types count by their content
+        free = key not in schema.properties  # a key of a map is a field of its own; fields of types count by content
         if node:
             out["f:" + key] = {".": LEAF, **node} if free else node
         elif free or item is None or item == {} or not _is_granular(item, child):
@@ -186,16 +182,20 @@ def object_changes(old: Json | None, new: Json, schema: Schema) -> tuple[Fields,
 
 def changes(old: Json, new: Json, schema: Schema) -> tuple[Fields, Fields]:
     """(fields added or modified, fields removed) from `old` to `new`."""
+    return _changes(old, new, "f:", lambda key: schema.child(key) or ANY)
+
+
+def _changes(old: Json, new: Json, prefix: str, schema_of: Callable[[str], Schema]) -> tuple[Fields, Fields]:
     changed: Fields = {}
     removed: Fields = {}
     for key, value in new.items():
         if key not in old:
-            changed["f:" + key] = _whole(value, schema.child(key) or ANY)
+            changed[prefix + key] = _whole(value, schema_of(key))
         elif old[key] is not value and old[key] != value:
-            _note(changed, removed, "f:" + key, old[key], value, schema.child(key) or ANY)
+            _note(changed, removed, prefix + key, old[key], value, schema_of(key))
     for key, value in old.items():
         if key not in new and value is not None:
-            removed["f:" + key] = _whole(value, schema.child(key) or ANY)
+            removed[prefix + key] = _whole(value, schema_of(key))
     return changed, removed
 
 
@@ -241,7 +241,8 @@ def _note(changed: Fields, removed: Fields, key: str, old: Any, new: Any, schema
     if isinstance(new, dict) and isinstance(old, dict | None) and not schema.atomic:
         more, less = changes(old or {}, new, schema)
     elif isinstance(new, list) and isinstance(old, list | None) and granular_list(schema):
-        more, less = _list_changes(old or [], new, schema)
+        before, after = ({element(item, schema): item for item in items} for items in (old or [], new))
+        more, less = _changes(before, after, "", lambda _: schema.items or ANY)
     else:
         changed[key] = LEAF
         return
@@ -249,22 +250,6 @@ def _note(changed: Fields, removed: Fields, key: str, old: Any, new: Any, schema
         changed[key] = more
     if less:
         removed[key] = less
-
-
-def _list_changes(old: list[Any], new: list[Any], schema: Schema) -> tuple[Fields, Fields]:
-    changed: Fields = {}
-    removed: Fields = {}
-    before = {element(item, schema): item for item in old}
-    after = {element(item, schema): item for item in new}
-    for key, item in after.items():
-        if key not in before:
-            changed[key] = _whole(item, schema.items or ANY)
-        elif before[key] != item:
-            _note(changed, removed, key, before[key], item, schema.items or ANY)
-    for key, item in before.items():
-        if key not in after:
-            removed[key] = _whole(item, schema.items or ANY)
-    return changed, removed
 
 
 def _whole(value: Any, schema: Schema) -> Fields:
@@ -297,12 +282,10 @@ class Writer:
 
     def wrote(self, entry: Json) -> bool:
         """Whether `entry` is this writer's."""
-        same = (entry.get("manager"), entry.get("operation"), entry.get("subresource", "")) == (
-            self.manager,
-            self.operation,
-            self.subresource,
-        )
-        return same and (self.operation == "Apply" or entry.get("apiVersion") == self.api_version)
+        mine = {"manager": self.manager, "operation": self.operation, "subresource": self.subresource}
+        if self.operation != "Apply":
+            mine["apiVersion"] = self.api_version
+        return all(entry.get(key, "") == value for key, value in mine.items())
 
     def entry(self, fields: Fields, now: str) -> Json:
         """A fresh entry; `now` is RFC 3339 in UTC."""
@@ -363,23 +346,12 @@ def _well_formed(entry: Any) -> bool:
 
 def _folded(entries: list[Json]) -> list[Json]:
     """Sorted as the real server does; surplus updaters are folded into one."""
-    entries.sort(
-        key=lambda entry: (
-            entry["operation"],
-            entry.get("time", ""),
-            entry["manager"],
-            entry["apiVersion"],
-            entry.get("subresource", ""),
-        )
-    )
+    keys = ("operation", "time", "manager", "apiVersion", "subresource")
+    entries.sort(key=lambda entry: [entry.get(key, "") for key in keys])
     updaters = [entry for entry in entries if entry["operation"] == "Update"]
-    surplus = (
-        updaters[: max(0, len(updaters) - _MOST_UPDATING_MANAGERS + 1)]
-        if len(updaters) > _MOST_UPDATING_MANAGERS
-        else []
-    )
-    if not surplus:
+    if len(updaters) <= _MOST_UPDATING_MANAGERS:
         return entries
+    surplus = updaters[: len(updaters) - _MOST_UPDATING_MANAGERS + 1]
     fields: Fields = {}
     for entry in surplus:
         fields = union(fields, entry["fieldsV1"])
@@ -439,7 +411,6 @@ def apply_patch(live: Json | None, config: Json, schema: Schema, *, by: Writer, 
 
 
 def merge(live: Any, config: Any, schema: Schema) -> Any:
-    """`config` over `live`."""
     if isinstance(config, dict) and isinstance(live, dict) and not schema.atomic:
         merged = dict(live)
         for key, value in config.items():

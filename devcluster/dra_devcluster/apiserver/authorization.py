@@ -87,7 +87,6 @@ _LEASES: Final = "kube-node-lease"
 
 
 def node_user(name: str) -> User:
-    """The user that a node is."""
     return User(f"{_PREFIX}{name}", (_GROUP, AUTHENTICATED))
 
 

@@ -57,7 +57,6 @@ def name(obj: Json) -> str:
 
 
 def created(obj: Json, now: datetime) -> str:
-    """The AGE column."""
     return age(obj["metadata"].get("creationTimestamp"), now)
 
 
@@ -83,25 +82,21 @@ def at(path: str, missing: Any = "") -> Cell:
 
 
 def aged(path: str) -> Cell:
-    """How long ago the time at the path was."""
     moment = at(path)
     return lambda obj, now: age(moment(obj, now), now)
 
 
 def count(path: str) -> Cell:
-    """How many entries the list at the path has."""
     entries = at(path, ())
     return lambda obj, now: len(entries(obj, now))
 
 
 def selector(path: str) -> Cell:
-    """The label selector at the path."""
     chosen = at(path, None)
     return lambda obj, now: selector_text(chosen(obj, now))
 
 
 def joined(values: Iterable[Any]) -> str:
-    """The values with commas between."""
     return ",".join(str(value) for value in values)
 
 
@@ -228,8 +223,6 @@ def _ending(terminated: Json) -> str:
 
 
 def _subjects(kind: str) -> Cell:
-    """The subjects of that kind of a role binding."""
-
     def cell(obj: Json, now: datetime) -> str:
         subjects = [one for one in obj.get("subjects") or () if one.get("kind") == kind]
         names = [(one.get("namespace", ""), one.get("name", "")) for one in subjects]
@@ -265,7 +258,6 @@ def _claim_state(claim: Json, now: datetime) -> str:
 
 
 def _true_conditions(status: Json) -> dict[str, Json]:
-    """The conditions that are true, by type."""
     return {c.get("type"): c for c in status.get("conditions") or [] if c.get("status") == "True"}
 
 
@@ -293,7 +285,6 @@ def _class_name(obj: Json, now: datetime) -> str:
 
 
 def _of_containers(field: str) -> Cell:
-    """A field of the containers in the template of pods."""
     containers = at("spec.template.spec.containers", ())
     return lambda obj, now: joined(container.get(field, "") for container in containers(obj, now))
 
@@ -347,8 +338,6 @@ def _node_roles(node: Json, now: datetime) -> str:
 
 
 def _address(kind: str) -> Cell:
-    """The first address of that type."""
-
     def cell(node: Json, now: datetime) -> str:
         addresses = status_of(node).get("addresses") or ()
         return next((one.get("address") for one in addresses if one.get("type") == kind), None) or NONE

@@ -214,7 +214,6 @@ _WRITE_PARAMETERS = [
 
 
 def v3_index(structure: Structure) -> Json:
-    """Where the documents are."""
     paths = {}
     for group, version in dict.fromkeys((resource.group, resource.version) for resource in structure.resources()):
         path = f"apis/{group}/{version}" if group else f"api/{version}"
@@ -226,7 +225,6 @@ def v3_index(structure: Structure) -> Json:
 
 
 def v3_document(structure: Structure, group: str, version: str) -> Json | None:
-    """Paths and schemas of one group version."""
     resources = _shown_resources(structure, group, version)
     if not resources:
         return None
@@ -240,7 +238,6 @@ def v3_document(structure: Structure, group: str, version: str) -> Json | None:
 
 
 def v2_document(structure: Structure) -> Json:
-    """All schemas as Swagger definitions."""
     schemas: Json = {}
     for resource in structure.resources():
         for name, schema in _roots(structure, resource):

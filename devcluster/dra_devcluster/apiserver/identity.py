@@ -144,10 +144,7 @@ def kubeconfig(url: str, ca: bytes, token: str, name: str = NAME) -> Json:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {
-                "name": name,
-                "cluster": {"server": url, "certificate-authority-data": base64.b64encode(ca).decode()},
-            }
+            {"name": name, "cluster": {"server": url, "certificate-authority-data": base64.b64encode(ca).decode()}}
         ],
         "users": [{"name": name, "user": {"token": token}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],

@@ -48,7 +48,6 @@ class User:
 
     @property
     def info(self) -> Json:
-        """The user as ``userInfo`` of reviews and admission."""
         extra = {key: list(values) for key, values in self.extra.items()}
         more = {"uid": self.uid, "groups": list(self.groups), "extra": extra}
         return {"username": self.name, **{key: value for key, value in more.items() if value}}
@@ -59,12 +58,10 @@ ANONYMOUS: Final = User("system:anonymous", (UNAUTHENTICATED,))
 
 
 def account_groups(namespace: str) -> tuple[str, ...]:
-    """The groups of every service account of a namespace."""
     return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
 
 
 def account_name(namespace: str, name: str) -> str:
-    """The user name of a service account."""
     return f"{_ACCOUNT}{namespace}:{name}"
 
 
@@ -327,8 +324,6 @@ class Binding:
 
 
 class Rbac:
-    """Answers by the roles and bindings of a store."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._bindings: dict[str, list[Binding]] = {}

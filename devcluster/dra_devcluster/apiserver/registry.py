@@ -163,7 +163,6 @@ class Registry:
         return next((resource for resource in resources if (resource.group, resource.plural) == place), None)
 
     def collection(self, resource: Resource) -> Collection:
-        """Where the objects of a resource are."""
         own = (resource.group, resource.plural)
         return self.store.collection(*_KEPT_AS.get(own, own))
 
@@ -173,7 +172,6 @@ class Registry:
             self.collection(resource)
 
     def remove_definition(self, definition: Json) -> None:
-        """Stop serving what a CustomResourceDefinition defines."""
         self.structure.remove_definition(definition)
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         self.store.drop(group, plural)

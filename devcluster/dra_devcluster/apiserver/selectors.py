@@ -53,35 +53,28 @@ def _all(tests: list[Test]) -> Test | None:
 
 def _label_requirement(part: str, selector: str) -> Test:
     if match := _EQUALITY.fullmatch(part):
-        key, value = match["key"], match["value"]
-        if match["operator"] == "!=":
-            return lambda labels: labels.get(key) != value
-        return lambda labels: labels.get(key) == value
+        operator = "NotIn" if match["operator"] == "!=" else "In"
+        return Requirement(match["key"], operator, frozenset((match["value"],))).holds
     if match := _MEMBER.fullmatch(part):
-        key = match["key"]
         values = frozenset(value.strip() for value in match["values"].split(","))
         if not all(re.fullmatch(_VALUE, value) for value in values):
             raise bad_request(f"unable to parse requirement: {part!r} has an invalid label value")
-        if match["operator"] == "notin":
-            return lambda labels: labels.get(key) not in values
-        return lambda labels: labels.get(key) in values
+        return Requirement(match["key"], "NotIn" if match["operator"] == "notin" else "In", values).holds
     if match := _PRESENCE.fullmatch(part):
-        key, absent = match["key"], bool(match["absent"])
-        return lambda labels: (key in labels) is not absent
+        return Requirement(match["key"], "DoesNotExist" if match["absent"] else "Exists").holds
     if match := _NUMERIC.fullmatch(part):
-        return _numeric(match["key"], match["operator"], int(match["value"]))
+        key, operator, bound = match["key"], "Gt" if match["operator"] == ">" else "Lt", match["value"]
+        return lambda labels: _compares(labels.get(key), operator, bound)
     raise bad_request(f"unable to parse requirement: {part!r} in label selector {selector!r}")
 
 
-def _numeric(key: str, operator: str, bound: int) -> Test:
-    def test(labels: Mapping[str, str]) -> bool:
-        try:
-            number = int(labels[key])
-        except (KeyError, ValueError):
-            return False
-        return number > bound if operator == ">" else number < bound
-
-    return test
+def _compares(text: str | None, operator: str, bound: str) -> bool:
+    """Whether a whole number is greater or less than the bound; False for other texts."""
+    try:
+        number, limit = int(text or ""), int(bound)
+    except ValueError:
+        return False
+    return number > limit if operator == "Gt" else number < limit
 
 
 def _field_requirement(part: str, selector: str, supported: Collection[str]) -> Test:
@@ -100,7 +93,6 @@ def _field_requirement(part: str, selector: str, supported: Collection[str]) -> 
 
 
 def selects(selector: Json, node: Json) -> bool:
-    """Whether a NodeSelector selects the node."""
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     return any(_is_met(term, labels, fields) for term in selector.get("nodeSelectorTerms") or ())
 
@@ -115,13 +107,9 @@ def _is_met(term: Json, labels: dict[str, Any], fields: dict[str, str]) -> bool:
 def _holds(wish: Json, labels: dict[str, Any]) -> bool:
     """A requirement of a label selector, or one that compares whole numbers."""
     key, operator, values = wish.get("key", ""), wish.get("operator", ""), wish.get("values") or []
-    if operator not in ("Gt", "Lt"):
-        return Requirement(key, operator, frozenset(values)).holds(labels)
-    try:
-        number, bound = int(labels[key]), int(values[0])
-    except (KeyError, IndexError, ValueError):
-        return False
-    return number > bound if operator == "Gt" else number < bound
+    if operator in ("Gt", "Lt"):
+        return _compares(labels.get(key), operator, values[0] if values else "")
+    return Requirement(key, operator, frozenset(values)).holds(labels)
 
 
 FINISHED = ("Succeeded", "Failed")

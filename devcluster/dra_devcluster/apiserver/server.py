@@ -67,8 +67,6 @@ from dra_devcluster.background import in_thread
 
 
 class RequestMetrics:
-    """The counter of one server."""
-
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._total = Counter(
@@ -87,7 +85,6 @@ class RequestMetrics:
             self._total.labels(*labels).inc()
 
     def page(self) -> web.Response:
-        """The content of ``/metrics``."""
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -122,7 +119,6 @@ class Outage:
         self._spared[f"Bearer {token}"] = but
 
     def end(self, token: str) -> None:
-        """Refuse it no longer."""
         self._spared.pop(f"Bearer {token}", None)
 
     def require_none(self, request: web.BaseRequest) -> None:
@@ -330,12 +326,10 @@ class DevApiServer:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
         return f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def ca(self) -> bytes:
-        """The CA certificate as PEM."""
         return self._identity.ca
 
     @property
@@ -380,7 +374,6 @@ class DevApiServer:
         self._app.outage.begin(token, but)
 
     def answer_again(self, token: str) -> None:
-        """End that outage."""
         self._app.outage.end(token)
 
     def _soon(self, work: Callable[[Collection], None]) -> None:

@@ -85,7 +85,6 @@ class Stored:
         return decoded
 
     def brief_bytes(self, *, with_spec: bool) -> int:
-        """How many bytes ``brief`` reads."""
         return len(self._brief if self._brief and (self._has_spec or not with_spec) else self.data)
 
     def brief(self, *, with_spec: bool) -> Json:
@@ -156,8 +155,6 @@ class Watcher:
 
 
 class Collection:
-    """All objects of one resource, in all namespaces."""
-
     def __init__(self, store: Store, group: str, resource: str) -> None:
         self._store = store
         self.group = group
@@ -252,8 +249,6 @@ Listener = Callable[[Collection, Change], None]
 
 
 class Store:
-    """All collections, and the one counter of revisions."""
-
     def __init__(self) -> None:
         self.revision = 1
         self._collections: dict[tuple[str, str], Collection] = {}

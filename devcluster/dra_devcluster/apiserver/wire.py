@@ -233,8 +233,6 @@ _ONE = "PartialObjectMetadata"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the Accept header asks for."""
-
     shape: Shape = "object"
     yaml: bool = False
     version: str = "v1"  # of meta.k8s.io, for tables and metadata
@@ -301,11 +299,7 @@ def _yaml(body: bytes) -> Any:
 
 
 _CLAUSE = re.compile(r"\s*(?P<type>[^;,\s]+)(?P<parameters>(?:;[^,]*)?)")
-_SHAPES: dict[str, Shape] = {
-    "Table": "table",
-    _ONE: "metadata",
-    f"{_ONE}List": "metadata",
-}
+_SHAPES: dict[str, Shape] = {"Table": "table", _ONE: "metadata", f"{_ONE}List": "metadata"}
 _META_VERSIONS = ("v1", "v1beta1")
 _META_GROUP = "meta.k8s.io"
 

@@ -97,7 +97,6 @@ class GarbageCollector(Worker[Place]):
         return place is not None and place[2][0] in ("", dependent.namespace)
 
     def _waits_for(self, uid: str) -> bool:
-        """Whether an owner is in foreground deletion."""
         place = self._alive.get(uid)
         stored = self.registry.store.collection(*place[:2]).get(*place[2]) if place else None
         return stored is not None and stored.finalizing and FOREGROUND in _finalizers(stored.decode())
@@ -128,7 +127,6 @@ class GarbageCollector(Worker[Place]):
         return blocked
 
     def _forget(self, place: Place, uid: str) -> None:
-        """Remove the reference to an owner from a dependent."""
         collection = self.registry.store.collection(*place[:2])
         dependent, resource = collection.get(*place[2]), self.registry.of_collection(collection)
         if dependent is None or resource is None:
@@ -149,7 +147,6 @@ DEFAULT_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system"
 
 
 def ensure_namespaces(registry: Registry) -> None:
-    """Create the default namespaces that are missing."""
     resource = registry.resource("", "v1", "namespaces")
     for name in DEFAULT_NAMESPACES:
         if registry.collection(resource).get("", name) is None:
@@ -300,7 +297,6 @@ class PodGroupProtection(Worker[Key]):
         update(Write(self.registry, resource, namespace=stored.namespace), stored, group)
 
     def _is_in_use(self, key: Key) -> bool:
-        """Whether a pod of the group has not ended."""
         namespace, name = key
         return any(
             pod.fields.get("status.phase") not in ("Succeeded", "Failed") and dig(pod.decode(), _GROUP) == name

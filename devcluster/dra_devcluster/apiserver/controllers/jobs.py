@@ -60,7 +60,6 @@ class JobPod:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether it is not counted yet."""
         return TRACKING in (self.content["metadata"].get("finalizers") or ())
 
     @property
@@ -77,7 +76,6 @@ class JobPod:
 
     @property
     def index(self) -> int:
-        """The completion index, or -1."""
         text = dig(self.content, "metadata.annotations") or {}
         try:
             return int(text.get(COMPLETION_INDEX, -1))
@@ -108,8 +106,6 @@ class PodBackoff:
 
 
 class JobController(WorkloadController):
-    """Makes the pods of Jobs and counts them."""
-
     group = "batch"
     kind = "Job"
     plural = "jobs"
@@ -170,7 +166,6 @@ class JobController(WorkloadController):
             self.add_later(stored.key, left)
 
     def _manage(self, stored: Stored, job: Json, sync: _Sync, backoff: PodBackoff) -> None:
-        """Make missing pods, or delete surplus ones."""
         missing = sync.missing()
         if sync.surplus:
             for pod in sync.surplus[:BATCH_PODS]:
@@ -415,7 +410,6 @@ def judged(pod: Json, rules: Iterable[Json]) -> tuple[str, str]:
 
 
 def _exits(pod: Json) -> list[tuple[str, int]]:
-    """The exit codes of containers that failed."""
     return [
         (entry["name"], code)
         for field in ("containerStatuses", "initContainerStatuses")

@@ -160,17 +160,13 @@ class AggregationController(Worker[str]):
         selectors = dig(role, "aggregationRule.clusterRoleSelectors")
         if not selectors:
             return
-        rules = self._chosen([Selector.of(convert(LabelSelector, each)) for each in selectors], key)
+        choices = [Selector.of(convert(LabelSelector, each)) for each in selectors]
+        rules: list[Json] = []  # of the chosen roles in the order of their names, each once; never the role's own
+        for other in self.registry.collection(self._roles).all():
+            if other.name != key and any(choice.matches(other.labels) for choice in choices):
+                rules += [rule for rule in other.decode().get("rules") or () if rule not in rules]
         if rules != (role.get("rules") or []):
             update(Write(self.registry, self._roles, verb="patch"), stored, {**role, "rules": rules})
-
-    def _chosen(self, selectors: list[Selector], own: str) -> list[Json]:
-        """The rules of the chosen roles in the order of their names, each rule once; never the role's own."""
-        rules: list[Json] = []
-        for stored in self.registry.collection(self._roles).all():
-            if stored.name != own and any(selector.matches(stored.labels) for selector in selectors):
-                rules += [rule for rule in stored.decode().get("rules") or () if rule not in rules]
-        return rules
 
 
 class QuotaController(Worker[str]):

@@ -76,7 +76,6 @@ class WorkloadController(Worker[Key]):
             self.reconcile(stored, stored.decode())
 
     def reconcile(self, stored: Stored, obj: Json) -> None:
-        """Do what the object asks for."""
         raise NotImplementedError
 
     def owned_by(self, owner: Stored, *, also_in_deletion: bool = False) -> list[Owned]:
@@ -116,7 +115,6 @@ class WorkloadController(Worker[Key]):
         return True
 
     def delete(self, stored: Stored) -> None:
-        """Delete a pod or another dependent."""
         delete(self.write(*self.owned, stored.namespace, "delete"), stored, DeleteOptions(uid=stored.uid))
 
     def set_status(self, stored: Stored, obj: Json, status: Json) -> None:
@@ -177,7 +175,6 @@ def owner_reference(resource: Resource, owner: Json) -> Json:
 
 
 def template_hash(template: Json) -> str:
-    """A short name for the content of a template."""
     return hashlib.blake2b(orjson.dumps(template, option=orjson.OPT_SORT_KEYS), digest_size=5).hexdigest()
 
 

@@ -151,7 +151,6 @@ def shows_spec(resource: Resource) -> bool:
 
 
 def partial_metadata(obj: Json) -> Json:
-    """The object as PartialObjectMetadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
@@ -256,7 +255,6 @@ def _joined(
 
 
 def event_encoder(resource: Resource, want: Wanted, query: Json) -> Callable[[Stored], bytes]:
-    """How a watch shows an object."""
     if want.shape == "metadata":
         return lambda stored: orjson.dumps(_partial(stored, want))
     if want.shape != "table":
@@ -296,8 +294,6 @@ _VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch"}
 
 @dataclass(slots=True)
 class Call:
-    """A request with its target and its user."""
-
     request: web.BaseRequest
     target: Target
     resource: Resource
@@ -367,6 +363,5 @@ class Call:
         return respond(render(self.resource, stored, self.want, self.query), self.want, code, self.warnings())
 
     def warnings(self) -> list[tuple[str, str]]:
-        """A Warning header for each text."""
         texts = [text.replace("\\", "\\\\").replace('"', '\\"') for text in self.write.warnings]
         return [("Warning", f'299 - "{text}"') for text in texts]

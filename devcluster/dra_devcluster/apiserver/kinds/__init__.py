@@ -4,26 +4,26 @@ from dra_devcluster.apiserver.registry import OF_WORKLOADS
 from dra_devcluster.apiserver.structure import Resource
 
 from . import administration, core, workloads
-from .base import Kind, Write
+from .base import Kind, Write, like, selectable_by
 from .dra import DraKind
 from .pod import PodKind
 
 _KINDS: dict[str, dict[str, type[Kind]]] = {
     "": {
         "configmaps": core.Keyed,
-        "endpoints": core.CreatedByUpdate,
+        "endpoints": like(Kind, created_by_update=True),
         "events": core.CoreEvents,
-        "limitranges": core.CreatedByUpdate,
+        "limitranges": like(Kind, created_by_update=True),
         "namespaces": core.NamespaceKind,
         "nodes": core.Nodes,
         "persistentvolumeclaims": core.PersistentVolumeClaims,
         "persistentvolumes": core.PersistentVolumes,
         "pods": PodKind,
-        "podtemplates": core.ReturnedWhenDeleted,
-        "replicationcontrollers": core.ReplicationControllers,
-        "resourcequotas": core.ReturnedWhenDeleted,
+        "podtemplates": like(Kind, returns_deleted=True),
+        "replicationcontrollers": like(core.Generational, selectable=selectable_by("status.replicas")),
+        "resourcequotas": like(Kind, returns_deleted=True),
         "secrets": core.Secrets,
-        "serviceaccounts": core.ReturnedWhenDeleted,
+        "serviceaccounts": like(Kind, returns_deleted=True),
         "services": core.Services,
     },
     "admissionregistration.k8s.io": {
@@ -54,13 +54,14 @@ _KINDS: dict[str, dict[str, type[Kind]]] = {
         "rolebindings": administration.BindingKind,
         "roles": administration.RoleKind,
     },
-    "scheduling.k8s.io": {"priorityclasses": core.PriorityClasses},
+    "scheduling.k8s.io": {
+        "priorityclasses": like(core.Generational, defaults={"preemptionPolicy": "PreemptLowerPriority"})
+    },
     "storage.k8s.io": {"storageclasses": core.StorageClasses},
 }
 
 
 def kind_of(resource: Resource) -> Kind:
-    """The rules for a resource."""
     if resource.definition is not None:
         return administration.CustomKind(resource)
     if resource.group == "resource.k8s.io" or (resource.group, resource.plural) in OF_WORKLOADS:

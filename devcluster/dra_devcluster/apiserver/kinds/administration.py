@@ -138,8 +138,6 @@ def _versions(spec: Json) -> Errors:
 
 
 class PolicyKind(Generational):
-    """ValidatingAdmissionPolicies."""
-
     defaults = MappingProxyType({"spec.failurePolicy": "Fail"})
 
     def default(self, obj: Json, write: Write) -> None:
@@ -169,8 +167,6 @@ class PolicyKind(Generational):
 
 
 class PolicyBindingKind(Generational):
-    """ValidatingAdmissionPolicyBindings."""
-
     def default(self, obj: Json, write: Write) -> None:
         _default_match(obj["spec"].get("matchResources"))
 
@@ -215,8 +211,6 @@ _ALL = ("*",)
 
 
 class RoleKind(Kind):
-    """Roles and ClusterRoles."""
-
     name_rule = staticmethod(metadata.path_segment)
     created_by_update = True
 
@@ -249,8 +243,6 @@ class RoleKind(Kind):
 
 
 class BindingKind(Kind):
-    """RoleBindings and ClusterRoleBindings."""
-
     name_rule = staticmethod(metadata.path_segment)
     created_by_update = True
 

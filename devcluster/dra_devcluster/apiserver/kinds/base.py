@@ -80,7 +80,6 @@ def fill(obj: Json, defaults: Mapping[str, Any]) -> None:
 
 
 def selectable_by(*paths: str) -> Mapping[str, str]:
-    """Fields that selectors name by their path."""
     return MappingProxyType({path: path for path in paths})
 
 
@@ -153,7 +152,6 @@ class Kind:
         return obj.get("spec")
 
     def fields(self, obj: Json) -> dict[str, str]:
-        """What field selectors see."""
         meta = obj["metadata"]
         found = {"metadata.name": meta["name"], "metadata.namespace": meta.get("namespace", "")}
         for name, path in self.selectable.items():
@@ -174,3 +172,8 @@ class Kind:
 
     def mark_deleted(self, obj: Json) -> None:
         """Mark the object as in deletion."""
+
+
+def like(kind: type[Kind], **attributes: Any) -> type[Kind]:
+    """The rules of a kind, but for some attributes."""
+    return type(kind.__name__, (kind,), attributes)

@@ -146,10 +146,6 @@ class Budgets(Generational):
             yield faults.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
 
 
-class PriorityClasses(Generational):
-    defaults = MappingProxyType({"preemptionPolicy": "PreemptLowerPriority"})
-
-
 class Services(Kind):
     name_rule = staticmethod(metadata.label_1035)
     returns_deleted = True
@@ -164,18 +160,6 @@ class Services(Kind):
         for port in obj["spec"].get("ports") or ():
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
-
-
-class CreatedByUpdate(Kind):
-    created_by_update = True
-
-
-class ReturnedWhenDeleted(Kind):
-    returns_deleted = True
-
-
-class ReplicationControllers(Generational):
-    selectable = selectable_by("status.replicas")
 
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -302,7 +286,6 @@ class CoreEvents(Kind):
     )
 
     def fields(self, obj: Json) -> dict[str, str]:
-        """Those of both APIs."""
         meta = obj["metadata"]
         found = {"metadata.name": meta["name"], "metadata.namespace": meta.get("namespace", "")}
         for kind in (CoreEvents, NewEvents):
@@ -322,8 +305,6 @@ class CoreEvents(Kind):
 
 
 class NewEvents(CoreEvents):
-    """Those of ``events.k8s.io``."""
-
     names: Mapping[str, str] = MappingProxyType({"reportingComponent": "reportingController"})
     selectable: Mapping[str, str] = MappingProxyType(
         {

@@ -36,7 +36,6 @@ _NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successTh
 
 
 def validate_handlers(container: Json, path: str) -> Errors:
-    """Faults of the probes and hooks of a container."""
     for name, hook in (container.get("lifecycle") or {}).items():
         if name in ("postStart", "preStop"):
             yield from _handler(hook, f"{path}.lifecycle.{name}", _HOOK_HANDLERS)
@@ -86,7 +85,6 @@ _TERMS = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
 
 
 def validate_spec(spec: Json) -> Errors:
-    """Faults of a pod's spec."""
     yield from needs(spec, "spec", "containers")
     if spec.get("activeDeadlineSeconds", 1) < 1:
         detail = "must be between 1 and 2147483647, inclusive"
@@ -223,7 +221,6 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
 
 
 def status_faults(status: Json) -> Errors:
-    """Faults of conditions and addresses in a pod's status."""
     for path, condition in entries(status, "conditions", "status"):
         yield from has_form(condition.get("type", ""), f"{path}.Type", qualified_name)
     for path, address in entries(status, "podIPs", "status"):

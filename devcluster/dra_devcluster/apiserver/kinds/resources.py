@@ -24,7 +24,7 @@ from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_api.validation import formats as faults
 from dra_api.validation.formats import Errors
-from dra_api.values import Quantity, QuantityError, parse_quantity
+from dra_api.values import Quantity, parse_quantity
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json, forbidden
@@ -45,11 +45,10 @@ _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
     """All containers with their field paths below ``spec``."""
     for key in _CONTAINER_LISTS:
-        yield from (found for found in entries(spec, key, "spec") if isinstance(found[1], dict))
+        yield from entries(spec, key, "spec")
 
 
 def validate_resources(resources: Json, path: str) -> Errors:
-    """Faults of the resources of one container."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
@@ -73,10 +72,7 @@ def validate_resources(resources: Json, path: str) -> Errors:
 
 def quantity(value: Any) -> Quantity | None:
     """None for an absent amount; the decoder has refused those that cannot be read."""
-    try:
-        return None if value is None else parse_quantity(str(value))
-    except QuantityError:
-        return None
+    return None if value is None else parse_quantity(str(value))
 
 
 def _name(name: str, field: str) -> Errors:
@@ -94,7 +90,6 @@ def _name(name: str, field: str) -> Errors:
 
 
 def validate_amount(name: str, text: Any, field: str) -> Errors:
-    """Faults of an amount of a resource, of a container or a node."""
     amount = quantity(text)
     if amount is None:
         return
@@ -177,7 +172,6 @@ def _resources(container: Json) -> Json:
 
 
 def _amounts(resources: Json, kind: str) -> Amounts:
-    """The limits or requests above zero."""
     read = {name: quantity(text) for name, text in (resources.get(kind) or {}).items()}
     return {name: amount for name, amount in read.items() if amount is not None and amount.nanos > 0}
 
@@ -199,8 +193,6 @@ Usage = Counter[str]
 
 
 def usage_of(registry: Registry, resource: Resource, obj: Json) -> Usage:
-    """What one object is charged with."""
-
     def extended_resource(device_class: str) -> str:
         stored = registry.store.collection(_DRA, "deviceclasses").get("", device_class)
         return str(dig(stored.decode(), "spec.extendedResourceName") or "") if stored else ""
@@ -265,11 +257,5 @@ def check_quotas(registry: Registry, resource: Resource, namespace: str, obj: Js
 
 
 def hard_of(quota: Json) -> dict[str, int]:
-    """The limits, rounded up to whole numbers; those that are no quantities are left out."""
-    found = {}
-    for name, text in (dig(quota, "spec.hard") or {}).items():
-        try:
-            found[name] = whole(parse_quantity(str(text)))
-        except QuantityError:
-            continue
-    return found
+    """The limits, rounded up to whole numbers."""
+    return {name: whole(parse_quantity(str(text))) for name, text in (dig(quota, "spec.hard") or {}).items()}

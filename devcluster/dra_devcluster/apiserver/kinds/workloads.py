@@ -59,7 +59,6 @@ class Workload(Kind):
 
 
 def default_template(spec: Json) -> None:
-    """Fill in what the template of pods leaves out."""
     default_spec(spec.setdefault("template", {}).setdefault("spec", {}))
 
 
@@ -73,10 +72,7 @@ class Deployments(Workload):
     defaults = MappingProxyType(
         {
             "spec.replicas": 1,
-            "spec.strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"},
-            },
+            "spec.strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}},
             "spec.revisionHistoryLimit": 10,
             "spec.progressDeadlineSeconds": 600,
         }
@@ -152,8 +148,6 @@ class Jobs(Kind):
 
 
 class CronJobs(Kind):
-    """Jobs by a schedule."""
-
     has_generation = True
     defaults = MappingProxyType(
         {
@@ -219,7 +213,6 @@ def _identify(job: Json) -> None:
 
 
 def job_faults(spec: Json, path: str) -> Errors:
-    """The faults of a Job's spec with its defaults."""
     yield from not_negative(spec, path, *_NUMBERS)
     yield from one_of(spec["completionMode"], f"{path}.completionMode", ("Indexed", "NonIndexed"))
     if spec["completionMode"] == "Indexed" and spec.get("completions") is None:

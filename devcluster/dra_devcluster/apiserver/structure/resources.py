@@ -109,7 +109,6 @@ class Structure:
         return any(resource.group == group for resource in self._resources.values())
 
     def resources(self) -> Iterator[Resource]:
-        """Every resource in the order of discovery."""
         yield from self._resources.values()
 
     def add_definition(self, crd: Json) -> list[Resource]:
@@ -124,7 +123,6 @@ class Structure:
         return added
 
     def remove_definition(self, crd: Json) -> None:
-        """Stop serving what this CustomResourceDefinition defined."""
         spec = crd["spec"]
         for key, resource in list(self._resources.items()):
             if resource.definition is not None and key[0] == spec["group"] and key[2] == spec["names"]["plural"]:

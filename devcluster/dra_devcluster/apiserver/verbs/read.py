@@ -195,8 +195,6 @@ Encode = Callable[[Stored], bytes]
 
 @dataclass(frozen=True, slots=True)
 class WatchQuery:
-    """What a watch asks for."""
-
     namespace: str
     matches: Matches | None
     since: int | None
