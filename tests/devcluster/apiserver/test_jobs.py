@@ -27,12 +27,7 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(*, pod: Json | None = None, name: str = "j", **spec: Any) -> Json:
     template = {"spec": {"restartPolicy": "Never", "containers": [CONTAINER], **(pod or {})}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"template": template, **spec},
-    }
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template, **spec}}
 
 
 def cron_job(schedule: str = "*/5 * * * *", **spec: Any) -> Json:

@@ -129,10 +129,7 @@ async def test_the_class_of_a_group_says_its_priority() -> None:
 
         refused = 'podgroups.scheduling.k8s.io "g" is forbidden: '
         assert await made("none") == [None, 0, "PreemptLowerPriority"]
-        assert await made("g", priorityClassName="high") == (
-            403,
-            f"{refused}no PriorityClass with name high was found",
-        )
+        assert await made("g", priorityClassName="high") == (403, f"{refused}no PriorityClass with name high was found")
         await client.post(CLASSES, priority_class("high", 100, preemptionPolicy="Never"))
         await client.post(CLASSES, priority_class("usual", 20, globalDefault=True))
         await client.post(CLASSES, priority_class("lower", 10, globalDefault=True))

@@ -207,10 +207,7 @@ RESOURCES: dict[str, tuple[Json, list[tuple[str, str]]]] = {
     "huge pages": ({"limits": {"hugepages-2Mi": "2Mi", "cpu": "1"}}, []),
     "no such name": ({"requests": {"gpu": "1"}}, [("requests[gpu]", TYPE), ("requests[gpu]", CONTAINERS)]),
     "a name for quotas": ({"requests": {"limits.cpu": "1"}}, [("requests[limits.cpu]", CONTAINERS)]),
-    "not for containers": (
-        {"limits": {"pods": "1"}},
-        [("limits[pods]", CONTAINERS), ("requests[pods]", CONTAINERS)],
-    ),
+    "not for containers": ({"limits": {"pods": "1"}}, [("limits[pods]", CONTAINERS), ("requests[pods]", CONTAINERS)]),
     "a name that a quota has for it": (
         {"requests": {f"requests.{GPU}": "1"}, "limits": {f"requests.{GPU}": "1"}},
         [(f"limits[requests.{GPU}]", EXTENDED), (f"requests[requests.{GPU}]", EXTENDED)],
@@ -227,10 +224,7 @@ RESOURCES: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         {"limits": {GPU: "500m"}},
         [(f"limits[{GPU}]", "must be an integer"), (f"requests[{GPU}]", "must be an integer")],
     ),
-    "huge pages alone": (
-        {"limits": {"hugepages-2Mi": "2Mi"}},
-        [("", "Forbidden: HugePages require cpu or memory")],
-    ),
+    "huge pages alone": ({"limits": {"hugepages-2Mi": "2Mi"}}, [("", "Forbidden: HugePages require cpu or memory")]),
 }
 
 
@@ -372,10 +366,7 @@ async def test_priority_comes_from_the_class(client: Client) -> None:
     await client.post(classes, body)
     assert (await client.post(PODS, pod("p", priorityClassName="high")))["spec"]["priority"] == 7
     answer = await client.call("POST", PODS, pod("q", priorityClassName="none"))
-    assert (answer.code, answer.message) == (
-        403,
-        'pods "q" is forbidden: no PriorityClass with name none was found',
-    )
+    assert (answer.code, answer.message) == (403, 'pods "q" is forbidden: no PriorityClass with name none was found')
     answer = await client.call("POST", PODS, pod("q", priorityClassName="high", priority=8))
     assert (answer.code, "the integer value of priority (8) must not be provided" in answer.message) == (403, True)
     assert (await client.post(PODS, pod("s", priorityClassName="system-node-critical")))["spec"][

@@ -318,12 +318,7 @@ ROWS: dict[str, tuple[str, str, Json, Json]] = {
         {"status": {"hard": {"pods": "3", "limits.cpu": "2"}, "used": {"pods": "1"}}},
         {"Request": "pods: 1/3", "Limit": "limits.cpu: 0/2"},
     ),
-    "a definition": (
-        "apiextensions.k8s.io/v1",
-        "customresourcedefinitions",
-        {},
-        {"Created At": ago(minutes=5)},
-    ),
+    "a definition": ("apiextensions.k8s.io/v1", "customresourcedefinitions", {}, {"Created At": ago(minutes=5)}),
     "a kind without columns of its own": ("v1", "podtemplates", {}, {"Name": "x", "Created At": ago(minutes=5)}),
 }
 

@@ -62,10 +62,7 @@ def pod_with(references: list[Json]) -> Pod:
         Pod,
         {
             "metadata": {"name": "pod", "namespace": "default", "uid": "uid"},
-            "spec": {
-                "resourceClaims": entries,
-                "containers": [{"name": "c", "resources": {"claims": references}}],
-            },
+            "spec": {"resourceClaims": entries, "containers": [{"name": "c", "resources": {"claims": references}}]},
             "status": {"resourceClaimStatuses": [{"name": "none"}]},
         },
     )

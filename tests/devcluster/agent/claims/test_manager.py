@@ -588,10 +588,7 @@ async def test_a_restart_prepares_again_because_prepared_is_in_memory_only(
 
 @pytest.mark.rule("KM-09")
 async def test_calls_go_to_the_latest_connected_instance(
-    claims: Claims,
-    manager: DraManager,
-    plugin: FakePlugin,
-    make_plugin: MakePlugin,
+    claims: Claims, manager: DraManager, plugin: FakePlugin, make_plugin: MakePlugin
 ) -> None:
     newer = await _registered(manager, make_plugin(DRIVER, instance="-new"))
     await becomes(lambda: all(instance.connected for instance in manager.plugins.instances()))

@@ -151,8 +151,6 @@ def check(manager: DraManager, drivers: dict[str, Driver], running: dict[str, di
 @settings(max_examples=fewer(60))
 @given(steps)
 @example([("start", "a", {"x"}), ("reallocate", "", {"x"}), ("start", "b", {"x"})])
-def test_claims_are_prepared_while_they_are_used_and_all_given_back_at_the_end(
-    history: History,
-) -> None:
+def test_claims_are_prepared_while_they_are_used_and_all_given_back_at_the_end(history: History) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(history, Path(folder)))

@@ -16,13 +16,7 @@ from typing import Any
 import pytest
 from dra_devcluster.agent.containers import runtime
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.pod_network import (
-    MOST_RELAYED_CONNECTIONS,
-    Network,
-    PodNetwork,
-    _relay,
-    can_be_relayed,
-)
+from dra_devcluster.agent.pod_network import MOST_RELAYED_CONNECTIONS, Network, PodNetwork, _relay, can_be_relayed
 from one_node import OneNode, execute
 from waiting import becomes, until
 

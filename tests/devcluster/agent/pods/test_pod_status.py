@@ -156,10 +156,7 @@ def test_a_condition_keeps_its_time_while_its_status_stays_and_loses_a_reason_it
         ]
     }
     wanted = {
-        "conditions": [
-            {"type": "Ready", "status": "False", "reason": "New"},
-            {"type": "Initialized", "status": "True"},
-        ]
+        "conditions": [{"type": "Ready", "status": "False", "reason": "New"}, {"type": "Initialized", "status": "True"}]
     }
     assert changes(wanted, stored, LATER)["conditions"] == [
         {"type": "Ready", "status": "False", "reason": "New", "lastTransitionTime": NOW},

@@ -131,10 +131,7 @@ async def test_an_unknown_pod_is_an_error_and_nothing_is_allocatable(
     assert content(await lister.GetAllocatableResources(messages.AllocatableResourcesRequest())) == {}
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await lister.Get(messages.GetPodResourcesRequest(pod_name="x", pod_namespace="y"))
-    assert (caught.value.code(), caught.value.details()) == (
-        grpc.StatusCode.UNKNOWN,
-        "pod x in namespace y not found",
-    )
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNKNOWN, "pod x in namespace y not found")
 
 
 async def test_more_calls_than_the_limit_are_rejected(
