@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from dra_api.codec import convert
 from dra_api.releases import Release
+from dra_api.resource import ResourceSlice
+from dra_cel import Reference
 from dra_ledger.pools import newest_slices
 from dra_operator.kubectl import facts
 from dra_operator.kubectl.why import published
@@ -425,3 +428,9 @@ def test_a_pod_that_starts_is_not_told() -> None:
     every = told([device_class(), node("gpu-1"), slice_("gpu-1"), *LED, held, runs], "")
     assert every.text == "0 pods with claims or extended resources wait"
     assert every.code == 0
+
+
+def test_a_device_with_a_bare_and_a_qualified_name_of_one_attribute_counts_once() -> None:
+    attributes = {"model": {"string": "a100"}, f"{DRIVER}/model": {"string": "a100"}}
+    slices = [convert(ResourceSlice, slice_("gpu-1", [{"name": "gpu-0", "attributes": attributes}]))]
+    assert published.Published(slices).values(Reference("attributes", DRIVER, "model")) == {"a100": 1}

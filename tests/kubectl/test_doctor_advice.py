@@ -104,6 +104,17 @@ def test_a_conflict_with_a_claim_of_no_pod_is_one_trouble_that_can_be_repaired(u
     assert "keep claim ns/a-claim; of claim ns/gone-claim, which no pod uses: " in found[0].trouble.remedy
 
 
+def test_a_second_claim_of_a_pod_that_has_finished_is_one_trouble() -> None:
+    held, runs = user("a")
+    runs["status"]["phase"] = "Succeeded"
+    second = copy.deepcopy(held)
+    second["metadata"] |= {"name": "a-second"}
+    del second["status"]
+    found = [one.trouble for one in troubles(*CLUSTER, held, runs, second) if one.trouble.kind == "duplicate"]
+    assert [it.object for it in found] == ["claim ns/a-second"]
+    assert "which uses claim a-claim" in found[0].message
+
+
 def test_a_device_that_vanished_with_its_driver_or_its_pods_is_one_trouble() -> None:
     without_slices = [it for it in CLUSTER if it["kind"] != "ResourceSlice"]
     assert [one.trouble.kind for one in troubles(*without_slices, *user("a"))] == ["driver"]
