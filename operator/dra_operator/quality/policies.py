@@ -27,6 +27,8 @@ class Policy(ABC):
 
     name: ClassVar[str]
     looks_at_memory: ClassVar[bool] = False
+    takes_first_device: ClassVar[bool] = False
+    """Whether a share goes on the first device with room, and not on the fullest one."""
 
     def __init__(self, workload: Workload, table: StateTable, fragmentation: Fragmentation) -> None:
         self.workload, self.table, self.fragmentation = workload, table, fragmentation
@@ -40,8 +42,9 @@ class Policy(ABC):
         return int(scores.argmax())
 
     def device(self, shape: Shape, state: State) -> int:
-        """The device for a share: the one with least left of those that have room."""
-        return min((left, device) for device, left in enumerate(state.gpus) if left >= shape.milli)[1]
+        """The device for a share."""
+        with_room = [(left, device) for device, left in enumerate(state.gpus) if left >= shape.milli]
+        return with_room[0][1] if self.takes_first_device else min(with_room)[1]
 
     def row(self, state: State) -> States:
         """A state as columns."""
@@ -57,17 +60,10 @@ class FirstFitPolicy(Policy):
     """The first node with room, and on it the first device with room."""
 
     name = "first-fit"
+    takes_first_device = True
 
     def scores(self, shape: Shape, states: States) -> Floats:
         return np.zeros(len(states))
-
-    def device(self, shape: Shape, state: State) -> int:
-        return first_device(shape, state)
-
-
-def first_device(shape: Shape, state: State) -> int:
-    """The first with room for a share."""
-    return next(device for device, left in enumerate(state.gpus) if left >= shape.milli)
 
 
 class EmptiestPolicy(Policy):
@@ -79,6 +75,7 @@ class EmptiestPolicy(Policy):
 
     name = "emptiest"
     looks_at_memory = True
+    takes_first_device = True
 
     def scores(self, shape: Shape, states: States) -> Floats:
         kinds = self.table.kinds.listed
@@ -90,9 +87,6 @@ class EmptiestPolicy(Policy):
         offered = sum((total > 0).astype(np.int64) for total in totals)
         scores: Floats = (free[0] + free[1]) / np.maximum(offered, 1)
         return scores
-
-    def device(self, shape: Shape, state: State) -> int:
-        return first_device(shape, state)
 
 
 class BestFitPolicy(Policy):
