@@ -219,6 +219,11 @@ CLASSES: Final = ("deviceclass", "deviceclasses")
 DEVICES: Final = ("device", "devices", "pool", "pools", "driver", "drivers")
 
 
+OWNERS: Final = (
+    *("deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
+    "replicationcontroller",
+)
+"""Kinds whose pods ``why`` explains."""
 WAYS: Final = ("nodes", "drivers", "classes", "namespaces")
 _CALLED: Final = {
     **dict.fromkeys(("no", "node"), "nodes"),

@@ -21,6 +21,7 @@ from .arguments import (
     CLASSES,
     DEVICES,
     NODES,
+    OWNERS,
     STATES,
     WAYS,
     account,
@@ -44,10 +45,7 @@ if TYPE_CHECKING:
     from .answer import Answer, Problem
     from .observed import Observed
 
-WHY_KINDS: Final = (
-    *("pod", "claim", "deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
-    *("replicationcontroller", "workload"),
-)
+WHY_KINDS: Final = ("pod", "claim", *OWNERS, "workload")
 LOOPBACK: Final = "127.0.0.1:8484"
 GRPC_LOOPBACK: Final = "127.0.0.1:8485"
 

@@ -20,6 +20,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.commands.simulated import gated_by_others
 from dra_operator.kubectl.answer import Answer, ExitCode, Fact, Problem, target_of
+from dra_operator.kubectl.arguments import OWNERS
 from dra_operator.kubectl.facts import makes_pods, pods_of_workload
 from dra_operator.kubectl.observed import Observed, forbidden_note, malformed_notes
 from dra_operator.kubectl.pipeline import Pipeline, TookTooLong, pipeline
@@ -295,10 +296,6 @@ def _pod(report: Report, seen: Observed, pod: Pod) -> None:
     report.add(f"event {event.reason}: {event.message}" for event in last)
 
 
-OWNERS: Final = (
-    *("deployment", "replicaset", "statefulset", "daemonset", "job", "cronjob", "podgroup"),
-    "replicationcontroller",
-)
 KINDS: Final = {
     "pod": "pods",
     "claim": "resourceclaims.resource.k8s.io",
