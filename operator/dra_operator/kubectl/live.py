@@ -91,20 +91,20 @@ async def telling(progress: Progress, stream: TextIO | None = None) -> AsyncIter
     if not to.isatty():
         yield
         return
-    telling = asyncio.create_task(_tell(progress, to))
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(QUIET_SECONDS)
+            to.write(f"{_CLEARED}{progress}")
+            to.flush()
+
+    telling = asyncio.create_task(tell())
     try:
         yield
     finally:
         telling.cancel()
         to.write(_CLEARED)
         to.flush()
-
-
-async def _tell(progress: Progress, stream: TextIO) -> None:
-    while True:
-        await asyncio.sleep(QUIET_SECONDS)
-        stream.write(f"{_CLEARED}{progress}")
-        stream.flush()
 
 
 KINDS: Final[Kinds] = {**TABLE, RESOURCE_QUOTAS: ResourceQuota, EVENTS: Event, LEASES: Lease}

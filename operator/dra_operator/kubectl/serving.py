@@ -44,17 +44,16 @@ def serve_until_ended(running: AbstractAsyncContextManager[str], hint: str) -> i
 
 
 async def _serve(running: AbstractAsyncContextManager[str], hint: str) -> None:
-    serving = asyncio.create_task(_until_cancelled(running, hint))
+    async def until_cancelled() -> None:
+        async with running as address:
+            print(f"{address}\n{hint}", flush=True)
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(until_cancelled())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with suppress(asyncio.CancelledError):
         await serving
-
-
-async def _until_cancelled(running: AbstractAsyncContextManager[str], hint: str) -> None:
-    async with running as address:
-        print(f"{address}\n{hint}", flush=True)
-        await asyncio.Event().wait()
 
 
 V = TypeVar("V")

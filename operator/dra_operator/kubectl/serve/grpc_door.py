@@ -121,7 +121,7 @@ class _Relay(Guest):
         self._said = b""
         if self._greeting is not None:
             self._greeting.cancel()
-        self.resume_reading()
+        self.read_on(keeps_up=True)
 
     def answered(self, data: bytes) -> None:
         if self.transport is not None:
@@ -132,15 +132,10 @@ class _Relay(Guest):
         if self.transport is not None:
             self.transport.close()
 
-    def pause_reading(self) -> None:
-        """grpc does not keep up."""
+    def read_on(self, *, keeps_up: bool) -> None:
+        """Whether grpc keeps up with what is read."""
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """grpc keeps up again."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+            (self.transport.resume_reading if keeps_up else self.transport.pause_reading)()
 
     def pause_writing(self) -> None:
         if self._other is not None:
@@ -171,10 +166,10 @@ class _Answers(asyncio.Protocol):
         self._relay.answered(data)
 
     def pause_writing(self) -> None:
-        self._relay.pause_reading()
+        self._relay.read_on(keeps_up=False)
 
     def resume_writing(self) -> None:
-        self._relay.resume_reading()
+        self._relay.read_on(keeps_up=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._relay.over()

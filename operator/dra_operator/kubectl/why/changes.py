@@ -14,7 +14,7 @@ from enum import IntEnum
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from dra_api.core import Container, Pod
+from dra_api.core import Container, Pod, ResourceRequirements
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate
 from dra_api.values import Quantity
@@ -134,8 +134,12 @@ def less_in(pod: Pod, field: str, container: Container, resource: str, amount: Q
     asked = amount_of(container, resource)
     text = f"ask for at most {amount} {resource} instead of {asked} in {kind} {container.name}"
 
+    def less(now: Container) -> Container:
+        return replace(now, resources=_with_amount(now.resources, resource, amount))
+
     def make(now: Pod) -> dict[str, Any]:
-        return {field: tuple(_less(it, container.name, resource, amount) for it in getattr(now.spec, field) or ())}
+        its: Sequence[Container] = getattr(now.spec, field) or ()
+        return {field: tuple(less(it) if it.name == container.name else it for it in its)}
 
     return pod_change(pod, text, 3, make, f"room {resource}")
 
@@ -146,21 +150,16 @@ def less_in_pod(pod: Pod, resource: str, amount: Quantity) -> Change:
     text = f"ask for at most {amount} {resource} instead of {asked} in spec.resources of the pod"
 
     def make(now: Pod) -> dict[str, Any]:
-        if (before := now.spec.resources) is None:
-            return {}
-        limits = {key: limit for key, limit in (before.limits or {}).items() if key != resource}
-        requests = {**(before.requests or {}), resource: amount}
-        return {"resources": replace(before, requests=requests, limits=limits or None)}
+        its = now.spec.resources
+        return {"resources": _with_amount(its, resource, amount)} if its is not None else {}
 
     return pod_change(pod, text, 3, make, f"room {resource}")
 
 
-def _less(container: Container, name: str, resource: str, amount: Quantity) -> Container:
-    if container.name != name:
-        return container
-    requests = {**(container.resources.requests or {}), resource: amount}
-    limits = {key: limit for key, limit in (container.resources.limits or {}).items() if key != resource}
-    return replace(container, resources=replace(container.resources, requests=requests, limits=limits))
+def _with_amount(its: ResourceRequirements, resource: str, amount: Quantity) -> ResourceRequirements:
+    """What asks for this amount of a resource, without a limit of it."""
+    limits = {key: limit for key, limit in (its.limits or {}).items() if key != resource}
+    return replace(its, requests={**(its.requests or {}), resource: amount}, limits=limits or None)
 
 
 _VERSIONS: Final = count(1)

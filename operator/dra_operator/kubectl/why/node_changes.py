@@ -7,7 +7,7 @@ kubelet or a cloud provider writes: they describe the machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -181,14 +181,10 @@ def _coming(node: Node) -> Iterator[Change]:
     """Wait for a node that has yet to come; for one that is about to go there is nothing to do."""
     coming = [taint for taint in node.spec.taints or () if COMING.said_by(taint)]
     if coming and not is_leaving(node):
-
-        def there(now: Node) -> Node:
-            left = tuple(taint for taint in now.spec.taints or () if not COMING.said_by(taint))
-            return replace(now, spec=replace(now.spec, taints=left))
-
         name, taint = node.metadata.name, coming[0]
         text = f"wait until the taint {taint.key} goes: node {name} is not there yet, {COMING.said_by(taint)}"
-        yield Change(text, (Patch(Node, name, there),), Effort.WAIT_FOR_REPAIR)
+        patch = _without_taints(name, lambda it: bool(COMING.said_by(it)))
+        yield Change(text, (patch,), Effort.WAIT_FOR_REPAIR)
 
 
 def is_of_machine(label: str) -> bool:
@@ -202,19 +198,18 @@ def _affinity(pod: Pod, field: str, value: Any) -> dict[str, Any]:
 
 
 def _uncordon(node: Node) -> Change:
-    def make(now: Node) -> Node:
-        taints = tuple(taint for taint in now.spec.taints or () if taint.key != UNSCHEDULABLE.key)
-        return replace(now, spec=replace(now.spec, unschedulable=False, taints=taints))
-
     name = node.metadata.name
     text = with_command("uncordon the node", kubectl("uncordon", names=[name]))
-    return Change(text, (Patch(Node, name, make),), 2)
+    patch = _without_taints(name, lambda it: it.key == UNSCHEDULABLE.key, unschedulable=False)
+    return Change(text, (patch,), 2)
 
 
-def _without_taint(name: str, taint: Taint) -> Patch:
+def _without_taints(name: str, goes: Callable[[Taint], bool], **more: object) -> Patch:
+    """The node without some taints, and with ``more`` fields of its spec."""
+
     def make(now: Node) -> Node:
-        left = tuple(each for each in now.spec.taints or () if (each.key, each.effect) != (taint.key, taint.effect))
-        return replace(now, spec=replace(now.spec, taints=left))
+        left = tuple(it for it in now.spec.taints or () if not goes(it))
+        return replace(now, spec=replace(now.spec, taints=left, **more))
 
     return Patch(Node, name, make)
 
@@ -223,7 +218,8 @@ def _taint(pod: Pod, state: LoadedNode) -> Iterator[Change]:
     taint = untolerated(state.taints, tolerations_of(pod))
     if taint is None or scheduler_of(taint) is not None:  # the node of another scheduler stays its
         return
-    patch, name = _without_taint(state.name, taint), state.name
+    name, its = state.name, (taint.key, taint.effect)
+    patch = _without_taints(name, lambda it: (it.key, it.effect) == its)
     if taint.key == OUT_OF_SERVICE or taint.key.startswith(NODE_CONDITION):
         command = kubectl("taint", "nodes", names=[name], then=[f"{taint.key}:{taint.effect}-"])
         text = with_command(f"remove the taint {taint.key} from node {name}", command)
