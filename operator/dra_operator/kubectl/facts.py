@@ -73,6 +73,12 @@ def pods_of(seen: Observed, claim: ResourceClaim) -> list[ResourceClaimConsumerR
     return list({(user.name, user.uid): user for user in users}.values())
 
 
+def using_pods(seen: Observed, claim: ResourceClaim) -> list[Pod]:
+    """Return the pods among them that exist."""
+    found = (seen.one(Pod, f"{claim.metadata.namespace}/{user.name}") for user in pods_of(seen, claim))
+    return [pod for pod in found if pod is not None]
+
+
 def _users(
     seen: Observed, claim: ResourceClaim, consumer: ResourceClaimConsumerReference
 ) -> Iterator[ResourceClaimConsumerReference]:

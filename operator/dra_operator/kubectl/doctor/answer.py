@@ -37,7 +37,7 @@ from dra_operator.kubectl.doctor.claims import (
 )
 from dra_operator.kubectl.doctor.schedulers import missing_rights, needed_rights, operator_lacks, scheduler_troubles
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Repair, Trouble, advised_once
-from dra_operator.kubectl.facts import DriverPods, age, driver_pods, inventory_of, is_ready, pods_of
+from dra_operator.kubectl.facts import DriverPods, age, driver_pods, inventory_of, is_ready, pods_of, using_pods
 from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
@@ -191,9 +191,8 @@ def _nodes_without_driver(seen: Observed, pools: Pools) -> dict[tuple[str, str],
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     nodes = {node.metadata.name for node in seen.every(Node)}
     for claim in seen.every(ResourceClaim):
-        for user in pods_of(seen, claim):
-            pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
-            if pod is None or pod_is_done(pod) or pod.spec.node_name not in nodes:
+        for pod in using_pods(seen, claim):
+            if pod_is_done(pod) or pod.spec.node_name not in nodes:
                 continue
             for driver in {result.driver for result in claim.results}:
                 where = pools.nodes_of_driver.get(driver, set())
@@ -237,12 +236,9 @@ def _unreachable_nodes(seen: Observed) -> Iterator[Diagnosis]:
     for node in sorted(seen.every(Node), key=lambda node: node.metadata.name):
         if not is_unreachable(node):
             continue
-        name, pods = node.metadata.name, set[str]()
-        for claim in seen.every(ResourceClaim):
-            for user in pods_of(seen, claim) if claim.results else ():
-                pod = seen.one(Pod, f"{claim.metadata.namespace}/{user.name}")
-                if pod is not None and pod.spec.node_name == name and not pod_is_done(pod):
-                    pods.add(pod.key)
+        name, holding = node.metadata.name, (claim for claim in seen.every(ResourceClaim) if claim.results)
+        users = {pod.key: pod for claim in holding for pod in using_pods(seen, claim)}
+        pods = [key for key, pod in users.items() if pod.spec.node_name == name and not pod_is_done(pod)]
         if not pods or any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints or ()):
             continue
         have = f"{counted(len(pods), 'pod')} there {'holds' if len(pods) == 1 else 'hold'} devices"

@@ -29,7 +29,7 @@ from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kubectl.doctor.trouble import Diagnosis, Operation, Repair, Trouble, unchanged
-from dra_operator.kubectl.facts import age, other_finalizers, pods_of
+from dra_operator.kubectl.facts import age, other_finalizers, pods_of, using_pods
 from dra_operator.kubectl.observed import Observed
 from dra_operator.scheduling.state import HOLD, is_immediate
 from dra_operator.wording import counted, listed
@@ -304,8 +304,7 @@ def _right_of_way(seen: Observed, claim: ResourceClaim) -> tuple[object, ...]:
 
 def _consumers(seen: Observed, claim: ResourceClaim) -> list[Pod]:
     """The pods that the claim is reserved for."""
-    found = (seen.one(Pod, f"{claim.metadata.namespace}/{user.name}") for user in pods_of(seen, claim))
-    return [pod for pod in found if pod is not None and is_reserved_for(pod, claim)]
+    return [pod for pod in using_pods(seen, claim) if is_reserved_for(pod, claim)]
 
 
 def running_with(seen: Observed, claim: ResourceClaim) -> list[Pod]:

@@ -28,7 +28,7 @@ from dra_operator.allocator import DeviceId, enters, scheduler_of, schedulers_of
 from dra_operator.app.control_plane import MANIFEST, Right, Work, lease_rights, needed
 from dra_operator.cache import SCHEDULER_NAME
 from dra_operator.kubectl.doctor.trouble import Diagnosis
-from dra_operator.kubectl.facts import Marks, marking_rules, marks_of, pods_of, renewal
+from dra_operator.kubectl.facts import Marks, marking_rules, marks_of, renewal, using_pods
 from dra_operator.kubectl.live import KINDS
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.settings import Settings
@@ -152,8 +152,7 @@ def _ignored(seen: Observed, published: Marks) -> Iterator[Diagnosis]:
     for claim in sorted(seen.every(ResourceClaim), key=lambda claim: claim.key):
         allocation = claim.status.allocation
         since = parse_time(allocation.allocation_timestamp) if allocation is not None else None
-        found = (seen.one(Pod, f"{claim.metadata.namespace}/{user.name}") for user in pods_of(seen, claim))
-        pods = [pod for pod in found if pod is not None]
+        pods = using_pods(seen, claim)
         schedulers = {pod.spec.scheduler_name or DEFAULT for pod in pods}
         if since is None or len(schedulers) != 1 or any(map(_may_have_passed_the_gate, pods)):
             continue

@@ -260,11 +260,7 @@ class Supply:
 
     def __init__(self, made: Pipeline) -> None:
         self._made = made
-        self._devices = [
-            (entry.driver, entry.published, entry.id, entry.node, entry.state)
-            for entry in made.ledger().devices()
-            if entry.published is not None
-        ]
+        self._devices = made.ledger().devices()
         marks = marks_of(made.seen)
         self.published = Published(made.seen.every(ResourceSlice))
         self.schedulers = sorted({name for taints in marks.values() for name in schedulers_of(taints)})
@@ -274,14 +270,14 @@ class Supply:
         """The published devices that all selectors match."""
         compiled, by_node, states = self._made.allocator.inventory.compiled, Counter[str](), Counter[str]()
         tests = [compiled.predicate(one.cel.expression) for one in selectors if one.cel is not None]
-        for driver, device, id_, node, state in self._devices:
+        for entry in self._devices:
             try:
-                if not all(test(driver, device) for test in tests):
+                if entry.published is None or not all(test(entry.driver, entry.published) for test in tests):
                     continue
             except Exception as error:  # the evaluator has an error of its own for each way to fail
-                return Matching(by_node, fault=f"fails on device {id_}: {error}")
-            by_node[node] += 1
-            states[state] += 1
+                return Matching(by_node, fault=f"fails on device {entry.id}: {error}")
+            by_node[entry.node] += 1
+            states[entry.state] += 1
         return Matching(by_node, states["free"], states["unusable"])
 
     def refusal(self, claims: Sequence[ResourceClaim]) -> tuple[Severity, str] | None:
