@@ -21,6 +21,7 @@ CAMPAIGNS = {
     "told": 15,
     "defrag_campaign": 8,
     "histories": 25,
+    "histories gangs": 10,
     "histories pressed": 2,
     "plugin_histories": 25,
 }

@@ -12,10 +12,11 @@ the operator, of which there may be several; it has the watches that bring event
 garbage collector, provisioner, a driver that attaches devices, and another scheduler that gives away the same devices;
 ``stage`` has them all. ``history`` lets one go by. ``judge`` looks at every state of the server, ``rest`` at the last
 one, ``turns`` at the order in which pods got devices; what pods ask of nodes, all three read by ``node_rules``.
-``python -m histories pressed`` plays scripts with an urgent pod. Clock, network, command and shrinker are those of
+``python -m histories pressed`` plays scripts with an urgent pod, ``gangs`` those with gangs whose devices are attached,
+beside another scheduler. Clock, network, command and shrinker are those of
 ``history_kit``.
 
-Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
+Nothing depends on the machine or the process: the same seed is the same history, whatever PYTHONHASHSEED is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 
 from history_kit.game import main
 
-from .history import GAME, PRESSED
+from .history import GAME, GANGS, PRESSED
 
 if __name__ == "__main__":
-    sys.exit(main(GAME, pressed=PRESSED))
+    sys.exit(main(GAME, pressed=PRESSED, gangs=GANGS))

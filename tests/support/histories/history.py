@@ -54,6 +54,7 @@ from histories.script import (
     ZONE,
     Script,
     faults,
+    gangs,
     is_held,
     rules_of,
     script_of,
@@ -421,6 +422,16 @@ def play_pressed(
 
 
 PRESSED = Game("histories", pressed, play_pressed)
+
+
+def play_gangs(
+    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
+) -> Outcome:
+    """The history of a seed, or that of another script and of fewer strikes in the same weather."""
+    return play(seed, script or gangs(seed), only, traced=traced)
+
+
+GANGS = Game("histories", gangs, play_gangs)
 
 
 class Life(NamedTuple):

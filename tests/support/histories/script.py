@@ -294,10 +294,28 @@ def _pods(dice: random.Random, rules: Sequence[str], *, rivals: bool) -> Iterato
                 yield Step(at + 2.5 * dice.random(), "add pod", name)
 
 
-def _gang(dice: random.Random, rank: str) -> Iterator[Step]:
+def gangs(seed: int) -> Script:
+    """A gang with more pods than it needs, and devices for no more than it needs, which have to be attached. The others
+    are given away by another scheduler as well."""
+    dice = random.Random(seed)
+    nodes = tuple(dice.choice((1, 2, 2)) for _ in range(dice.choice((2, 2, 3))))
+    traits = {ATTACHED, GROUPED} if dice.random() < 0.5 else {ATTACHED}
+    steps = [*_gang(dice, "", pods=(4, 4, 5)), *_kills(dice), *faults(dice)]
+    if GROUPED in traits:
+        steps += _group(dice, 0)
+    for number in range(sum(nodes) - GANG_SIZE):
+        kinds = (RIVAL, NAMED_RIVAL, "gated", "gated") if number == 0 else (RIVAL, "gated", "template", TOLERANT)
+        name, at = f"{dice.choice(kinds)}-{number}", dice.uniform(0, DURATION / 2)
+        steps.append(Step(at, "add pod", name))
+        if dice.random() < 0.2:
+            steps.append(Step(at + dice.expovariate(0.2), dice.choice(("delete pod", "finish pod")), name))
+    return Script(nodes, 1, False, tuple(sorted(steps)), frozenset(traits))
+
+
+def _gang(dice: random.Random, rank: str, pods: Sequence[int] = (1, 2, 2, 2, 3)) -> Iterator[Step]:
     """Two pods and more, which come one after the other, go, and come back; all of the same priority."""
     at = dice.uniform(0, DURATION / 2)
-    for number in range(dice.choice((1, 2, 2, 2, 3))):
+    for number in range(dice.choice(pods)):
         name = f"{GANG}-{number}{rank}"
         at += dice.choice((0.0, 0.0, 0.1, dice.expovariate(0.5)))
         yield Step(at, "add pod", name)

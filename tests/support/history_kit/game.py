@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextvars import copy_context
 from datetime import timedelta
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
@@ -109,7 +110,9 @@ class Weather:
         return Fate(before, after, "" if self.is_over else self._strike(name, chances))
 
     def _mixed(self, name: str, salt: int = 0) -> int:
-        return hash((name, self._seed, salt)) & (_ALL - 1)  # the same in every process if PYTHONHASHSEED is
+        # Not ``hash``, which is another one in each process.
+        text = f"{self._seed} {salt} {name}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=4).digest())
 
     def _seconds(self, dice: int) -> float:
         """Usually some milliseconds, sometimes some seconds; the two halves of a number decide."""
@@ -269,9 +272,6 @@ MOST = 5  # histories that are shrunk and told in full
 
 def main(game: Game, **others: Game) -> int:
     """The exit code: 1 if a history went wrong. ``others`` of the same package are played by their names."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        command = [sys.executable, "-m", game.name, *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     options = _options(game, others)
     game = others.get(options.other, game)
     began = time.monotonic()
