@@ -645,6 +645,30 @@ def test_what_lasts_is_seen(name: str, furnished: Callable[[], World], words: st
     assert not world.node_of("pod") if (PODS, "ns", "pod") in world.api.objects else True
 
 
+@pytest.mark.parametrize("hours", [0, 1])
+def test_a_pod_that_comes_waits_for_its_turn_as_long_in_silence_whatever_the_clock_was_set_to(hours: int) -> None:
+    """The machine's clock is ahead of the API server's, so that each pod seems to be old when it comes."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_first_words(large_line(), timedelta(hours=hours)))
+
+
+async def _first_words(world: World, ahead: timedelta) -> None:
+    began, loop = datetime(2026, 1, 1, tzinfo=UTC), asyncio.get_running_loop()
+    pods = world.api.of(PODS)
+    for made in pods:
+        world.api.drop(PODS, f"ns/{made['metadata']['name']}")
+    world.start()
+    for made in pods:
+        made["metadata"]["creationTimestamp"] = format_time(began)
+        world.api.add(PODS, made)
+    async with world.running():
+        while "waits for its turn: requests about other large claims" not in said(world):
+            world.now = format_time(began + ahead + timedelta(seconds=int(loop.time())))
+            world.bring_events()
+            await asyncio.sleep(0.05)
+    assert 4 <= loop.time() <= 6
+
+
 @pytest.mark.parametrize(
     ("furnished", "warning"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
+import pytest
 from controllers_world import World
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.controllers import OwnControllers, TimeSettings
@@ -121,6 +123,24 @@ async def test_where_no_pod_gets_a_claim_a_pod_says_so_before_five_seconds_are_o
     world.api.add(PODS, pod)
     world.start()
     for world.now, says in (("2026-01-01T00:00:03Z", False), ("2026-01-01T00:00:04Z", True)):
+        await world.attempt("ns/pod")
+        assert bool(condition(world)) is says
+
+
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+async def test_a_pod_that_comes_says_so_in_time_whatever_the_clock_was_set_to(hours: int, world: World) -> None:
+    """An hour ahead each new pod was told at once; an hour behind none was."""
+    world.times = replace(world.times, faulty_templates=4.0)
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    world.start()
+    pod = Make.pod(claims=[Make.FROM_TEMPLATE])
+    pod["metadata"]["creationTimestamp"] = "2026-01-01T02:00:00Z"
+    world.now = f"2026-01-01T0{2 + hours}:00:00Z"
+    world.api.add(PODS, pod)
+    world.bring_events()
+    for seconds, says in ((0.0, False), (3.0, False), (1.0, True)):
+        await asyncio.sleep(seconds)
         await world.attempt("ns/pod")
         assert bool(condition(world)) is says
 

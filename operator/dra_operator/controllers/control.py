@@ -211,7 +211,7 @@ class Control:
             *(ClaimCollector(cluster.claims), WaitingGauges(cluster, options.now), DeviceGauges(cluster)),
         ):
             registry.register(collector)
-        self._late_work = LateWork(cluster, queues.all(), self.placer, context.events, clock, now)
+        self._late_work = LateWork(cluster, queues.all(), self.placer, context.events, clock)
 
         # Who works on each queue.
         handlers: Mapping[Controller, Handler] = {
@@ -391,6 +391,10 @@ class Control:
         """Count what was news. If the object is gone by now, a successor of its name does not wait for its back-off."""
         if now is before:
             return
+        is_new = now is not None and (before is None or before.metadata.uid != now.metadata.uid)
+        # What a list brings may have been there for long.
+        if is_new and source is Source.WATCH and isinstance(now, Pod):
+            self.placer.came(now)
         if self._observer is not None:
             bulk = self.cluster.bulk
             # A view of its own would keep for good what is lent here.

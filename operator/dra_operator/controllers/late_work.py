@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol
@@ -36,7 +35,6 @@ from dra_operator.controllers.scheduling.report import (
     LATE_SECONDS,
     NOT_ANSWERED,
     UNSAID_SECONDS,
-    age,
     shown_reason,
     waits_for_turn,
 )
@@ -74,6 +72,10 @@ class Teller(Protocol):
     async def tell_late(self, pod: Pod, text: str) -> None:
         """Have the condition of a pod that is late say why. A write that fails is left to the pod's next decision."""
 
+    def age(self, pod: Pod) -> float:
+        """Return the seconds for which the pod is known."""
+        ...
+
     def written_with(self, key: str) -> Iterable[str]:
         """Return the keys of the pods for which something is written together with the pod of this key."""
         ...
@@ -89,10 +91,9 @@ class LateWork:
         teller: Teller,
         events: EventRecorder,
         clock: Callable[[], float],
-        now: Callable[[], datetime],
     ) -> None:
         self._cluster, self._queues, self._teller, self._events = cluster, queues, teller, events
-        self._clock, self._now = clock, now
+        self._clock = clock
         self._warned: dict[tuple[Controller, str], float] = {}
         self._said: set[tuple[str, str]] = set()
         """UIDs of pods that are late, and what they were told."""
@@ -164,7 +165,7 @@ class LateWork:
 
         A pod that says nothing may have been put off for other reasons before, each of which was short.
         """
-        is_mute = shown_reason(pod) is None and age(pod, self._now()) >= LATE_SECONDS
+        is_mute = shown_reason(pod) is None and self._teller.age(pod) >= LATE_SECONDS
         return seconds >= (UNSAID_SECONDS if is_mute else LATE_SECONDS)
 
     def _untold(self) -> list[tuple[Pod, str]]:

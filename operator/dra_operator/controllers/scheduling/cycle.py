@@ -60,7 +60,6 @@ from dra_operator.controllers.scheduling.report import (
     SCHEDULER_ERROR,
     DevicePatience,
     WaitingReport,
-    age,
     awaited_claim,
     generation_waits,
     template_fault,
@@ -156,6 +155,14 @@ class SchedulingCycle:
         self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room, self._filter_timeout)
         self._claim_came_at, self._late_claims = -math.inf, Recently(self._clock)
         self._put_aside: dict[str, PlanInProgress] = {}
+
+    def came(self, pod: Pod) -> None:
+        """Note that the watch brought a new pod."""
+        self._report.came(pod)
+
+    def age(self, pod: Pod) -> float:
+        """Return the seconds for which the pod is known."""
+        return self._report.age(pod)
 
     def is_over(self, pod: Pod) -> None:
         """Note that the pod is gone, or has its node."""
@@ -376,7 +383,7 @@ class SchedulingCycle:
         are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
         # Whoever makes claims is busy with others: the pod's turn comes, and a condition would be wrong a moment later.
         silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
-        left = silent - age(pod, self._context.now())
+        left = silent - self._report.age(pod)
         if left > 0:
             self._context.look_again(pod.key, min(left, self._times.faulty_templates) + ROUNDING_SECONDS)
             # Many pods wait for the same: the log says it for all.

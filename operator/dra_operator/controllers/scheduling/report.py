@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from dra_api.core import Pod
@@ -49,12 +48,6 @@ from dra_operator.controllers.settings import NAMES, ROUNDING_SECONDS, BackoffSe
 from dra_operator.controllers.workers import tell
 from dra_operator.kube import EventReason, may_have_happened
 from dra_operator.scheduling.state import GATED, Obstacle, claim_behind, is_at_gate, is_placeholder, size_refusal
-
-
-def age(pod: Pod, now: datetime) -> float:
-    """Return the seconds since the pod was created; none for one without a time."""
-    created = parse_time(pod.metadata.creation_timestamp)
-    return (now - created).total_seconds() if created is not None else 0.0
 
 
 def awaited_claim(obstacle: Obstacle, controllers: OwnControllers, *, are_made: bool) -> str:
@@ -172,7 +165,7 @@ class WaitingReport:
         self._context, self._cluster, self._clock = context, context.cluster, context.clock
         self._silence, self._late_writes = context.times.silence, context.times.late_writes
         self._later = context.queues.add_after
-        self._silent = Recently(self._clock)
+        self._silent, self._came = Recently(self._clock), Recently(self._clock)
         self._rests: dict[str, float] = {}
         """By the UID of a pod: how long it rests after the decision that was made, if it does."""
         self._put_off: dict[str, tuple[str, float]] = {}
@@ -187,6 +180,22 @@ class WaitingReport:
             self._silent.add(pod.metadata.uid)
         if self._rests:
             self._rests.pop(pod.metadata.uid, None)
+
+    def came(self, pod: Pod) -> None:
+        """Note that the watch brought a new pod."""
+        self._came.add(pod.metadata.uid)
+
+    def age(self, pod: Pod) -> float:
+        """Return the seconds since the pod came; for one that was there before this process, since it was created.
+
+        The time of day is no measure for a pod that comes: it may be set, and the API server's may be another one. With
+        a clock that is ahead each new pod said at once that it waits for long; with one that is behind none said so.
+        """
+        known = self._came.age(pod.metadata.uid)
+        created = parse_time(pod.metadata.creation_timestamp)
+        if known is not None or created is None:
+            return known or 0.0
+        return max(0.0, (self._context.now() - created).total_seconds())
 
     def rests(self, pod: Pod, seconds: float) -> None:
         """Note that the pod rests for so many seconds after the decision that was made."""
@@ -295,6 +304,7 @@ class WaitingReport:
         """Forget the pod, since it waits no longer: the same reason is news again."""
         self._announced.forget(pod.metadata.uid)
         self._silent.discard(pod.metadata.uid)
+        self._came.discard(pod.metadata.uid)
         self._rests.pop(pod.metadata.uid, None)
         self._put_off.pop(pod.metadata.uid, None)
 
