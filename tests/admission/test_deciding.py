@@ -648,6 +648,19 @@ async def test_a_pod_of_no_workload_leaves_a_promise_alone_unless_it_is_more_imp
     assert "thief" not in world.bound()
 
 
+async def test_a_promise_that_had_to_move_stays_where_it_is(world: AdmissionWorld) -> None:
+    """Its first node was cordoned for a while, and has room for others from then on."""
+    async with promised(world, workload("first", 1)):
+        before = world.check("first")["message"].removeprefix("all pods fit on ")
+        for spec in ({"unschedulable": True}, dict[str, bool]()):
+            world.api.change(NODES, before, partial(dict.update, spec=spec))
+            await world.rests(0.5)
+        assert world.seen("dra_operator_admission_broken_promises_total") == 0
+        world.api.add(PODS, Make.pod("wide", [Make.FROM_TEMPLATE] * 2))
+        await world.until("it runs", lambda: world.bound() == ["wide"])
+        assert world.api[PODS, "ns/wide"]["spec"]["nodeName"] == before
+
+
 async def test_a_more_important_pod_takes_what_was_promised(world: AdmissionWorld) -> None:
     async with promised(world, workload("first", 4)):
         world.api.add(PODS, Make.pod("urgent", [Make.FROM_TEMPLATE], priority=1))
