@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import indent
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from chosen_tests import GENERATED, PACKAGES, ROOMS, Selection
@@ -77,3 +81,39 @@ def test_a_caught_error_is_not_caught_with_a_fault() -> None:
     source = b"def f():\n    try:\n        g()\n    except ValueError:\n        x = 1\n        y = 2\n"
     planted = [it.planted for it in faults_of(Path("file.py"), source)]
     assert b"def f():\n    try:\n        g()\n    except ValueError:\n        raise\n" in planted
+
+
+ANYWAY, BY_CHANCE, RIGHT = "a.py::test_anyway", "b.py::test_by_chance", "b.py::test_right"
+
+
+def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) -> None:
+    """What fails without the fault is not run again for the next one."""
+    spec = spec_from_file_location("mutation_run", ROOT / "tests" / "mutation" / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    run: Any = module_from_spec(spec)
+    spec.loader.exec_module(run)
+    (tmp_path / "file.py").write_text("x = 1")
+    asked: list[tuple[str, ...]] = []
+
+    class Scripted(run.Worker):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.root, self._limit, self._fails_anyway = tmp_path, 60.0, dict[str, bool]()
+            self._selection = SimpleNamespace(of=lambda _: [[ANYWAY, BY_CHANCE, RIGHT]])
+            self.by_chance = 1
+
+        def _failed(self, tests: Sequence[str], seconds: float, spared: Sequence[str]) -> str | None:
+            asked.append(tuple(tests))
+            left = [it for it in tests if it not in spared]
+            if ANYWAY in left:
+                return ANYWAY
+            if BY_CHANCE in left and self.by_chance:
+                self.by_chance -= 1
+                return BY_CHANCE
+            return RIGHT if RIGHT in left and (tmp_path / "file.py").read_text() == "x = 2" else None
+
+    worker = Scripted()
+    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",))) == RIGHT
+    asked.clear()
+    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "3", ("decide",))) == ""
+    assert asked == [(ANYWAY, BY_CHANCE, RIGHT)]
