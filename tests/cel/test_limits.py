@@ -53,6 +53,37 @@ def test_growth_is_cut_off(expression: str) -> None:
     assert time.process_time() - started < 20
 
 
+def long(finish: str) -> str:
+    """``$`` is a text of 1,500,000 characters."""
+    return f"cel.bind(a, lists.range(30).map(x, '{'a' * 50_000}').join(), {finish.replace('$', 'a')})"
+
+
+LARGER = {
+    "lists.range(1001).distinct() == []": "1002001",
+    "lists.range(1001).sort() == []": "1002001",
+    "sets.contains(lists.range(1001), lists.range(1001))": "1002001",
+    "sets.equivalent(lists.range(1001), lists.range(1001))": "1002001",
+    "sets.intersects(lists.range(1001), lists.range(1001))": "1002001",
+    "lists.range(1000001) == []": "1000001",
+    doubled("[1]", "$ + $", "$ == []", 20): "1048576",
+    f"lists.range(60).map(x, '{'a' * 50_000}').join() == ''": "3000000",
+    long("$ + $ == ''"): "3000000",
+    long("cel.bind(b, bytes($), b + b) == b''"): "3000000",
+    long("$.split('') == []"): "1500000",
+    long("$.split('a') == []"): "1500001",
+    long("$.replace('a', 'aa') == ''"): "3000000",
+    long("'%s%s'.format([$, $]) == ''"): "3000000",
+    long("'%s'.format([[$, $]]) == ''"): "3000007",
+}
+"""Expressions with the size of what each would build, or of the pairs that it would compare."""
+
+
+@pytest.mark.parametrize("expression", LARGER, ids=lambda text: ascii(text[-40:]))
+def test_nothing_is_begun_that_is_larger_than_an_expression_may_build(expression: str) -> None:
+    with pytest.raises(CostLimitExceeded, match=f"a value of size {LARGER[expression]}"):
+        Selector(expression, ENVIRONMENT).matches(DEVICE)
+
+
 @pytest.mark.parametrize(
     "expression",
     [
