@@ -195,3 +195,26 @@ def test_the_files_are_looked_at_once_in_a_while(
     assert identity_shown(client, server) == "node-0", "no look yet"
     now += TLS.LOOK_AT_FILES_SECONDS * 0.2
     assert identity_shown(client, server) == "node-1"
+
+
+def test_files_are_read_once_as_they_are_also_if_they_cannot_be_used(
+    mutual: tuple[Authority, ssl.SSLContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that were made with another context are closed: a new one each second would keep none."""
+    authority, _ = mutual
+    monkeypatch.setattr(TLS, "LOOK_AT_FILES_SECONDS", 0.0)
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    for file, content in zip((certificate, key), authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, "node"), strict=True):
+        file.write_bytes(content)
+    client = client_tls(str(tmp_path / "ca"), (str(certificate), str(key)))
+    reads, read = list[ssl.SSLContext](), TLS.ClientTls.configure
+
+    def configure(self: Any, context: Any) -> None:
+        reads.append(context)
+        read(self, context)
+
+    monkeypatch.setattr(TLS.ClientTls, "configure", configure)
+    for content, most in ((certificate.read_bytes(), 1), (b"no certificate", 2)):
+        replaced(certificate, content)
+        assert len({id(client.current()) for _ in range(3)}) == 1
+        assert len(reads) == most
