@@ -158,6 +158,19 @@ def test_many_namespaces_leave_room_to_the_next_one() -> None:
     assert not is_set_aside(known)
 
 
+def test_what_is_held_whole_stays_so_while_others_come_unless_it_grows() -> None:
+    made = cluster()
+    for number in range(4):
+        made.apply(claim(f"claim-{number}", 4_000))
+    for number in range(100):
+        made.apply(claim("claim", 4_000, f"tenant-{number}"))
+    for number in range(4):
+        made.apply(claim(f"claim-{number}", 3_900 if number < 2 else 4_000, version=2))
+    assert [is_set_aside(it) for it in made.claims if it.metadata.namespace == "ns"] == [False] * 4
+    made.apply(claim("claim-0", 4_100, version=3))
+    assert [is_set_aside(it) for it in made.claims if it.metadata.namespace == "ns"] == [True, False, False, False]
+
+
 @pytest.mark.parametrize("notes", [None, {"note": "x" * 70_000}], ids=["short", "short but for notes"])
 def test_room_comes_free_with_what_goes_or_becomes_short(notes: dict[str, str] | None) -> None:
     made = cluster()
