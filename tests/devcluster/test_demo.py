@@ -6,8 +6,11 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from command import left_in, run
 from dra_api.releases import NEWEST
+from dra_devcluster import demo
+from dra_devcluster.processes import ended
 from rounds import LONG
 
 BIN = Path(sys.executable).parent
@@ -72,3 +75,20 @@ async def test_a_plugin_that_cannot_start_ends_the_story_at_once(home: Path) -> 
     assert "No module named 'dra_devcluster'" in output
     assert "Traceback" not in output
     assert left_in(home) == ["python3"]
+
+
+def test_a_log_that_is_no_text_is_shown_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process may write anything before it ends, such as a piece of a core."""
+
+    async def play(folder: Path, story: demo.Story) -> None:
+        log = folder / "operator.log"
+        log.write_bytes(b"out of order \xff\n")
+        raise ended("operator", 7, log)
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.run() == 1
+    told = capsys.readouterr().err
+    assert "FAILED: operator ended with exit code 7:\nout of order \ufffd\n" in told
+    assert "--- the last lines of operator.log\nout of order \ufffd\n" in told
