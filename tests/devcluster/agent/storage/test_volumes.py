@@ -115,6 +115,16 @@ async def test_a_pod_with_a_service_account_of_its_own_can_reach_the_api_server(
 
 
 @needs_mounts
+@pytest.mark.parametrize(
+    "spec", [{}, {"serviceAccountName": "robot", "automountServiceAccountToken": False}], ids=["default", "refused"]
+)
+async def test_a_pod_that_wants_no_token_has_none(node: OneNode, spec: Json) -> None:
+    await node.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": "robot", "namespace": "default"}})
+    script = "test -e /var/run/secrets/kubernetes.io/serviceaccount/token || echo none"
+    assert await output(node, script, volumes=[], **spec) == "none\n"
+
+
+@needs_mounts
 async def test_containers_share_an_empty_directory_and_parts_of_it(node: OneNode) -> None:
     init = container("mkdir /scratch/part; echo hello > /scratch/part/file", mount("v", "/scratch"), name="init")
     main = container(
