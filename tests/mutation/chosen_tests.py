@@ -1,8 +1,8 @@
 """Which tests may find a fault in a file, those first that are most likely to.
 
 Tests mirror the packages, and what they check has a name: files come first that name the function or class of the
-fault, or its module, and rare names count more than common ones. Then follow the rest of the room's tests, and those of
-the rooms above it.
+fault, its module, or words of the lines that it changes, and rare words count more than common ones. Then follow the
+rest of the room's tests, and those of the rooms above it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("proto", ("proto",), ("api",)),
 )
 """The beginning of a path, the tests of that room, and those of rooms that use it; the first row that fits counts."""
+WORD: Final = re.compile(r"[A-Za-z_]\w{2,}")
+RARE_SHARE: Final = 0.1
+"""Of all files of tests: a word in more of them says nothing."""
 FIRST: Final = 5
 """Files of tests that are tried before all others of their room."""
 
@@ -69,11 +72,13 @@ class Selection:
         """How much the files have to do with the fault, by the names that they use."""
         stem = fault.path.stem
         words = {*fault.names, stem, "".join(part.title() for part in stem.split("_"))}
+        words |= set(WORD.findall("\n".join(line[1:] for line in fault.diff.splitlines())))
         scores: Counter[str] = Counter()
-        for word in {it.strip("_") for it in words} - {"", "init"}:
+        for word in {it.strip("_") for it in words} - {"", "init", "self"}:
             having = [file for file, its in self._words.items() if word in its]
-            for file in having:
-                scores[file] += 1 / len(having)  # type: ignore[assignment]
+            if len(having) <= len(self._words) * RARE_SHARE:
+                for file in having:
+                    scores[file] += 1 / len(having)  # type: ignore[assignment]
         return scores
 
     def _files(self, rooms: Sequence[str]) -> list[str]:
@@ -82,7 +87,4 @@ class Selection:
     @cached_property
     def _words(self) -> dict[str, frozenset[str]]:
         files = sorted((self._root / "tests").rglob("test_*.py"))
-        return {
-            str(file.relative_to(self._root)): frozenset(re.findall(r"[A-Za-z_]\w{2,}", file.read_text()))
-            for file in files
-        }
+        return {str(file.relative_to(self._root)): frozenset(WORD.findall(file.read_text())) for file in files}
