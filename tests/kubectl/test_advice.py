@@ -328,14 +328,27 @@ def test_hardware_that_failed_is_tolerated_last() -> None:
     assert "toleration" not in found.text or ("toleration" in last and "hardware is broken" in last)
 
 
-def test_a_claim_from_a_template_that_was_replaced_is_made_again() -> None:
+def replaced(request: Json, *devices: Json) -> list[Json]:
+    """The claim of the pod asks for another model; its template has this request by now."""
     old = claim(
         asks(selectors=[model("A100")]), name="waits-gpu", annotations={"resource.kubernetes.io/pod-claim-name": "gpu"}
     )
     old = owned(old, "Pod", "waits", "uid-waits")
-    found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template("t"), old, of_template()])
+    return [device_class(), node("gpu-1"), *devices, template("t", request), old, of_template()]
+
+
+def test_a_claim_from_a_template_that_was_replaced_is_made_again() -> None:
+    found = told(replaced(asks(), slice_("gpu-1")))
     assert [text.partition(",")[0] for text in found.advice] == ["on gpu-1: create the pod again"]
     assert "delete ResourceClaimTemplate" not in found.text
+
+
+def test_a_template_that_was_replaced_by_another_wrong_one_is_mended_as_well() -> None:
+    found = told(replaced(asks(selectors=[model("H200")]), gpus("H100")))
+    [advice] = found.advice
+    assert advice.startswith("on gpu-1: create the pod again, which makes claim ns/waits-gpu anew from what the ")
+    assert f', and remove selector #0 of request "gpu" of claim ns/waits-gpu ({MODEL} == "H200")' in advice
+    assert "delete ResourceClaimTemplate ns/t, and create it again with the change" in found.text
 
 
 def test_an_init_container_that_asks_for_too_much_is_named_and_mended() -> None:
