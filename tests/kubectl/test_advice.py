@@ -351,6 +351,15 @@ def test_a_template_that_was_replaced_by_another_wrong_one_is_mended_as_well() -
     assert "delete ResourceClaimTemplate ns/t, and create it again with the change" in found.text
 
 
+def test_another_claim_is_mended_while_that_of_a_replaced_template_does() -> None:
+    """The template would ask for more devices than there are: its claim is not to be made again."""
+    objects = replaced(asks(count=5), gpus("A100", "A100"))
+    objects[-1]["spec"]["resourceClaims"].append({"name": "other", "resourceClaimName": "other"})
+    found = told([*objects, claim(asks(selectors=[model("H200")]), name="other")])
+    assert found.advice
+    assert not any("create the pod again" in it for it in found.advice)
+
+
 def test_an_init_container_that_asks_for_too_much_is_named_and_mended() -> None:
     setup = {"name": "setup", "image": "busybox", "resources": {"requests": {"cpu": "12"}}}
     found = told(cluster(node("gpu-1"), gpus("a100"), claims=(claim(),), initContainers=[setup]))
