@@ -2,7 +2,7 @@
 
 Tests mirror the packages, and what they check has a name: files come first that name the function or class of the
 fault, its module, or words of the lines that it changes, and rare words count more than common ones. Then follow the
-rest of the room's tests, and those of the rooms above it.
+rest of the room's tests, those of the rooms above it, and files of any other room that have a word nearly alone.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ ROOMS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
 WORD: Final = re.compile(r"[A-Za-z_]\w{2,}")
 RARE_SHARE: Final = 0.1
 """Of all files of tests: a word in more of them says nothing."""
+TELLING_SCORE: Final = 0.3
+"""Of files of any room, such as that of a word that only three files have."""
 FIRST: Final = 5
 """Files of tests that are tried before all others of their room."""
 
@@ -60,8 +62,9 @@ class Selection:
     def of(self, fault: Fault) -> list[list[str]]:
         """Files of tests in groups: the next one is for faults that the one before did not find."""
         own, others = next((own, others) for start, own, others in ROOMS if fault.path.is_relative_to(start))
-        near, far = self._files(own), self._files(others)
-        scores = self._scores(fault)
+        near, scores = self._files(own), self._scores(fault)
+        far = [*self._files(others), *(it for it, score in scores.items() if score >= TELLING_SCORE)]
+        far = [it for it in dict.fromkeys(far) if it not in near]
         ranked = sorted((*near, *far), key=lambda it: (-scores[it] - (it in near) / 10, it))
         first = [it for it in ranked[:FIRST] if scores[it] or it in near]
         rest = [it for it in ranked if it not in first]
