@@ -70,11 +70,14 @@ def in_virtual_time(story: Callable[[World], Awaitable[None]]) -> World:
         world.api.way = lambda: asyncio.sleep(0.001)  # otherwise a loop of writes would take no time
         await story(world)
         world.start()
-        end = asyncio.get_running_loop().time() + 60 * MINUTES
+        loop, seen = asyncio.get_running_loop(), 0
+        end = loop.time() + 60 * MINUTES
         async with world.running():
-            while asyncio.get_running_loop().time() < end:
+            while loop.time() < end:
                 world.bring_events()
-                assert claims_made(world) < 100
+                if len(world.api.calls) > seen:
+                    assert claims_made(world) < 100
+                    seen = len(world.api.calls)
                 await asyncio.sleep(0.01)
         return world
 
