@@ -122,10 +122,11 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     """All tests live as long as the run: a collection need not look at them, and takes milliseconds instead of 0.4 s.
 
+    Nor does one look at them first: it takes each worker 0.6 s.
     What an operator does to its process when it starts, it does not do to that of the tests: it would hide what the
     tests before it left open.
     """
-    _keep_what_there_is()
+    _freeze()
     for name in ("freeze", "unfreeze"):
         pytest.MonkeyPatch().setattr(gc, name, lambda: None)
 
