@@ -34,7 +34,7 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: flo
         if _now() > deadline:
             raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {last!r}")
         # Each look is a request: who waits long looks less often, and leaves the processors to others.
-        await asyncio.sleep(min(0.2, 0.05 + (_now() - began) / 20))
+        await asyncio.sleep(min(0.4, 0.05 + (_now() - began) / 10))
 
 
 async def becomes(condition: Callable[[], object], seconds: float = 60.0) -> None:
