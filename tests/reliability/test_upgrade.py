@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 from dra_api import yaml_text
 from dra_devcluster.cluster import DRIVER, DevCluster
-from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Api, NotFound, Object
+from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Api, Object
 from rounds import LONG
-from waiting import until
+from waiting import gone, until
 from witness import Witness
 
 ROOT = Path(__file__).parents[2]
@@ -134,15 +134,8 @@ class Site:
         return await until(f"{name} runs", running, SECONDS)
 
     async def gone(self, name: str) -> None:
-        async def missing() -> bool:
-            try:
-                await self.api.get(PODS, name, NAMESPACE)
-            except NotFound:
-                return True
-            return False
-
         await self.api.delete(PODS, name, NAMESPACE)
-        await until(f"{name} is gone", missing, SECONDS)
+        await gone(name, lambda: self.api.get(PODS, name, NAMESPACE), SECONDS)
 
     async def load(self) -> None:
         """Pods that start and end, one after the other, for ever."""

@@ -25,6 +25,7 @@ from dra_operator.sources.kinds import WATCHED
 from fake_api import Event
 from kueue_model import KueueModel, check_of, is_true, workload
 from objects import Obj
+from waiting import meanwhile
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 """When the clock of a test or a run begins."""
@@ -76,14 +77,8 @@ class AdmissionWorld(World):
                 yield control
             return
         await self.admission.recall()
-        async with super().running() as control:
-            task = asyncio.create_task(self.admission.run())
-            try:
-                yield control
-                assert not task.done(), "the controller ended by itself"
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
+        async with super().running() as control, meanwhile(self.admission.run()):
+            yield control
 
     async def until(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
         """Bring events until it holds."""

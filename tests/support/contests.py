@@ -28,7 +28,7 @@ import tempfile
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -38,7 +38,7 @@ from typing import Final
 
 import envtest
 from command import OperatorProcess
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, Object, Resource, Unreachable, connection
+from dra_kube import Api, Object, connection
 from faults import FaultProxy
 from proving_ground import PATIENCE, ProvingGround, node_stub
 from waiting import until
@@ -58,10 +58,9 @@ MOST_VERSIONS = 20_000
 
 
 class Chronicle:
-    """What a watch of claims and one of pods brought, and when; ``follow`` until cancelled."""
+    """What the watches of claims and pods brought, and when."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MOST_VERSIONS)
         self._since: dict[str, dict[str, float]] = defaultdict(dict)
         """By device: the claims of ours that have it and are not parked, by name, and since when."""
@@ -69,31 +68,16 @@ class Chronicle:
         self.delays: list[float] = []
         """Seconds from our allocation of a device to one by theirs, which had decided before it saw ours."""
 
-    async def follow(self) -> None:
-        """Both kinds."""
-        async with asyncio.TaskGroup() as tasks:
-            for kind in (PODS, RESOURCE_CLAIMS):
-                tasks.create_task(self._follow(kind))
-
-    async def _follow(self, kind: Resource) -> None:
-        _, revision = await self._api.list(kind)
-        while True:
-            with suppress(Unreachable):  # a busy machine; the next watch brings what was missed
-                async for event in self._api.watch(kind, resource_version=revision):
-                    revision = event.object["metadata"]["resourceVersion"]
-                    if event.type != "BOOKMARK":
-                        self._add(event.type, event.object)
-                    if event.type != "BOOKMARK" and kind is RESOURCE_CLAIMS:
-                        self._time(event.object, is_gone=event.type == "DELETED")
-            await asyncio.sleep(0.05)
-
-    def _add(self, event: str, obj: Object) -> None:
+    def add(self, event: str, obj: Object) -> None:
+        """Take in an event of a watch."""
         meta = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
         seen = datetime.now(UTC).isoformat(timespec="milliseconds")
         entry = {"seen": seen, "revision": meta["resourceVersion"], "event": event, "kind": obj["kind"]}
         spec = {name: obj["spec"].get(name) for name in ("schedulerName", "nodeName") if name in obj["spec"]}
         about = {"metadata": meta, "spec": spec, "status": obj.get("status")}
         self._lines.append(json.dumps(entry | about, separators=(",", ":")))
+        if obj["kind"] == "ResourceClaim":
+            self._time(obj, is_gone=event == "DELETED")
 
     def _time(self, claim: Object, *, is_gone: bool) -> None:
         name, status = claim["metadata"]["name"], claim.get("status") or {}
@@ -217,17 +201,12 @@ async def arena(folder: Path, *, nodes: int = NODES, devices: int = DEVICES, see
     with envtest.stock_with_scheduler(binaries, folder / "servers") as scheduler:
         to = connection(scheduler.kubeconfig)
         async with Api(to, timeout=PATIENCE) as api, FaultProxy(to, seed=seed) as proxy:
-            async with Witness(api) as witness, node_stub(api):
+            chronicle = Chronicle()
+            async with Witness(api, chronicle.add) as witness, node_stub(api):
                 ground = ProvingGround(api, proxy, witness, folder)
-                chronicle = Chronicle(api)
-                following = asyncio.create_task(chronicle.follow())
-                try:
-                    async with aclosing(ground):
-                        await ground.furnish(nodes=nodes, devices=devices)
-                        yield Arena(scheduler, ground, Random(seed), chronicle)
-                finally:
-                    following.cancel()
-                    await asyncio.wait((following,))
+                async with aclosing(ground):
+                    await ground.furnish(nodes=nodes, devices=devices)
+                    yield Arena(scheduler, ground, Random(seed), chronicle)
 
 
 async def new_leader(arena: Arena, number: int, way: str) -> None:

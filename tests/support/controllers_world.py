@@ -31,6 +31,7 @@ from dra_operator.sources.malformed import MalformedObjects
 from fake_api import FakeApi
 from objects import Make
 from prometheus_client import CollectorRegistry
+from waiting import meanwhile
 
 HOST = "kubernetes.io/hostname"
 FEW: dict[Controller, int] = {
@@ -134,15 +135,8 @@ class World:
     async def running(self) -> AsyncIterator[Control]:
         """Let the operator work inside the block."""
         last_look = LastLook(cast(Api, self.api), self.control, MalformedObjects(self.control.hold))
-        tasks = [asyncio.create_task(self.control.run()), asyncio.create_task(last_look.run())]
-        try:
+        async with meanwhile(self.control.run(), last_look.run()):
             yield self.control
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            for task in tasks:
-                assert task.cancelled(), f"the operator ended by itself: {task.exception()!r}"
 
     async def settle(self) -> None:
         """Start an operator, let it work until there is nothing left to do, and stop it."""

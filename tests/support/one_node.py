@@ -19,7 +19,7 @@ from dra_api.core import Pod
 from dra_devcluster.agent import AgentSettings, LocalRuntime, NodeAgent
 from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound
 from objects import owner, user
-from waiting import until
+from waiting import gone, until
 
 Json = dict[str, Any]
 
@@ -117,15 +117,7 @@ class OneNode:
 
     async def gone(self, pod: str) -> None:
         """Wait until the pod object no longer exists."""
-
-        async def is_gone() -> bool:
-            try:
-                await self.get(pod)
-            except NotFound:
-                return True
-            return False
-
-        await until(f"pod {pod} gone", is_gone)
+        await gone(f"pod {pod}", lambda: self.get(pod))
 
     async def delete(self, pod: str, grace_seconds: int | None = None) -> None:
         await self.api.delete(PODS, pod, "default", grace_seconds=grace_seconds)

@@ -58,7 +58,7 @@ from dra_kube import (
 from envtest import missing
 from faults import FaultProxy
 from objects import Make
-from waiting import until
+from waiting import meanwhile, until
 from witness import Witness
 
 _NAMESPACE = "kube-node-lease"
@@ -78,16 +78,12 @@ async def bare_node(
     room = {"cpu": "64", "memory": "256Gi", "pods": str(pods)}
     status = {"conditions": [_READY], "capacity": room, "allocatable": room}
     node = await api.create(NODES, {"metadata": {"name": name, "labels": dict(labels or {})}, "status": status})
-    beat = asyncio.create_task(_renew(api, node, renewal_seconds), name=f"heartbeat of {name}")
     try:
-        yield node
+        async with meanwhile(_renew(api, node, renewal_seconds)):
+            yield node
     finally:
-        beat.cancel()
-        await asyncio.wait((beat,))
         with suppress(NotFound):
             await api.delete(NODES, name)
-        if not beat.cancelled():
-            beat.result()
 
 
 async def _renew(api: Api, node: Object, seconds: float) -> None:
@@ -121,16 +117,11 @@ _ENDING: Final[set[asyncio.Task[None]]] = set()
 @asynccontextmanager
 async def node_stub(api: Api) -> AsyncIterator[None]:
     """Acts for all nodes of the cluster meanwhile."""
-    task = asyncio.create_task(_keep_following(api))
     try:
-        yield
+        async with meanwhile(_keep_following(api)):
+            yield
     finally:
-        task.cancel()
-        for ending in _ENDING:
-            ending.cancel()
-        await asyncio.wait((task, *_ENDING))
-        if not task.cancelled():
-            task.result()
+        await asyncio.gather(*(ending for ending in _ENDING if ending.cancel()), return_exceptions=True)
 
 
 async def _keep_following(api: Api) -> None:
@@ -213,14 +204,8 @@ class ProvingGround:
     @asynccontextmanager
     async def kept_running(self, *options: str, client: str = "operator") -> AsyncIterator[None]:
         """An operator that is started again, as a kubelet does it, when it is killed or ends with exit code 1."""
-        keeping = asyncio.create_task(self._keep_running(options, client))
-        try:
+        async with meanwhile(self._keep_running(options, client)):
             yield
-        finally:
-            keeping.cancel()
-            await asyncio.wait((keeping,))
-        if not keeping.cancelled():
-            keeping.result()
 
     async def _keep_running(self, options: tuple[str, ...], client: str) -> None:
         for number in itertools.count():

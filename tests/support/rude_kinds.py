@@ -16,8 +16,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,12 +40,18 @@ class Target:
     def is_on(self) -> bool:
         return time.monotonic() < self.until
 
-    async def open(self, *, plain: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    @asynccontextmanager
+    async def open(self, *, plain: bool = False) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection, which is aborted at the end of the block."""
         context = None
         if self.is_tls and not plain:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return await asyncio.open_connection(self.host, self.port, ssl=context, limit=4096)
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context, limit=4096)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
 
     def request(self, *headers: str, method: str = "GET", path: str = "") -> bytes:
         lines = [f"{method} {path or self.path} HTTP/1.1", f"Host: localhost:{self.port}", *headers, "", ""]
@@ -53,28 +59,34 @@ class Target:
 
 
 Rudeness = Callable[[Target], Awaitable[None]]
+KINDS: Final[dict[str, Rudeness]] = {}
+"""By name; each is what many clients do at a time, again and again."""
 
 
-async def _many(target: Target, number: int, one: Callable[[], Awaitable[None]]) -> None:
-    """So many at a time, each again and again."""
+def rude(number: int) -> Callable[[Rudeness], Rudeness]:
+    """Make a kind of what one client does: so many of them at a time."""
 
-    async def again() -> None:
-        while target.is_on:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ssl.SSLError):
-                await one()
-            await asyncio.sleep(0)
+    def decorate(one: Rudeness) -> Rudeness:
+        async def again(target: Target) -> None:
+            while target.is_on:
+                with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ssl.SSLError):
+                    await one(target)
+                await asyncio.sleep(0)
 
-    await asyncio.gather(*(again() for _ in range(number)))
+        async def many(target: Target) -> None:
+            await asyncio.gather(*(again(target) for _ in range(number)))
+
+        KINDS[one.__name__] = many
+        return one
+
+    return decorate
 
 
 async def _sent(target: Target, said: bytes, *, plain: bool = False, reads: bool = True) -> None:
     """Say something, and stay until the server closes or the time is over."""
-    _, writer = connection = await target.open(plain=plain)
-    try:
+    async with target.open(plain=plain) as (reader, writer):
         writer.write(said)
-        await _until_closed(target, connection[0] if reads else None)
-    finally:
-        writer.transport.abort()
+        await _until_closed(target, reader if reads else None)
 
 
 async def _until_closed(target: Target, reader: asyncio.StreamReader | None) -> None:
@@ -88,120 +100,95 @@ async def _until_closed(target: Target, reader: asyncio.StreamReader | None) -> 
                     return
 
 
+@rude(HELD)
 async def silent(target: Target) -> None:
     """Connections that say nothing."""
-    await _many(target, HELD, lambda: _sent(target, b""))
+    await _sent(target, b"")
 
 
+@rude(HELD)
 async def silent_before_tls(target: Target) -> None:
     """Connections without a handshake."""
-    await _many(target, HELD, lambda: _sent(target, b"", plain=True))
+    await _sent(target, b"", plain=True)
 
 
+@rude(HELD)
 async def half_a_head(target: Target) -> None:
     """Requests that never end."""
-    await _many(target, HELD, lambda: _sent(target, target.request()[:-2]))
+    await _sent(target, target.request()[:-2])
 
 
+@rude(80)
 async def letter_by_letter(target: Target) -> None:
     """Requests of which a letter comes now and then."""
-
-    async def one() -> None:
-        _, writer = await target.open()
-        try:
-            for letter in target.request("X: " + "y" * 100):
-                writer.write(bytes((letter,)))
-                await writer.drain()
-                await asyncio.sleep(0.05)
-                if not target.is_on:
-                    break
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 80, one)
+    async with target.open() as (_, writer):
+        for letter in target.request("X: " + "y" * 100):
+            writer.write(bytes((letter,)))
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            if not target.is_on:
+                break
 
 
+@rude(80)
 async def asks_now_and_then(target: Target) -> None:
     """Connections that are kept, with a request now and then."""
-
-    async def one() -> None:
-        reader, writer = await target.open()
-        try:
-            while target.is_on:
-                writer.write(target.request())
-                await writer.drain()
-                if not await reader.read(4096):
-                    return
-                await asyncio.sleep(0.3)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 80, one)
+    async with target.open() as (reader, writer):
+        while target.is_on:
+            writer.write(target.request())
+            await writer.drain()
+            if not await reader.read(4096):
+                return
+            await asyncio.sleep(0.3)
 
 
+@rude(HELD)
 async def one_request_then_silence(target: Target) -> None:
     """Connections that are kept after an answer."""
-    await _many(target, HELD, lambda: _sent(target, target.request()))
+    await _sent(target, target.request())
 
 
+@rude(8)
 async def again_and_again(target: Target) -> None:
     """New connections with a request, as many as possible."""
-
-    async def one() -> None:
-        reader, writer = await target.open()
-        try:
-            writer.write(target.request())
-            await reader.read(4096)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 8, one)
+    async with target.open() as (reader, writer):
+        writer.write(target.request())
+        await reader.read(4096)
 
 
+@rude(8)
 async def gone_at_once(target: Target) -> None:
     """Requests whose client resets the connection before there is an answer."""
-
-    async def one() -> None:
-        _, writer = await target.open()
+    async with target.open() as (_, writer):
         writer.write(target.request())
         with suppress(OSError):
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-        await asyncio.sleep(0.005)
-
-    await _many(target, 8, one)
+    await asyncio.sleep(0.005)
 
 
+@rude(HELD)
 async def half_closed(target: Target) -> None:
     """Clients that say that they are done, and neither read nor close."""
-
-    async def one() -> None:
-        _, writer = await target.open(plain=True)
-        try:
-            writer.write(target.request())
-            writer.write_eof()
-            await _until_closed(target, None)
-        finally:
-            writer.transport.abort()
-
-    await _many(target, HELD, one)
+    async with target.open(plain=True) as (_, writer):
+        writer.write(target.request())
+        writer.write_eof()
+        await _until_closed(target, None)
 
 
+@rude(40)
 async def reads_nothing(target: Target) -> None:
     """Requests whose answers nobody reads."""
-    await _many(target, 40, lambda: _sent(target, target.request(path="/metrics") * 5, reads=False))
+    await _sent(target, target.request(path="/metrics") * 5, reads=False)
 
 
+@rude(20)
 async def wrong_bytes(target: Target) -> None:
     """No HTTP at all."""
-
-    async def one() -> None:
-        said = target.random.randbytes(target.random.randrange(1, 2000))
-        await _sent(target, target.random.choice([said, b"GET " + said, said + b"\r\n\r\n", b"A" + said + b"\r\n\r\n"]))
-
-    await _many(target, 20, one)
+    said = target.random.randbytes(target.random.randrange(1, 2000))
+    await _sent(target, target.random.choice([said, b"GET " + said, said + b"\r\n\r\n", b"A" + said + b"\r\n\r\n"]))
 
 
+@rude(20)
 async def wrong_text(target: Target) -> None:
     """Requests whose parts cannot be decoded, or mean nothing."""
     bad = "\udcff\udcfe"
@@ -210,65 +197,56 @@ async def wrong_text(target: Target) -> None:
              "Expect", "Transfer-Encoding", "Sec-Fetch-Site", "Impersonate-User", "Sec-WebSocket-Protocol")  # fmt: skip
     paths = ["/%ff%fe", "/%00", "/\udcff", "//", "/..%2f..%2f", "*", "http://[::1", "/?%", "/\u00e9", "/" + "a" * 9000]
     paths += [f"{target.path}?{query}" for query in ("exclude=%ff", f"limit={bad}&labelSelector={bad}", "known=%ff")]
-
-    async def one() -> None:
-        choose = target.random.choice
-        headers = [f"{choose(names)}: {choose([bad, f'Bearer {bad}', 'Basic ' + bad, '-1', 'a, b', ''])}"]
-        path = choose([*paths, target.path, target.path])
-        await _sent(target, target.request(*headers, method=choose(methods), path=path))
-
-    await _many(target, 20, one)
+    choose = target.random.choice
+    headers = [f"{choose(names)}: {choose([bad, f'Bearer {bad}', 'Basic ' + bad, '-1', 'a, b', ''])}"]
+    path = choose([*paths, target.path, target.path])
+    await _sent(target, target.request(*headers, method=choose(methods), path=path))
 
 
+@rude(6)
 async def huge_heads(target: Target) -> None:
     """Heads of a megabyte: one line, many lines, one path."""
-
-    async def one() -> None:
-        shapes = (
-            target.request("X: " + "y" * 2**20),
-            target.request(*(f"X{at}: y" for at in range(60_000))),
-            target.request(path="/" + "z" * 2**20),
-            target.request("X: " + "y" * 7_000, "Y: " + "y" * 7_000, "Z: " + "y" * 7_000),
-        )
-        await _sent(target, target.random.choice(shapes))
-
-    await _many(target, 6, one)
+    shapes = (
+        target.request("X: " + "y" * 2**20),
+        target.request(*(f"X{at}: y" for at in range(60_000))),
+        target.request(path="/" + "z" * 2**20),
+        target.request("X: " + "y" * 7_000, "Y: " + "y" * 7_000, "Z: " + "y" * 7_000),
+    )
+    await _sent(target, target.random.choice(shapes))
 
 
+@rude(4)
 async def huge_bodies(target: Target) -> None:
     """Bodies without an end."""
-
-    async def one() -> None:
-        kind = target.random.choice(["Content-Length: 10000000000", "Transfer-Encoding: chunked"])
-        reader, writer = await target.open()
-        try:
-            writer.write(target.request(kind, "Content-Type: application/json", method="POST"))
-            while target.is_on and not reader.at_eof():
-                writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
-                await writer.drain()
-        finally:
-            writer.transport.abort()
-
-    await _many(target, 4, one)
+    kind = target.random.choice(["Content-Length: 10000000000", "Transfer-Encoding: chunked"])
+    async with target.open() as (reader, writer):
+        writer.write(target.request(kind, "Content-Type: application/json", method="POST"))
+        while target.is_on and not reader.at_eof():
+            writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            await writer.drain()
 
 
+@rude(HELD)
 async def slow_bodies(target: Target) -> None:
     """Bodies that never come."""
     head = target.request("Content-Length: 100", "Content-Type: application/json", method="POST")
-    await _many(target, HELD, lambda: _sent(target, head + b"{"))
+    await _sent(target, head + b"{")
 
 
+@rude(6)
 async def pipelines(target: Target) -> None:
     """Thousands of requests at a time, of which no answer is waited for."""
-    await _many(target, 6, lambda: _sent(target, target.request() * 5_000))
+    await _sent(target, target.request() * 5_000)
 
 
+@rude(40)
 async def other_protocol(target: Target) -> None:
     """TLS to a plain port, and HTTP to one with TLS."""
     hello = bytes.fromhex("16030100c8010000c40303") + target.random.randbytes(193)
-    await _many(target, 40, lambda: _sent(target, target.request() if target.is_tls else hello, plain=True))
+    await _sent(target, target.request() if target.is_tls else hello, plain=True)
 
 
+@rude(80)
 async def websockets(target: Target) -> None:
     """Requests for another protocol, and then silence."""
     ask = target.request(
@@ -277,73 +255,59 @@ async def websockets(target: Target) -> None:
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     )
-    await _many(target, 80, lambda: _sent(target, ask + b"\x81\xff"))
+    await _sent(target, ask + b"\x81\xff")
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
     return struct.pack(">I", len(body))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + body
 
 
+@rude(HELD)
 async def http2_silent(target: Target) -> None:
     """HTTP/2 connections without a stream."""
-    await _many(target, HELD, lambda: _sent(target, _PREFACE + _frame(4, 0, 0)))
+    await _sent(target, _PREFACE + _frame(4, 0, 0))
 
 
 # :method POST, :scheme http, :path /dra.kopf.dev.fit.v1.Fit/Ask (a literal), content-type application/grpc, te trailers
 _ASK: Final = b"\x83\x86\x04\x1c/dra.kopf.dev.fit.v1.Fit/Ask\x0f\x10\x10application/grpc\x00\x02te\x08trailers"
 
 
+@rude(80)
 async def http2_streams(target: Target) -> None:
     """Streams that are opened and never used."""
     opened = b"".join(_frame(1, 4, 2 * at + 1, _ASK) for at in range(60))
-    await _many(target, 80, lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + opened))
+    await _sent(target, _PREFACE + _frame(4, 0, 0) + opened)
 
 
+@rude(4)
 async def http2_rapid_reset(target: Target) -> None:
     """Streams that are opened and reset, thousands at a time."""
-
-    async def one() -> None:
-        said = b"".join(
-            _frame(1, 4, 2 * at + 1, _ASK) + _frame(3, 0, 2 * at + 1, struct.pack(">I", 8)) for at in range(3_000)
-        )
-        await _sent(target, _PREFACE + _frame(4, 0, 0) + said)
-
-    await _many(target, 4, one)
+    said = b"".join(
+        _frame(1, 4, 2 * at + 1, _ASK) + _frame(3, 0, 2 * at + 1, struct.pack(">I", 8)) for at in range(3_000)
+    )
+    await _sent(target, _PREFACE + _frame(4, 0, 0) + said)
 
 
+@rude(8)
 async def http2_wrong_text(target: Target) -> None:
     """A question whose token is no text."""
     head = _frame(1, 4, 1, _ASK + b"\x00\x0dauthorization\x02\xff\xfe")
-    await _many(target, 8, lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + head + _frame(0, 1, 1, bytes(5))))
+    await _sent(target, _PREFACE + _frame(4, 0, 0) + head + _frame(0, 1, 1, bytes(5)))
 
 
+@rude(30)
 async def large_questions(target: Target) -> None:
     """Questions that take as long as they may."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web"}]}}
     body = json.dumps({"manifests": [pod], "max": True}).encode()
     said = target.request(f"Content-Length: {len(body)}", "Content-Type: application/json", method="POST") + body
-    await _many(target, 30, lambda: _sent(target, said))
+    await _sent(target, said)
 
 
+@rude(4)
 async def http2_pings(target: Target) -> None:
     """Pings and settings without an end."""
-    await _many(
-        target,
-        4,
-        lambda: _sent(target, _PREFACE + _frame(4, 0, 0) + (_frame(6, 0, 0, bytes(8)) + _frame(4, 0, 0)) * 5_000),
-    )
-
-
-KINDS: Final[dict[str, Rudeness]] = {
-    kind.__name__: kind
-    for kind in (
-        silent, silent_before_tls, half_a_head, letter_by_letter, asks_now_and_then, one_request_then_silence,
-        again_and_again, gone_at_once, half_closed, reads_nothing, wrong_bytes, wrong_text, huge_heads, huge_bodies,
-        slow_bodies, pipelines, other_protocol, websockets, http2_silent, http2_streams, http2_rapid_reset, http2_pings,
-        http2_wrong_text, large_questions,
-    )
-}  # fmt: skip
-"""By name."""
+    await _sent(target, _PREFACE + _frame(4, 0, 0) + (_frame(6, 0, 0, bytes(8)) + _frame(4, 0, 0)) * 5_000)
 
 
 async def _main(given: argparse.Namespace) -> None:

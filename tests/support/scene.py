@@ -54,7 +54,7 @@ from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
 from msgspec.structs import replace
 from proving_ground import bare_node
-from waiting import NotObserved, stays, until
+from waiting import NotObserved, gone, stays, until
 
 T = TypeVar("T")
 NODE_LABEL = "e2e.kopf-dra/nodes"  # value: "running" where pods run, "objects" where only the control plane acts
@@ -375,24 +375,12 @@ class Scene:
             await self.api.delete(PODS, name, self.namespace, grace_seconds=grace_seconds if self.kubelet else 0)
         except NotFound:
             return
-
-        async def gone() -> bool:
-            try:
-                await self.get_pod(name)
-            except NotFound:
-                return True
-            return False
-
-        await until(f"pod {name} gone", gone)
+        await gone(f"pod {name}", lambda: self.get_pod(name))
 
     async def delete_claim(self, name: str = "external-claim") -> None:
         """Delete a claim and wait until it is gone."""
         await self._delete(RESOURCE_CLAIMS, name, self.namespace)
-
-        async def gone() -> bool:
-            return all(claim["metadata"]["name"] != name for claim in await self.claims())
-
-        await until(f"claim {name} gone", gone)
+        await gone(f"claim {name}", lambda: self.get_claim(name))
 
     # --- what can be seen ---
 

@@ -24,7 +24,6 @@ from dra_kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Api,
-    NotFound,
     Resource,
     connection,
 )
@@ -37,7 +36,7 @@ from dra_operator.sources.watches import Limits
 from faults import FaultProxy
 from kopf.testing import KopfRunner
 from objects import Make, Obj
-from waiting import until
+from waiting import gone, until
 
 QUICK = Limits(silence=90.0, gap=0.5)
 """For tests that wait until something counts as lost."""
@@ -218,11 +217,4 @@ class LiveCluster:
         return await until(f"pod {name} bound", has_node)
 
     async def gone(self, resource: Resource, name: str) -> None:
-        async def is_gone() -> bool:
-            try:
-                await self.api.get(resource, name, "ns")
-            except NotFound:
-                return True
-            return False
-
-        await until(f"{resource.plural} {name} gone", is_gone)
+        await gone(f"{resource.plural} {name}", lambda: self.api.get(resource, name, "ns"))

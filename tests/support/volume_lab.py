@@ -24,6 +24,7 @@ from dra_operator.cache import StorageView
 from dra_operator.sources.kinds import WATCHED
 from fake_api import FakeApi
 from objects import Obj
+from waiting import meanwhile
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 HOST = "kubernetes.io/hostname"
@@ -241,12 +242,10 @@ def bind_volumes(api: FakeApi) -> None:
 @asynccontextmanager
 async def volume_controller(api: Api, namespace: str, label: str) -> AsyncIterator[None]:
     """Binds the claims of a namespace inside the block, and deletes in the end the volumes that it made."""
-    task = asyncio.create_task(_run(api, namespace, label))
     try:
-        yield
+        async with meanwhile(_run(api, namespace, label)):
+            yield
     finally:
-        task.cancel()
-        await asyncio.wait((task,))
         for volume in (await api.list(PERSISTENT_VOLUMES))[0]:
             if volume["metadata"]["name"].startswith("pvc-") and volume["spec"]["claimRef"]["namespace"] == namespace:
                 await api.delete(PERSISTENT_VOLUMES, volume["metadata"]["name"])

@@ -1,11 +1,14 @@
-"""Waiting for a condition instead of sleeping for a time."""
+"""Waiting for a condition instead of sleeping for a time, and work beside a block."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+
+from dra_kube import NotFound
 
 T = TypeVar("T")
 
@@ -37,6 +40,19 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: flo
         await asyncio.sleep(min(0.4, 0.05 + (_now() - began) / 10))
 
 
+async def gone(what: str, get: Callable[[], Awaitable[object]], seconds: float = 60.0) -> None:
+    """Wait until ``get`` raises NotFound. Raises NotObserved."""
+
+    async def is_gone() -> bool:
+        try:
+            await get()
+        except NotFound:
+            return True
+        return False
+
+    await until(f"{what} gone", is_gone, seconds)
+
+
 async def becomes(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until a condition about the test's own process or files is true. Raises NotObserved."""
     deadline = _now() + seconds
@@ -54,3 +70,19 @@ async def stays(what: str, look: Callable[[], Awaitable[Any]], seconds: float) -
         if not seen:
             raise NotObserved(f"{what}: did not stay so, but {seen!r}")
         await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def meanwhile(*work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run the coroutines beside the block until it ends; none may end before. Raises what one of them failed with."""
+    tasks = [asyncio.create_task(it) for it in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+                raise AssertionError(f"{task.get_coro()} ended by itself")

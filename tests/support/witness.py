@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Resource, Unreachable
-from waiting import until
+from waiting import meanwhile, until
 
 Object = dict[str, Any]
 _ENTRY = "resource.kubernetes.io/pod-claim-name"
@@ -291,11 +291,11 @@ KINDS = (PODS, RESOURCE_CLAIMS)
 
 
 class Witness:
-    """An async context manager; it sees everything from then on that ``api`` may see."""
+    """An async context manager; it sees everything from then on that ``api`` may see. ``told`` hears of each event."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, told: Callable[[str, Object], None] = lambda event, obj: None) -> None:
         self.history = History()
-        self._api = api
+        self._api, self._told = api, told
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -304,8 +304,8 @@ class Witness:
                 items, revision = await self._api.list(kind)
                 for item in items:
                     self.history.add(kind.kind, "ADDED", item)
-                task = asyncio.create_task(self._follow(kind, revision))
-                stack.push_async_callback(_end, task)
+                # One that went blind would see nothing wrong for the wrong reason: its error comes out at the end.
+                await stack.enter_async_context(meanwhile(self._follow(kind, revision)))
             self._stack = stack.pop_all()
         return self
 
@@ -319,6 +319,7 @@ class Witness:
                     revision = event.object["metadata"]["resourceVersion"]
                     if event.type != "BOOKMARK":
                         self.history.add(kind.kind, event.type, event.object)
+                        self._told(event.type, event.object)
             await asyncio.sleep(0.05)
 
     async def caught_up(self) -> None:
@@ -338,10 +339,3 @@ class Witness:
         """What is left over; for a cluster that has come to rest."""
         await self.caught_up()
         return self.history.leaks()
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled():
-        task.result()  # a witness that went blind has seen nothing wrong for the wrong reason

@@ -34,7 +34,7 @@ from dra_kube import (
 )
 from kueue_model import install_kueue
 from proving_ground import bare_node, node_stub
-from waiting import until
+from waiting import meanwhile, until
 from zoo.asking import Beast, Tenant, request, spec
 from zoo.neighbour import CONTROL, READY, publish
 
@@ -134,7 +134,7 @@ async def watching_lease(api: Api, name: str, namespace: str, gauges: Gauges) ->
                 note(await api.get(LEASES, name, namespace))
             await asyncio.sleep(0.3)
 
-    async with _meanwhile(look()):
+    async with meanwhile(look()):
         yield
     note(await api.get(LEASES, name, namespace))
 
@@ -148,7 +148,7 @@ async def weighing(process: int, gauges: Gauges) -> AsyncIterator[None]:
             gauges.memory = max(gauges.memory, _resident(process))
             await asyncio.sleep(0.3)
 
-    async with _meanwhile(look()):
+    async with meanwhile(look()):
         yield
 
 
@@ -189,18 +189,6 @@ async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIte
 def _environment() -> dict[str, str]:
     """The environment of a process that runs a module of the zoo."""
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-@asynccontextmanager
-async def _meanwhile(work: object) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
 
 
 # --- cage ---
