@@ -184,6 +184,18 @@ class Tenant:
 
         await asyncio.gather(*(turn(write) for write in writes))
 
+    async def crowd(self, number: int, make: Callable[[int], Awaitable[object]]) -> None:
+        """Make so many of what is numbered, in the full form."""
+        await self.each(make(it) for it in range(self.some(number)))
+
+    async def pods(self, number: int, claims: Sequence[str] = (), **pod: Any) -> None:
+        """So many pods ``pod-0``, ``pod-1``, ... that are alike."""
+        await self.crowd(number, lambda it: self.pod(f"pod-{it}", claims, **pod))
+
+    async def pods_with(self, number: int, claim: Object) -> None:
+        """So many pods, each with such a claim of its own."""
+        await self.crowd(number, lambda it: self.pod_with(f"pod-{it}", claim))
+
     async def claim(self, name: str, spec: Object, **meta: Any) -> Object:
         return await self._create(RESOURCE_CLAIMS, name, meta, {"spec": spec})
 
@@ -282,10 +294,7 @@ def costly(name: str, selector: Selector) -> Beast:
     """Twenty pods with a selector each that takes as long as it may, for every device."""
 
     async def release(tenant: Tenant) -> None:
-        await tenant.each(
-            tenant.pod_with(f"pod-{number}", spec(request("req", f"!({selector(number)})")))
-            for number in range(tenant.some(20))
-        )
+        await tenant.crowd(20, lambda it: tenant.pod_with(f"pod-{it}", spec(request("req", f"!({selector(it)})"))))
 
     says = r"gave up|selector|cannot satisfy"
     return Beast(name, release, says, short=selector is three_loops, real=selector in REFUSED_BY_US)
@@ -293,11 +302,7 @@ def costly(name: str, selector: Selector) -> Beast:
 
 def asking(count: int, claim: Object) -> Act:
     """So many pods with such a claim each."""
-
-    async def release(tenant: Tenant) -> None:
-        await tenant.each(tenant.pod_with(f"pod-{number}", claim) for number in range(tenant.some(count)))
-
-    return release
+    return lambda tenant: tenant.pods_with(count, claim)
 
 
 async def alternatives_of_selectors(tenant: Tenant) -> None:
@@ -311,8 +316,7 @@ async def alternatives_of_selectors(tenant: Tenant) -> None:
         {"name": f"r{number}", "firstAvailable": [alternative((number * 8 + entry) * 32) for entry in range(8)]}
         for number in range(31)
     ]
-    claim = spec(*requests, request("never", kind="nothing"))
-    await tenant.each(tenant.pod_with(f"pod-{number}", claim) for number in range(tenant.some(5)))
+    await tenant.pods_with(5, spec(*requests, request("never", kind="nothing")))
 
 
 async def wide_selectors(tenant: Tenant) -> None:
@@ -323,10 +327,10 @@ async def wide_selectors(tenant: Tenant) -> None:
 
 
 async def selectors_that_fail(tenant: Tenant) -> None:
-    await tenant.each(
-        tenant.pod_with(f"pod-{number}", spec(request("req", *(failing(number * 32 + entry) for entry in range(32)))))
-        for number in range(tenant.some(100))
-    )
+    def claim(number: int) -> Object:
+        return spec(request("req", *(failing(number * 32 + entry) for entry in range(32))))
+
+    await tenant.crowd(100, lambda it: tenant.pod_with(f"pod-{it}", claim(it)))
 
 
 def _hard(count: int, *constraints: Object) -> Object:

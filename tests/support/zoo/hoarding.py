@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -178,18 +178,13 @@ def hoarding(*kinds: str) -> Act:
     async def release(tenant: Tenant) -> None:
         await stranger(tenant)
         for kind in kinds:
-            await tenant.each(hoard(tenant, kind, number) for number in range(tenant.some(HOARD // len(kinds))))
+            await tenant.crowd(HOARD // len(kinds), partial(hoard, tenant, kind))
 
     return release
 
 
 def crowding(kind: str) -> Act:
-    """So many of a kind."""
-
-    async def release(tenant: Tenant) -> None:
-        await tenant.each(crowd(tenant, kind, number) for number in range(tenant.some(CROWD)))
-
-    return release
+    return lambda tenant: tenant.crowd(CROWD, partial(crowd, tenant, kind))
 
 
 HOARDING: tuple[Beast, ...] = (

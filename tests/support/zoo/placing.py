@@ -13,39 +13,56 @@ from zoo.asking import OWN_FINALIZER, Act, Beast, Tenant, request, spec
 HOST = "kubernetes.io/hostname"
 
 
-def placing(count: int, **pod: Any) -> Act:
-    """So many pods with such a spec each, which share a template for one device."""
+ONE = spec(request("req"))
+NEVER = spec(request("req", kind="nothing"))
+
+
+def placing(count: int, claim: Object = ONE, app: str = "a{}", **pod: Any) -> Act:
+    """So many pods with such a spec each, which share a template; their labels ``app`` are of ten kinds."""
 
     async def release(tenant: Tenant) -> None:
-        await tenant.template("one", spec(request("req")))
-        await tenant.each(
-            tenant.pod(f"pod-{number}", template="one", labels={"app": f"a{number % 10}"}, **pod)
-            for number in range(tenant.some(count))
+        await tenant.template("shared", claim)
+        await tenant.crowd(
+            count,
+            lambda it: tenant.pod(f"pod-{it}", template="shared", labels={"app": app.format(it % 10)}, **pod),
         )
 
     return release
 
 
+def waiting(count: int, claim: Object = NEVER, **pod: Any) -> Act:
+    """The same of a template that is never answered, with one label."""
+    return placing(count, claim, "a", **pod)
+
+
+def required(kind: str, terms: Any) -> Object:
+    """The affinity of a pod."""
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def preferred(kind: str, terms: Any) -> Object:
+    return {kind: {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def term(**selector: Any) -> Object:
+    """Pods that a selector selects, on one node."""
+    return {"labelSelector": selector, "topologyKey": HOST}
+
+
 def _terms(count: int, **more: Any) -> list[Object]:
     """Terms about other pods; each has another selector."""
-    return [
-        {"labelSelector": {"matchLabels": {"app": f"other{number}"}}, "topologyKey": HOST, **more}
-        for number in range(count)
-    ]
+    return [{**term(matchLabels={"app": f"other{number}"}), **more} for number in range(count)]
 
 
 def _expressions(count: int) -> list[Object]:
     """Terms whose selectors no index answers."""
     return [
-        {
-            "labelSelector": {
-                "matchExpressions": [
-                    {"key": "app", "operator": "NotIn", "values": [f"v{number}"]},
-                    {"key": f"absent{number}", "operator": "DoesNotExist"},
-                ]
-            },
-            "topologyKey": HOST,
-        }
+        term(
+            matchExpressions=[
+                {"key": "app", "operator": "NotIn", "values": [f"v{number}"]},
+                {"key": f"absent{number}", "operator": "DoesNotExist"},
+            ]
+        )
         for number in range(count)
     ]
 
@@ -73,7 +90,7 @@ def _node_terms(count: int) -> list[Object]:
     ]
 
 
-def _tolerations(count: int) -> list[Object]:
+def tolerations(count: int) -> list[Object]:
     return [
         {"key": f"k{number}.example.com/x", "operator": "Exists", "effect": "NoSchedule"} for number in range(count)
     ]
@@ -98,21 +115,17 @@ def _volumes(count: int) -> list[Object]:
 async def many_labels(tenant: Tenant) -> None:
     """5,000 labels on each pod, and terms that look for them."""
     labels = {f"label{number}": "x" * 20 for number in range(5_000)}
-    terms = [{"labelSelector": {"matchLabels": labels}, "topologyKey": HOST}]
-    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": _weighted(terms)}}
-    await tenant.template("one", spec(request("req")))
-    await tenant.each(
-        tenant.pod(f"pod-{number}", template="one", labels=labels, affinity=affinity)
-        for number in range(tenant.some(50))
-    )
+    affinity = preferred("podAntiAffinity", _weighted([term(matchLabels=labels)]))
+    await tenant.template("one", ONE)
+    await tenant.pods(50, template="one", labels=labels, affinity=affinity)
 
 
 async def many_entries(tenant: Tenant) -> None:
     """Pods with a hundred claims each, of which the last is never answered."""
-    await tenant.each(tenant.claim(f"claim-{number}", spec(request("req"))) for number in range(99))
-    await tenant.claim("never", spec(request("req", kind="nothing")))
-    names = [*(f"claim-{number}" for number in range(99)), "never"]
-    await tenant.each(tenant.pod(f"pod-{number}", names) for number in range(tenant.some(50)))
+    names = [f"claim-{number}" for number in range(99)]
+    await tenant.each(tenant.claim(name, ONE) for name in names)
+    await tenant.claim("never", NEVER)
+    await tenant.pods(50, [*names, "never"])
 
 
 def _environment(count: int) -> list[Object]:
@@ -121,22 +134,15 @@ def _environment(count: int) -> list[Object]:
 
 
 def _apart(terms: list[Object]) -> Act:
-    """Ten pods that keep away from others."""
-    return placing(10, affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
-
-
-def _together(terms: list[Object]) -> Act:
-    """Ten pods that want to be where others are."""
-    return placing(10, affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+    return placing(10, affinity=required("podAntiAffinity", terms))
 
 
 def _rather(kind: str, terms: list[Object]) -> Act:
-    """Ten pods that prefer it."""
-    return placing(10, affinity={kind: {"preferredDuringSchedulingIgnoredDuringExecution": _weighted(terms)}})
+    return placing(10, affinity=preferred(kind, _weighted(terms)))
 
 
-def _nodes(kind: str, terms: Any) -> Act:
-    return placing(20, affinity={"nodeAffinity": {f"{kind}DuringSchedulingIgnoredDuringExecution": terms}})
+def _on(count: int) -> Act:
+    return placing(20, affinity=required("nodeAffinity", {"nodeSelectorTerms": _node_terms(count)}))
 
 
 _EVERYWHERE: Object = {"namespaceSelector": {"matchExpressions": [{"key": "absent", "operator": "DoesNotExist"}]}}
@@ -148,15 +154,15 @@ PLACING: tuple[Beast, ...] = (
     Beast("anti-affinity", _apart(_terms(3_000)), _SAID),
     Beast("anti-affinity by expressions", _apart(_expressions(2_500)), _SAID),
     Beast("anti-affinity in all namespaces", _apart(_terms(2_000, **_EVERYWHERE)), _SAID),
-    Beast("affinity", _together(_terms(3_000)), _SAID),
+    Beast("affinity", placing(10, affinity=required("podAffinity", _terms(3_000))), _SAID),
     Beast("weighted affinity", _rather("podAffinity", _terms(3_000)), _SAID),
     Beast("weighted anti-affinity", _rather("podAntiAffinity", _terms(2_000, **_LABELLED)), _SAID),
     Beast("a hundred rules", _apart(_terms(100, **_EVERYWHERE)), _SAID, short=True),
     Beast("spread constraints", placing(20, topologySpreadConstraints=_spread(1_000)), _SAID),
-    Beast("node affinity", _nodes("required", {"nodeSelectorTerms": _node_terms(4_000)}), _SAID),
-    Beast("node affinity up to the bound", _nodes("required", {"nodeSelectorTerms": _node_terms(450)}), _SAID),
-    Beast("weighted node affinity", _nodes("preferred", _PREFERENCES), _SAID),
-    Beast("tolerations", placing(20, tolerations=_tolerations(8_000)), _SAID),
+    Beast("node affinity", _on(4_000), _SAID),
+    Beast("node affinity up to the bound", _on(450), _SAID),
+    Beast("weighted node affinity", placing(20, affinity=preferred("nodeAffinity", _PREFERENCES)), _SAID),
+    Beast("tolerations", placing(20, tolerations=tolerations(8_000)), _SAID),
     Beast("host ports", placing(20, hostNetwork=True, containers=_ports(5_000)), _SAID),
     Beast("containers", placing(20, containers=_containers(3_000)), _SAID),
     Beast("volumes without claims", placing(20, volumes=_volumes(3_000)), _SAID),
@@ -171,42 +177,26 @@ PLACING: tuple[Beast, ...] = (
 
 _turns = itertools.count()
 
-ONE = spec(request("req"))
-NEVER = spec(request("req", kind="nothing"))
-
-
-def waiting(count: int, claim: Object = NEVER, **pod: Any) -> Act:
-    """So many pods whose template is never answered."""
-
-    async def release(tenant: Tenant) -> None:
-        await tenant.template("never", claim)
-        await tenant.each(
-            tenant.pod(f"pod-{number}", template="never", labels={"app": "a"}, **pod)
-            for number in range(tenant.some(count))
-        )
-
-    return release
-
 
 async def idle_claims(tenant: Tenant) -> None:
-    await tenant.each(tenant.claim(f"claim-{number}", ONE) for number in range(tenant.some(10_000)))
+    await tenant.crowd(10_000, lambda it: tenant.claim(f"claim-{it}", ONE))
 
 
 async def crowded_claim(tenant: Tenant) -> None:
     """More pods on one claim than it takes."""
     await tenant.claim("shared", ONE)
-    await tenant.each(tenant.pod(f"pod-{number}", ["shared"]) for number in range(tenant.some(300)))
+    await tenant.pods(300, ["shared"])
 
 
 async def without_template(tenant: Tenant) -> None:
-    await tenant.each(tenant.pod(f"pod-{number}", template="absent") for number in range(tenant.some(500)))
+    await tenant.pods(500, template="absent")
 
 
 async def extended_template(tenant: Tenant) -> None:
     """A template that says its claims are another kind of claim."""
     mark = {"resource.kubernetes.io/extended-resource-claim": "true"}
     await tenant.template("extended", ONE, annotations=mark)
-    await tenant.each(tenant.pod(f"pod-{number}", template="extended") for number in range(tenant.some(30)))
+    await tenant.pods(30, template="extended")
 
 
 async def claims_that_stay(tenant: Tenant) -> None:
@@ -221,9 +211,7 @@ async def gated(tenant: Tenant) -> None:
     """Pods that another controller holds back."""
     await tenant.template("one", ONE)
     gates = [{"name": f"g{number}.example.com/x"} for number in range(500)]
-    await tenant.each(
-        tenant.pod(f"pod-{number}", template="one", schedulingGates=gates) for number in range(tenant.some(500))
-    )
+    await tenant.pods(500, template="one", schedulingGates=gates)
 
 
 async def nothing_yet(tenant: Tenant) -> None:
@@ -233,8 +221,8 @@ async def nothing_yet(tenant: Tenant) -> None:
 async def come_and_go(tenant: Tenant) -> None:
     """Twenty pods a turn; those of an earlier turn go."""
     turn = next(_turns)
-    await tenant.each(tenant.pod(f"pod-{turn}-{number}", template="one") for number in range(tenant.some(20)))
-    await tenant.each(tenant.delete(PODS, f"pod-{turn - 5}-{number}") for number in range(tenant.some(20)))
+    await tenant.crowd(20, lambda it: tenant.pod(f"pod-{turn}-{it}", template="one"))
+    await tenant.crowd(20, lambda it: tenant.delete(PODS, f"pod-{turn - 5}-{it}"))
 
 
 async def relabel_claims(tenant: Tenant) -> None:
@@ -255,10 +243,11 @@ async def tell(tenant: Tenant) -> None:
     about = {"kind": "Pod", "apiVersion": "v1", "namespace": tenant.namespace, "name": "pod-0"}
     base: Object = {"involvedObject": about, "type": "Warning", "reason": "FailedScheduling", "message": "x" * 1_000}
     base |= {"firstTimestamp": now, "lastTimestamp": now, "source": {"component": "tenant"}}
-    await tenant.each(
-        tenant.api.create(EVENTS, {"metadata": {"name": f"e-{turn}-{number}", "namespace": tenant.namespace}, **base})
-        for number in range(tenant.some(100))
-    )
+
+    def event(number: int) -> Object:
+        return {"metadata": {"name": f"e-{turn}-{number}", "namespace": tenant.namespace}, **base}
+
+    await tenant.crowd(100, lambda it: tenant.api.create(EVENTS, event(it)))
 
 
 async def make_and_delete_claims(tenant: Tenant) -> None:
@@ -268,8 +257,7 @@ async def make_and_delete_claims(tenant: Tenant) -> None:
     await tenant.each(tenant.delete(RESOURCE_CLAIMS, f"c-{turn - 5}-{number}") for number in range(20))
 
 
-_TERM = {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": HOST}
-_APART = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_TERM]}}
+_APART = required("podAntiAffinity", [term(matchLabels={"app": "a"})])
 _CROWDED = r"cannot satisfy|gave up|affinity|bound"
 _NO_CLAIM = r"template|claim"
 

@@ -6,32 +6,22 @@ import itertools
 from typing import Any
 
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Object
-from zoo.asking import TOO_MANY, Act, Beast, Tenant, equal, many, request, spec
-from zoo.placing import HOST, NEVER, ONE, placing
+from zoo.asking import TOO_MANY, Act, Beast, Tenant, asking, equal, many, request, spec
+from zoo.placing import HOST, NEVER, ONE, placing, required, term, tolerations
 
 _ZONES = [HOST, *(f"zone{number}.example.com/name" for number in range(12))]
 """Labels that every node of the cage has."""
 
 
-def _values(count: int) -> list[str]:
-    return [f"absent-{number}" for number in range(count)]
+def _near(**more: Any) -> Object:
+    return required("podAffinity", [{**term(matchLabels={"app": "a0"}), **more}])
 
 
-def _near(**term: Any) -> Object:
-    term = {"labelSelector": {"matchLabels": {"app": "a0"}}, "topologyKey": HOST, **term}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
-def _on(requirements: list[Object]) -> Object:
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [it]} for it in requirements]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-
-
-def _absent(count: int) -> list[Object]:
-    """Requirements that every node meets, so that all of its topologies count."""
-    return [{"key": HOST, "operator": "In", "values": [f"none-{number}"]} for number in range(count)] + [
-        {"key": HOST, "operator": "Exists"}
-    ]
+def _anywhere(count: int) -> Object:
+    """So many terms, of which every node meets the last one: all of its topologies count."""
+    absent = [{"key": HOST, "operator": "In", "values": [f"none-{number}"]} for number in range(count)]
+    terms = [{"matchExpressions": [it]} for it in (*absent, {"key": HOST, "operator": "Exists"})]
+    return required("nodeAffinity", {"nodeSelectorTerms": terms})
 
 
 def _everywhere() -> list[Object]:
@@ -49,28 +39,23 @@ def _everywhere() -> list[Object]:
     ]
 
 
-def _tolerations(count: int) -> list[Object]:
-    return [
-        {"key": f"k{number}.example.com/x", "operator": "Exists", "effect": "NoSchedule"} for number in range(count)
-    ]
+def _entries(count: int) -> Object:
+    """What a pod says that asks for so many claims from one template."""
+    entries = [{"name": f"e{number}", "resourceClaimTemplateName": "one"} for number in range(count)]
+    return {"resourceClaims": entries, "containers": [{"name": "main", "image": "none"}]}
 
 
 async def thousands_of_entries(tenant: Tenant) -> None:
-    """Pods that ask for thousands of claims from one template."""
-    await tenant.template("one", spec(request("req", kind="nothing")))
-    entries = [{"name": f"e{number}", "resourceClaimTemplateName": "one"} for number in range(tenant.some(6_000))]
-    plain = [{"name": "main", "image": "none"}]
-    await tenant.each(tenant.pod(f"pod-{number}", resourceClaims=entries, containers=plain) for number in range(2))
+    """Two pods that ask for thousands of claims."""
+    await tenant.template("one", NEVER)
+    pod = _entries(tenant.some(6_000))
+    await tenant.each(tenant.pod(f"pod-{number}", **pod) for number in range(2))
 
 
 async def hundreds_of_entries(tenant: Tenant) -> None:
     """Twenty pods that ask for as many claims as a pod may."""
-    await tenant.template("one", spec(request("req", kind="nothing")))
-    entries = [{"name": f"e{number}", "resourceClaimTemplateName": "one"} for number in range(500)]
-    plain = [{"name": "main", "image": "none"}]
-    await tenant.each(
-        tenant.pod(f"pod-{number}", resourceClaims=entries, containers=plain) for number in range(tenant.some(20))
-    )
+    await tenant.template("one", NEVER)
+    await tenant.pods(20, **_entries(500))
 
 
 async def extended_resources(tenant: Tenant) -> None:
@@ -80,14 +65,14 @@ async def extended_resources(tenant: Tenant) -> None:
         {"name": f"c{number}", "image": "none", "resources": {"requests": wanted, "limits": wanted}}
         for number in range(3_000)
     ]
-    await tenant.each(tenant.pod(f"pod-{number}", containers=containers) for number in range(tenant.some(20)))
+    await tenant.pods(20, containers=containers)
 
 
 def owned(count: int) -> Act:
     """So many pods that say who owns them, twelve thousand times."""
 
     async def release(tenant: Tenant) -> None:
-        claim = await tenant.claim("owner", spec(request("req")))
+        claim = await tenant.claim("owner", ONE)
         owner = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -96,7 +81,7 @@ def owned(count: int) -> Act:
         }
         owners = [{**owner, "controller": False} for _ in range(8_000)]
         claims = [f"claim-{number}" for number in range(tenant.some(count))]
-        await tenant.each(tenant.claim(it, spec(request("req")), ownerReferences=owners) for it in claims)
+        await tenant.each(tenant.claim(it, ONE, ownerReferences=owners) for it in claims)
         await tenant.each(tenant.pod(f"pod-{it}", [it]) for it in claims)
 
     return release
@@ -108,19 +93,16 @@ async def large_template(tenant: Tenant) -> None:
     claim = spec(request("req"))
     claim["devices"]["config"] = [entry] * 32
     await tenant.template("large", claim, annotations={"note": "x" * 200_000})
-    await tenant.each(tenant.pod(f"pod-{number}", template="large") for number in range(tenant.some(200)))
+    await tenant.pods(200, template="large")
 
 
 async def claimed_by_pods(tenant: Tenant) -> None:
     """Thousands of claims that say that one pod has made them."""
-    await tenant.template("one", spec(request("req")))
+    await tenant.template("one", ONE)
     pod = await tenant.pod("pod-0", template="one")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-0", "uid": pod["metadata"]["uid"], "controller": True}
     note = {"resource.kubernetes.io/pod-claim-name": "entry-0"}
-    await tenant.each(
-        tenant.claim(f"claim-{number}", spec(request("req")), ownerReferences=[owner], annotations=note)
-        for number in range(tenant.some(3_000))
-    )
+    await tenant.crowd(3_000, lambda it: tenant.claim(f"claim-{it}", ONE, ownerReferences=[owner], annotations=note))
 
 
 async def volumes_with_claims(tenant: Tenant) -> None:
@@ -161,30 +143,14 @@ def _choices() -> Object:
     return spec(*requests, constraints=constraints)
 
 
-def _asking(count: int, claim: Object) -> Act:
-    async def release(tenant: Tenant) -> None:
-        await tenant.each(tenant.pod_with(f"pod-{number}", claim) for number in range(tenant.some(count)))
-
-    return release
-
-
 _NEVER = (
     r"cannot satisfy|gave up|no device|none of|not enough|[Nn]o combination|search|asks for|count|allocates at most"
 )
 _SAID = r"bound|affinity|spread|node|port|volume|claim|gave up|cannot|not found|large"
+_OTHERS = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [f"absent-{n}" for n in range(40_000)]}]}
 
 SPRAWLING: tuple[Beast, ...] = (
-    Beast(
-        "values by the thousand",
-        placing(
-            150,
-            affinity=_near(
-                labelSelector={"matchExpressions": [{"key": "app", "operator": "NotIn", "values": _values(40_000)}]}
-            ),
-        ),
-        _SAID,
-        real=True,
-    ),
+    Beast("values by the thousand", placing(150, affinity=_near(labelSelector=_OTHERS)), _SAID, real=True),
     Beast(
         "namespaces by the thousand",
         placing(50, affinity=_near(namespaces=[f"ns-{n}" for n in range(40_000)])),
@@ -199,11 +165,11 @@ SPRAWLING: tuple[Beast, ...] = (
     ),
     Beast(
         "spread over selected nodes",
-        placing(20, topologySpreadConstraints=_everywhere(), affinity=_on(_absent(330)), tolerations=_tolerations(240)),
+        placing(20, topologySpreadConstraints=_everywhere(), affinity=_anywhere(330), tolerations=tolerations(240)),
         _SAID,
         short=True,
     ),
-    Beast("megabytes of tolerations", placing(200, tolerations=_tolerations(10_000)), r"KiB", real=True),
+    Beast("megabytes of tolerations", placing(200, tolerations=tolerations(10_000)), r"KiB", real=True),
     Beast("thousands of claims of one pod", thousands_of_entries, r"claim|cannot|large|KiB"),
     Beast("hundreds of claims of one pod", hundreds_of_entries, r"claim|cannot"),
     Beast("extended resources by the thousand", extended_resources, r"bound|cannot|KiB"),
@@ -211,11 +177,11 @@ SPRAWLING: tuple[Beast, ...] = (
     Beast("a template of half a megabyte", large_template, r"bound|allocates at most", real=True),
     Beast("claims that a pod never made", claimed_by_pods, r"bound|claim"),
     Beast("volumes with claims", volumes_with_claims, _SAID),
-    Beast("choices with constraints", _asking(20, _choices()), _NEVER),
-    Beast("more devices than numbers", _asking(50, spec(request("req", count=2**63 - 1))), TOO_MANY),
+    Beast("choices with constraints", asking(20, _choices()), _NEVER),
+    Beast("more devices than numbers", asking(50, spec(request("req", count=2**63 - 1))), TOO_MANY),
     Beast(
         "shares of all sizes",
-        _asking(50, spec(*many(32, kind="share", capacity={"requests": {"memory": "1e18"}}))),
+        asking(50, spec(*many(32, kind="share", capacity={"requests": {"memory": "1e18"}}))),
         _NEVER,
     ),
 )
@@ -225,15 +191,15 @@ SPRAWLING: tuple[Beast, ...] = (
 # --- Objects on which hundreds of pods wait, and that change ten times a second ---
 
 _turns = itertools.count()
-_NEAR = {"labelSelector": {"matchLabels": {"mood": "good"}}, "topologyKey": HOST}
-_BESIDE = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_NEAR]}}
+_BESIDE = required("podAffinity", [term(matchLabels={"mood": "good"})])
+# what another namespace uses and gives back all the time
 _VISITORS = spec(*many(9, kind="visitor"), request("never", kind="nothing"), constraints=[equal("absent")])
 
 
 async def sharers(tenant: Tenant) -> None:
     """A thousand pods of one claim, which has no devices."""
     await tenant.claim("shared", NEVER)
-    await tenant.each(tenant.pod(f"pod-{number}", ["shared"]) for number in range(tenant.some(1_000)))
+    await tenant.pods(1_000, ["shared"])
 
 
 async def replace_the_claim(tenant: Tenant) -> None:
@@ -252,9 +218,7 @@ async def moody(tenant: Tenant) -> None:
     await tenant.template("one", ONE)
     await tenant.template("never", NEVER)
     await tenant.each(tenant.pod(f"calm-{number}", template="one") for number in range(8))
-    await tenant.each(
-        tenant.pod(f"pod-{number}", template="never", affinity=_BESIDE) for number in range(tenant.some(500))
-    )
+    await tenant.pods(500, template="never", affinity=_BESIDE)
 
 
 async def change_mood(tenant: Tenant) -> None:
@@ -289,8 +253,7 @@ async def write_megabytes(tenant: Tenant) -> None:
 
 
 async def waits_for_template(tenant: Tenant) -> None:
-    """Hundreds of pods of one template."""
-    await tenant.each(tenant.pod(f"pod-{number}", template="shy") for number in range(tenant.some(500)))
+    await tenant.pods(500, template="shy")
 
 
 async def replace_the_template(tenant: Tenant) -> None:
@@ -301,22 +264,10 @@ async def replace_the_template(tenant: Tenant) -> None:
         await tenant.again(tenant.template("shy", NEVER))
 
 
-def wanting(count: int, claim: Object, **pod: Any) -> Act:
-    """So many pods that wait for what another namespace uses and gives back all the time."""
-
-    async def release(tenant: Tenant) -> None:
-        await tenant.template("theirs", claim)
-        await tenant.each(tenant.pod(f"pod-{number}", template="theirs", **pod) for number in range(tenant.some(count)))
-
-    return release
-
-
 async def immediate(tenant: Tenant) -> None:
     """Claims that want devices at once, and never get any."""
     note = {"dra.kopf.dev/allocate": "immediate"}
-    await tenant.each(
-        tenant.claim(f"claim-{number}", _VISITORS, annotations=note) for number in range(tenant.some(2_000))
-    )
+    await tenant.crowd(2_000, lambda it: tenant.claim(f"claim-{it}", _VISITORS, annotations=note))
 
 
 async def of_nobody(tenant: Tenant) -> None:
@@ -347,10 +298,10 @@ RESTLESS: tuple[Beast, ...] = (
     Beast("claims that are immediate now and then", running, r"bound", take_annotations),
     Beast("annotations of megabytes", running, r"bound", write_megabytes),
     Beast("a template that comes and goes", waits_for_template, _RESTLESS, replace_the_template),
-    Beast("pods that wait for a neighbour's devices", wanting(2_000, _VISITORS), _RESTLESS),
+    Beast("pods that wait for a neighbour's devices", placing(2_000, _VISITORS), _RESTLESS),
     Beast(
         "important pods that wait for them",
-        wanting(500, _VISITORS, priorityClassName="system-cluster-critical"),
+        placing(500, _VISITORS, priorityClassName="system-cluster-critical"),
         _RESTLESS,
     ),
     Beast("immediate claims", immediate, _ANY),
