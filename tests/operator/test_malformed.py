@@ -29,7 +29,7 @@ from dra_operator.sources.malformed import (
     MalformedObjects,
 )
 from faults import DropEvents, Fault, FaultProxy, Target
-from faults.effects import Exchange
+from faults.proxy import Exchange
 from objects import Make
 from supervised import LiveCluster, Supervising
 from waiting import until

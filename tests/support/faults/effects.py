@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 from aiohttp import web
+
+if TYPE_CHECKING:
+    from faults.proxy import Exchange
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -97,20 +100,14 @@ class Target:
 # --- Whether a fault strikes: always the same for the same seed, request and number of the request ---
 
 
-class Strikes(Protocol):
-    """What a fault says about how often it strikes: not the first ``skip``, then at most ``count`` of its requests."""
+@dataclass(frozen=True, slots=True)
+class AnyFault:
+    """It strikes with ``probability``, not the first ``skip`` times, at most ``count`` times."""
 
-    @property
-    def on(self) -> Target: ...
-    @property
-    def probability(self) -> float: ...
-    @property
-    def skip(self) -> int: ...
-    @property
-    def count(self) -> int | None: ...
-
-
-F = TypeVar("F", bound=Strikes)
+    on: Target
+    probability: float = 1.0
+    skip: int = 0
+    count: int | None = None
 
 
 class Dice:
@@ -122,7 +119,7 @@ class Dice:
         self._met: Counter[int] = Counter()
         self._struck: Counter[int] = Counter()
 
-    def strikes(self, number: int, fault: Strikes, client: str, call: ApiCall) -> random.Random | None:
+    def strikes(self, number: int, fault: AnyFault, client: str, call: ApiCall) -> random.Random | None:
         """A generator for the details if the fault, ``number`` in its list, strikes this request."""
         if not fault.on.includes(client, call):
             return None
@@ -188,33 +185,9 @@ Span = tuple[float, float]
 """Seconds, from and to; the dice choose."""
 
 
-class Exchange(Protocol):
-    """One request on its way, as a fault sees it."""
-
-    def seconds(self, span: Span) -> float:
-        """A time within the span."""
-
-    async def forward(self) -> Answer:
-        """Let the server carry out the request, whether or not the client stays; its answer goes nowhere yet."""
-
-    def forward_later(self, seconds: float) -> None:
-        """Let the server carry it out after this time."""
-
-    def answer(self, answer: Answer) -> web.StreamResponse:
-        """Give the client this answer."""
-
-    def cut(self) -> web.StreamResponse:
-        """Close the client's connection."""
-
-
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault of requests. It strikes with ``probability``, not the first ``skip`` times, at most ``count`` times."""
-
-    on: Target
-    probability: float = 1.0
-    skip: int = 0
-    count: int | None = None
+class Fault(AnyFault):
+    """A fault of requests."""
 
     for_watches: ClassVar[bool] = False
     """Whether it makes sense for the opening of a watch."""
@@ -346,16 +319,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class EventFault:
-    """A fault of watches; name and resource of ``on`` are those of the event's object.
-
-    It strikes with ``probability``, not the first ``skip`` times, at most ``count`` times.
-    """
-
-    on: Target
-    probability: float = 1.0
-    skip: int = 0
-    count: int | None = None
+class EventFault(AnyFault):
+    """A fault of watches; name and resource of ``on`` are those of the event's object."""
 
     def alter(self, event: Event, generator: random.Random) -> None:
         """Change what the client gets."""

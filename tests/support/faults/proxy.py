@@ -27,7 +27,7 @@ from dra_kube.door import open_door
 from dra_kube.http.connections import Sockets
 from yarl import URL
 
-from faults.effects import Answer, ApiCall, Dice, Event, EventFault, Fault, Span, Target, api_call, refusal
+from faults.effects import Answer, AnyFault, ApiCall, Dice, Event, EventFault, Fault, Span, Target, api_call, refusal
 
 EVERYTHING = Target()
 
@@ -98,8 +98,6 @@ class Journal:
 
 
 # --- The faults that strike at present ---
-
-AnyFault = Fault | EventFault
 
 
 class ActiveFaults:
@@ -321,8 +319,8 @@ class Background:
             await asyncio.wait(tasks)
 
 
-class HttpExchange:
-    """What faults know as an ``Exchange``."""
+class Exchange:
+    """One request on its way; a fault has it go another way."""
 
     def __init__(
         self, client: web.BaseRequest, request: Request, entry: Entry, upstream: Upstream, background: Background
@@ -342,9 +340,11 @@ class HttpExchange:
         return self.answer(await self.forward())
 
     def seconds(self, span: Span) -> float:
+        """A time within the span, by the dice of the fault that struck."""
         return self._generator.uniform(*span)
 
     async def forward(self) -> Answer:
+        """Let the server carry out the request, whether or not the client stays; its answer goes nowhere yet."""
         return await asyncio.shield(self._start(0.0))
 
     def forward_later(self, seconds: float) -> None:
@@ -450,7 +450,7 @@ class FaultProxy:
         request = Request(client.method, client.raw_path, client.headers, await client.read())
         entry = Entry(asyncio.get_running_loop().time(), name, api_call(request.method, request.path))
         self.journal.entries.append(entry)
-        exchange = HttpExchange(client, request, entry, self._upstream, self._background)
+        exchange = Exchange(client, request, entry, self._upstream, self._background)
         task = asyncio.current_task()
         assert task is not None
         if entry.call.verb == "watch" and client.transport is not None:
