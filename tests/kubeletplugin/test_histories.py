@@ -1,6 +1,6 @@
 """Random histories of a node's plugin, in which everything fails now and then; ``plugin_histories`` says what they are.
 
-``PYTHONPATH=tests/support python -m plugin_histories --seeds 0:100000 --workers 2`` plays as many as you like.
+``PYTHONPATH=tests/support python -m campaign plugin-histories --seeds 0:100000 --workers 2`` plays as many as you like.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 @LONG
 def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
-    """In a process of its own, so that sets have the same order each time."""
-    command = [sys.executable, "-m", "plugin_histories", "--seeds", "0:100000", "--seconds", "3", "--workers", "1"]
+    options = ["--seeds", "0:100000", "--seconds", "3", "--workers", "1"]
+    command = [sys.executable, "-m", "campaign", "plugin-histories", *options]
     run = subprocess.run(
         command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    played = re.match(r"(\d+) histories", run.stdout)
+    played = re.match(r"(\d+) seeds", run.stdout)
     assert played is not None
     assert int(played[1]) >= 4
 

@@ -528,5 +528,5 @@ def test_the_examples_in_docstrings_are_true(module: Any) -> None:
 
 @each_of(range(60))
 def test_the_ledger_agrees_with_the_operator_after_every_step(seed: int) -> None:
-    """``python -m ledger_worlds --seeds 0:10000`` plays as many clusters."""
-    assert played(seed) == []
+    """``python -m campaign ledger --seeds 0:10000`` plays as many clusters."""
+    assert played(seed).findings == ()

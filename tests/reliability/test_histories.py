@@ -1,6 +1,6 @@
 """Random histories of a cluster in which everything fails now and then; ``histories`` says what they are.
 
-``PYTHONPATH=tests/support python -m histories --seeds 0:1000000 --workers 2`` plays as many as you like.
+``PYTHONPATH=tests/support python -m campaign histories --seeds 0:1000000 --workers 2`` plays as many as you like.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 @LONG
 def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
-    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "3", "--workers", "1"]
+    command = [sys.executable, "-m", "campaign", "histories", "--seeds", "0:100000", "--seconds", "3", "--workers", "1"]
     run = subprocess.run(
         command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    played = re.match(r"(\d+) histories", run.stdout)
+    played = re.match(r"(\d+) seeds", run.stdout)
     assert played is not None
     assert int(played[1]) >= 4
 
 
 @LONG
 def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -> None:
-    command = [sys.executable, "-m", "histories", "--seeds", "0:1000000", "--workers", "1"]
+    command = [sys.executable, "-m", "campaign", "histories", "--seeds", "0:1000000", "--workers", "1"]
     environment = {"PYTHONPATH": str(SUPPORT)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert re.match(r"\d+ of 1000000 histories, \d+ a second, 0 went wrong; .+ left", process.stderr.readline())
+        assert re.match(r"\d+ of 1000000 seeds, \d+ a second, 0 went wrong; .+ left", process.stderr.readline())
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert re.match(r"\d+ histories in .*; 0 went wrong", output)
+    assert re.match(r"\d+ seeds in .*; 0 went wrong", output)
 
 
 PLAYED = """

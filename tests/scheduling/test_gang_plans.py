@@ -274,7 +274,7 @@ def test_devices_that_members_had_before_others_chose_anew_are_free_when_the_cho
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_plan_is_found_exactly_where_exhaustive_search_finds_one(part: int) -> None:
-    """Of up to eight pods; 30,000 seeds were compared once (``gang_campaign``)."""
+    """Of up to eight pods; 30,000 seeds were compared once (``campaign gangs``)."""
     answers = [compared(seed) for seed in range(part * 150, part * 150 + fewer(150))]
     assert [fault for *_, fault in answers if fault] == []
     assert fewer(40) < sum(exists for _, exists, _ in answers) < fewer(110), "the cases should be of both kinds"

@@ -3,19 +3,15 @@
 ``make_case(random)`` draws everything from the given source: a seeded one for long campaigns, Hypothesis'
 own for tests that shrink. Most values are small and equal to one another, so that requests compete.
 
-Compares the allocator with the oracle. Also a program, for long campaigns:
-
-python tests/support/allocator_problems.py --problems 20000 --seed 1
+``check`` compares the allocator with the oracle; ``python -m campaign allocator`` does so for long.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from allocator_lab import Lab, case_lab, outcome_kind
@@ -23,10 +19,12 @@ from allocator_oracle.pools import OutOfSteps, Problem
 from allocator_oracle.search import SHARE, Answer, answer
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
-from dra_api.releases import BUILT, Release
+from dra_api.releases import Release
 from dra_api.resource import AllocationResult, DeviceTaintRule
 from dra_api.values import Quantity
-from dra_operator.allocator import Allocated, Outcome, Semantics, search
+from dra_operator.allocator import Allocated, Semantics, search
+from dra_operator.allocator import Outcome as Decision
+from history_kit.game import Game, Outcome
 
 Json = dict[str, Any]
 GATES = (
@@ -400,7 +398,7 @@ def comparable(results: Sequence[AllocationResult]) -> list[Json]:
     return made
 
 
-def disagreement(outcome: Outcome, expected: Answer) -> str | None:
+def disagreement(outcome: Decision, expected: Answer) -> str | None:
     """How the allocator's outcome differs from the oracle's answer; None when it does not."""
     kind = outcome_kind(outcome)
     if kind != expected.outcome:
@@ -427,30 +425,19 @@ def check(case: Json, *, as_reference: bool = False, release: Release = Release.
     return kinds
 
 
-def main() -> int:
-    """Runs a campaign; prints the problems that differ, and how many answers there were of each kind."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--as-reference", action="store_true", help="repeat the reference's mistakes")
-    parser.add_argument("--crowded", action="store_true", help="many requests of few kinds on one node")
-    parser.add_argument("--release", choices=[name for name in BUILT if name != "1.37"], default="1.36")
-    parser.add_argument("--guided", action="store_true", help="prune from the start, not only when a search takes long")
-    options = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    wrong = 0
-    patience = -1 if options.guided else search.FAILURES_BEFORE_PRUNING
-    for number in range(options.problems):
-        case = make_case(Random(f"{options.seed}/{number}"), CrowdedMaker if options.crowded else Maker)
-        try:
-            with patch.object(search, "FAILURES_BEFORE_PRUNING", patience):
-                kinds.update(check(case, as_reference=options.as_reference, release=BUILT[options.release]))
-        except AssertionError as error:
-            wrong += 1
-            print(f"problem {options.seed}/{number}: {error}\n{json.dumps(case)}")
-    print(f"{options.problems} problems, seed {options.seed}: {wrong} differ; answers: {dict(kinds)}")
-    return 1 if wrong else 0
+def played(seed: int) -> Outcome:
+    """Compare the two in a problem, with the release and the kind of search that the seed draws."""
+    dice = Random(seed)
+    maker, as_reference = dice.choice((Maker, LocalMaker, CrowdedMaker)), dice.random() < 0.3
+    release = Release.V1_36 if as_reference else dice.choice([it for it in Release if it < Release.V1_37])
+    # a guided search prunes from the start, not only when it takes long
+    patience = -1 if dice.random() < 0.3 else search.FAILURES_BEFORE_PRUNING
+    case = make_case(dice, maker)
+    try:
+        with patch.object(search, "FAILURES_BEFORE_PRUNING", patience):
+            return Outcome((), kinds=tuple(check(case, as_reference=as_reference, release=release)))
+    except AssertionError as error:
+        return Outcome((f"{error}\n{json.dumps(case)}",))
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+CAMPAIGN: Final = Game(played)

@@ -1,7 +1,6 @@
 """Contests for the devices of one driver between kube-scheduler and the operator, on a real control plane.
 
-``KUBEBUILDER_ASSETS=... PYTHONPATH=tests/support python -m contests --leaders 30 --contests 200`` prints what came
-of them. A device is given *twice* if a pod of the operator and another one are bound with it, at any moment. It is
+A device is given *twice* if a pod of the operator and another one are bound with it, at any moment. It is
 *lost to the other's record* if two pods of kube-scheduler are: its record of the devices in use lacked a device that a
 claim of its own had. Both are read from every version of every claim and pod, which a witness records.
 
@@ -19,15 +18,13 @@ every version of every claim and pod with the moment in which a watch brought it
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import math
 import shutil
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -264,22 +261,22 @@ async def contest(arena: Arena, number: int) -> None:
     arena.log.append(f"contest {number}: {time.monotonic() - began:.0f} s")
 
 
-async def play_leaders(folder: Path, count: int, until_time: float = math.inf) -> Outcome:
-    """So many new leaders, in turn by start, take-over and upgrade; none begins after this time."""
+async def play_leaders(folder: Path, count: int) -> Outcome:
+    """So many new leaders, in turn by start, take-over and upgrade."""
     async with arena(folder) as made:
         for number in range(count):
-            if time.monotonic() > until_time or not await made.is_sound():
+            if not await made.is_sound():
                 break
             await new_leader(made, number, WAYS[number % len(WAYS)])
         return await made.outcome()
 
 
-async def play_contests(folder: Path, count: int, until_time: float = math.inf) -> Outcome:
-    """So many contests in one go; none begins after this time."""
+async def play_contests(folder: Path, count: int) -> Outcome:
+    """So many contests in one go."""
     async with arena(folder, nodes=2, devices=4) as made, made.ground.kept_running(*LEASE):
         await made.ground.leader()
         for number in range(count):
-            if time.monotonic() > until_time or not await made.is_sound():
+            if not await made.is_sound():
                 break
             await contest(made, number)
         return await made.outcome()
@@ -300,30 +297,3 @@ async def _nothing() -> None:
 def _is_decided(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return bool(pod["spec"].get("nodeName")) or any(entry["type"] == "PodScheduled" for entry in conditions)
-
-
-def main() -> None:
-    """Print the outcome of both kinds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leaders", type=int, default=3)
-    parser.add_argument("--contests", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="for each kind; the last one is finished")
-    wanted = parser.parse_args()
-    plays: list[tuple[str, Callable[[Path, int, float], Awaitable[Outcome]], int]] = [
-        ("new leaders", play_leaders, wanted.leaders),
-        ("contests", play_contests, wanted.contests),
-    ]
-    for what, play, count in plays:
-        if count:
-            with tempfile.TemporaryDirectory(prefix="contests-") as folder:
-                until_time = time.monotonic() + 60 * wanted.minutes
-                outcome = asyncio.run(_awaited(play(Path(folder), count, until_time)))
-                print(f"{len(outcome.log)} {what}:\n{outcome}", flush=True)
-
-
-async def _awaited(play: Awaitable[Outcome]) -> Outcome:
-    return await play
-
-
-if __name__ == "__main__":
-    main()

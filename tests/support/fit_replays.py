@@ -1,15 +1,12 @@
 """Asks ``fit --serve`` random questions, many of the same desk, and places the same pods one after the other.
 
-``PYTHONPATH=tests/support python -m fit_replays --seeds 0:10000`` prints each answer that differs, and counts. Of each
-seed there is a random cluster, and a few questions about some of its waiting pods: their claims are in the cluster,
-or in the question, or made from templates in the question.
+Of each seed there is a random cluster, and a few questions about some of its waiting pods: their claims are in the
+cluster, or in the question, or made from templates in the question.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Final
@@ -28,6 +25,7 @@ from dra_operator.kubectl.serve.desk import Desk, question_of
 from dra_operator.kubectl.settings import Settings
 from dra_operator.scheduling import Plan
 from dra_simulator.report import attempts
+from history_kit.game import Game, Outcome
 from msgspec.structs import replace
 from told import NOW, waiting_pod
 
@@ -126,19 +124,9 @@ def _manifest(obj: Object) -> dict[str, Any]:
     return {"apiVersion": version, "kind": type(obj).__name__, **to_dict(obj)}
 
 
-def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", help="FIRST:END (%(default)s)")
-    first, end = map(int, parser.parse_args().seeds.split(":"))
-    found: Counter[str] = Counter()
-    for seed in range(first, end):
-        for line in differences(seed):
-            found["differ" if line else "agree"] += 1
-            if line:
-                print(line, flush=True)
-    print(f"{end - first} clusters, {found['agree']} pods answered alike, {found['differ']} not")
+def played(seed: int) -> Outcome:
+    found = list(differences(seed))
+    return Outcome(tuple(filter(None, found)), kinds=("pods answered",) * len(found))
 
 
-if __name__ == "__main__":
-    main()
+CAMPAIGN: Final = Game(played)

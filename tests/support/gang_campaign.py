@@ -1,10 +1,9 @@
 """Compares the joint plans of gangs with exhaustive search, in small random clusters: a plan is found where one exists.
 
-``PYTHONPATH=tests/support python -m gang_campaign --seeds 0:1000`` prints how many gangs of which size have a plan, and
-each for which the two differ. A cluster has up to four nodes with up to six devices each; some devices and some room
-are in use. A gang has up to eight pods, with devices of their own, claims that they share, devices with a value in
-common, and rules between pods; racks and values may be asked of the whole gang. Where a rule depends on the order in
-which pods are placed, a gang has up to five.
+A cluster has up to four nodes with up to six devices each; some devices and some room are in use. A gang has up to
+eight pods, with devices of their own, claims that they share, devices with a value in common, and rules between pods;
+racks and values may be asked of the whole gang. Where a rule depends on the order in which pods are placed, a gang has
+up to five.
 
 The exhaustive search places one pod after the other, in every such order, on every node, with every choice of devices.
 It has the rules in words of its own, and saves work only by looking once at states in which equal devices are free.
@@ -12,7 +11,6 @@ It has the rules in words of its own, and saves work only by looking once at sta
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues
+from history_kit.game import Game, Outcome
 from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
 from placement_lab import case, decided_together, node, pod, prefers, publishing, wants
@@ -331,24 +330,10 @@ def compared(seed: int) -> tuple[str, bool, str]:
     return said, is_possible, f"{found.message}" if is_possible or found.is_error else ""
 
 
-def main() -> int:
-    """Many gangs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", metavar="FIRST:END")
-    first, _, end = parser.parse_args().seeds.partition(":")
-    counts: Counter[tuple[int, str]] = Counter()
-    wrong = 0
-    for seed in range(int(first), int(end)):
-        said, is_possible, fault = compared(seed)
-        counts[len(small(seed).wishes), said] += 1
-        if fault:
-            wrong += 1
-            print(f"seed {seed}: {said}, possible: {is_possible}: {fault}", flush=True)
-    for size in sorted({size for size, _ in counts}):
-        print(f"{size} pods: " + ", ".join(f"{said} {counts[size, said]}" for said in ("plan", "none", "gave up")))
-    print(f"{counts.total()} gangs, {wrong} differ")
-    return int(bool(wrong))
+def played(seed: int) -> Outcome:
+    said, is_possible, fault = compared(seed)
+    wrong = (f"{said}, possible: {is_possible}: {fault}",) if fault else ()
+    return Outcome(wrong, kinds=(f"with {len(small(seed).wishes)} pods: {said}",))
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+CAMPAIGN: Final = Game(played)

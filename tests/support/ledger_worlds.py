@@ -1,18 +1,14 @@
 """Random clusters, told to the ledger and to the operator's cache step by step, in whatever form an object may have.
 
-``PYTHONPATH=tests/support python -m ledger_worlds --seeds 0:10000 --workers 2`` plays so many, and prints where the two
-differ. They have shares, partitions, admin access, taints and rules, generations, alternatives, PodGroups, claims for
+They have shares, partitions, admin access, taints and rules, generations, alternatives, PodGroups, claims for
 extended resources, and any release with any gates. The allocator is asked for each device alone, on each node.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
@@ -36,6 +32,7 @@ from dra_operator.allocator import Allocated, Allocator, AttributeValue, Feature
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.facts import pods_of
 from dra_operator.kubectl.observed import Observed
+from history_kit.game import Game, Outcome
 
 ID: Final = "id.example.com/id"
 """An attribute that tells devices apart."""
@@ -347,35 +344,15 @@ def _holds(tests: list[Any], driver: str, device: Any) -> bool:
 STEPS: Final = 8
 
 
-def played(seed: int) -> list[str]:
-    """Return where the two differ, at the start and after each of the steps of a cluster."""
+def played(seed: int) -> Outcome:
+    """Compare the two at the start and after each of the steps of a cluster."""
     world = World(seed)
     for step in range(STEPS + 1):
         if found := world.faults():
-            return [f"seed {seed}, after {step} steps: {fault}" for fault in found]
+            return Outcome(tuple(f"after {step} steps: {fault}" for fault in found))
         if step < STEPS:
             world.step()
-    return []
+    return Outcome(())
 
 
-def main() -> int:
-    """Play the seeds; return 1 if the two differ in any."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:1000", help="first and one past the last, as in 0:10000")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    options = parser.parse_args()
-    first, last = map(int, options.seeds.split(":"))
-    wrong = 0
-    with ProcessPoolExecutor(options.workers) as pool:
-        for number, faults in enumerate(pool.map(played, range(first, last), chunksize=20), 1):
-            wrong += bool(faults)
-            for fault in faults:
-                print(fault, flush=True)
-            if number % 500 == 0:
-                print(f"{number} clusters, {wrong} with differences", flush=True)
-    print(f"{last - first} clusters, {STEPS} steps each: {wrong} with differences")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+CAMPAIGN: Final = Game(played)

@@ -1,14 +1,12 @@
 """What ``kubectl dra why`` says of a pod in a cluster of objects as JSON, and the cluster after a fix.
 
-Tries what ``kubectl dra why`` prints as a fix: in a random cluster, the change made from outside, a fresh pipeline.
-
-``PYTHONPATH=tests/support python -m told --seeds 0:10000`` prints each fix that does not hold, and counts.
+``python -m campaign why`` tries what it prints as a fix: in a random cluster, the change made from outside, a fresh
+pipeline.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,6 +28,7 @@ from dra_operator.kubectl.why.changes import Edit, Fix, Trial, applied
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.search import FixSearch
 from dra_operator.scheduling import NoPlace, decided, plan
+from history_kit.game import Game, Outcome
 from msgspec.structs import replace as changed
 from scheduling_causes import NAMESPACE, POD
 
@@ -193,31 +192,19 @@ def failures(seen: Observed, fixes: list[Fix]) -> Iterator[Fix]:
             yield fix
 
 
-def main() -> int:
-    """Many clusters."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
-    first, _, end = parser.parse_args().seeds.partition(":")
-    counts: Counter[str] = Counter()
-    for seed in range(int(first), int(end)):
-        seen = cluster_of(seed)
-        try:
-            outcome = fits(seen)
-        except AllocationError:
-            outcome = None
-        if outcome is not False:
-            counts["fits" if outcome else "not tried"] += 1
-            continue
-        fixes, is_restored = fixes_of(seen)
-        counts["with a fix" if fixes else "without a fix"] += 1
-        counts["fixes"] += len(fixes)
-        counts["not restored"] += not is_restored
-        for fix in failures(seen, fixes):
-            counts["false"] += 1
-            print(f"seed {seed}: on {fix.node}: {fix.text}")
-    print(dict(counts))
-    return int(bool(counts["false"] or counts["not restored"]))
+def played(seed: int) -> Outcome:
+    """Try each fix that is printed for the cluster of a number."""
+    seen = cluster_of(seed)
+    try:
+        outcome = fits(seen)
+    except AllocationError:
+        outcome = None
+    if outcome is not False:
+        return Outcome((), kinds=("fit" if outcome else "are not tried",))
+    fixes, is_restored = fixes_of(seen)
+    wrong = [f"on {fix.node}: {fix.text}" for fix in failures(seen, fixes)]
+    wrong += [] if is_restored else ["the view is not restored"]
+    return Outcome(tuple(wrong), kinds=("with a fix" if fixes else "without a fix", *["fixes"] * len(fixes)))
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+CAMPAIGN: Final = Game(played)

@@ -1,4 +1,14 @@
-"""One history: the script is played, then the weather clears, and everything comes to rest.
+"""Seeded random histories of a cluster whose requests, watches and operator fail, in one process and without waiting.
+
+A history is a seed (``python -m campaign histories``). The operator's controllers and its view are the real ones; the
+API server is ``fake_api``, which keeps its objects in a dict. ``script`` has the steps that people, nodes and machines
+take, and what pods ask of nodes. ``server`` has the weather that befalls requests and events, and lets requests suffer
+it. ``replica`` is a process of the operator, of which there may be several; it has the watches that bring events.
+``neighbours`` stands for kubelets, garbage collector, provisioner, a driver that attaches devices, and another
+scheduler that gives away the same devices; ``stage`` has them all. ``judge`` looks at every state of the server, and at
+the order in which pods got devices; ``rest`` looks at the last state.
+
+Here a history goes by: the script is played, then the weather clears, and everything comes to rest.
 
 ``live`` is the life of one pod, in which the operator is killed right after one of its writes and started again at
 once.
@@ -371,7 +381,7 @@ def delete_everything(stage: Stage) -> None:
             stage.server.deleted(RESOURCE_CLAIMS, claim["metadata"]["name"], "ns")
 
 
-GAME = Game("histories", script_of, play)
+GAME = Game(play, script_of)
 
 # --- One urgent pod beside tenants below it that do as they please (``urgency`` has the rule) ---
 # Faults befall everything for some seconds, then it is *calm*, and pods of lower priority go on coming, finishing and
@@ -421,7 +431,7 @@ def play_pressed(
     return play(seed, script or pressed(seed), only, traced=traced)
 
 
-PRESSED = Game("histories", pressed, play_pressed)
+PRESSED = Game(play_pressed, pressed)
 
 
 def play_gangs(
@@ -431,7 +441,7 @@ def play_gangs(
     return play(seed, script or gangs(seed), only, traced=traced)
 
 
-GANGS = Game("histories", gangs, play_gangs)
+GANGS = Game(play_gangs, gangs)
 
 
 class Life(NamedTuple):

@@ -1,26 +1,16 @@
-"""What random histories of a cluster and of a node's plugin have in common: a game, played on a ``clock``.
+"""What random cases have in common: a game plays the case of a seed (``campaign`` plays those of many).
 
-A game makes scripts from seeds and plays them, in a weather that befalls its requests.
-
-A command plays many seeds, and shrinks a bad one to the few steps that matter.
+Histories of a cluster and of a node's plugin are played on a ``clock``, from scripts, in a weather that befalls their
+requests. A bad one is shrunk to the few steps that matter.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
-import os
-import signal
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
 from contextvars import copy_context
-from datetime import timedelta
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
 from dra_kube import ApiError, Conflict, Forbidden, KubeError, ServerError, TooManyRequests, Unreachable
@@ -49,27 +39,25 @@ class Steps(Protocol):
 
 
 class Outcome(NamedTuple):
-    """``findings`` is empty if all went well; ``strikes`` are the faults of single requests and events."""
+    """``findings`` is empty if all went well; ``strikes`` are the faults of single requests and events.
+
+    ``kinds`` are counted over all seeds, to show that there are cases of each.
+    """
 
     findings: tuple[str, ...]
-    strikes: tuple[str, ...]
+    strikes: tuple[str, ...] = ()
     trace: tuple[str, ...] = ()
-
-
-class Play(Protocol):
-    """Plays the history of a seed, or that of another script and of fewer strikes in the same weather."""
-
-    def __call__(
-        self, seed: int, script: Any = None, only: Collection[str] | None = None, *, traced: bool = False
-    ) -> Outcome: ...
+    kinds: tuple[str, ...] = ()
 
 
 class Game(NamedTuple):
-    """``name`` is that of the package; ``script_of`` makes a script, ``play`` plays one."""
+    """``play`` is given a seed.
 
-    name: str
-    script_of: Callable[[int], Any]
-    play: Play
+    With ``script_of`` it takes another script as well, the strikes that are left in the same weather, and ``traced``.
+    """
+
+    play: Callable[..., Outcome]
+    script_of: Callable[[int], Any] | None = None
 
 
 # --- What befalls requests and events: decided by the seed, what it is, and how often it was there before ---
@@ -228,6 +216,7 @@ Part = Step | str
 
 def shrunk(game: Game, seed: int) -> tuple[Any, tuple[str, ...]]:
     """A script and the strikes of its weather, none of which can be left out alone; for a seed that goes wrong."""
+    assert game.script_of is not None
     script = game.script_of(seed)
 
     def goes_wrong(parts: Sequence[Part]) -> bool:
@@ -261,96 +250,3 @@ def _fewest(parts: Sequence[Part], is_enough: Callable[[Sequence[Part]], bool]) 
                 start += size
         size //= 2
     return parts
-
-
-# --- Plays the histories of many seeds; prints those that go wrong, each with the few steps that matter ---
-
-CHUNK = 20  # seeds handed to a worker at once
-NEWS = 10.0  # seconds between two lines about the progress
-MOST = 5  # histories that are shrunk and told in full
-
-
-def main(game: Game, **others: Game) -> int:
-    """The exit code: 1 if a history went wrong. ``others`` of the same package are played by their names."""
-    options = _options(game, others)
-    game = others.get(options.other, game)
-    began = time.monotonic()
-    played, wrong, told_at = 0, 0, -NEWS
-    for chunk, outcomes in _outcomes(game.play, options.seeds, options.workers, began + options.seconds):
-        played += len(chunk)
-        for seed, outcome in outcomes:
-            wrong += 1
-            print(_story(game, seed, outcome) if wrong <= MOST else f"seed {seed}: {outcome.findings[0]}", flush=True)
-        if time.monotonic() - told_at >= NEWS:
-            told_at = time.monotonic()
-            print(_progress(options, played, wrong, told_at - began), file=sys.stderr, flush=True)
-    seconds = time.monotonic() - began
-    print(f"{played} histories in {seconds:.1f} s, {played / seconds:.0f} a second; {wrong} went wrong")
-    return 1 if wrong else 0
-
-
-def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: float) -> str:
-    left = min((len(options.seeds) - played) * seconds / played, options.seconds - seconds)
-    return (
-        f"{played} of {len(options.seeds)} histories, {played / seconds:.0f} a second, {wrong} went wrong; "
-        f"{timedelta(seconds=round(max(0.0, left)))} left"
-    )
-
-
-def _options(game: Game, others: Collection[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {game.name}",
-        description="Play seeded random histories.",
-        epilog="Example: %(prog)s --seeds 0:10000 --workers 2",
-    )
-    seeds = "one seed, FIRST:END without the end, or FIRST:END:STEP"
-    parser.add_argument("other", nargs="?", choices=sorted(others), help="other scripts than the usual ones")
-    parser.add_argument("--seeds", type=_range, default=range(1000), help=seeds)
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that play")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")
-    return parser.parse_args()
-
-
-def _range(text: str) -> range:
-    first, *more = map(int, text.split(":"))
-    return range(first, *(more or [first + 1]))
-
-
-def _outcomes(
-    play: Play, seeds: range, workers: int, deadline: float
-) -> Iterator[tuple[Sequence[int], list[tuple[int, Outcome]]]]:
-    """Each chunk of seeds that was played, with those that went wrong. After Ctrl-C none is begun any more."""
-    chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
-    stopped: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
-    with ProcessPoolExecutor(workers, initializer=_prepare_worker) as pool:
-        running: dict[Future[list[tuple[int, Outcome]]], range] = {}
-        while True:
-            if time.monotonic() < deadline and not stopped:
-                for chunk in islice(chunks, workers + 1 - len(running)):
-                    running[pool.submit(_play, play, chunk)] = chunk
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
-
-
-def _prepare_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends when all have played what they have begun
-    gc.disable()  # most of what a history makes is alive until its end
-    gc.freeze()  # what was imported stays: a collection need not look at it
-
-
-def _play(play: Play, seeds: Sequence[int]) -> list[tuple[int, Outcome]]:
-    outcomes = [(seed, play(seed)) for seed in seeds]
-    gc.collect()
-    return [(seed, outcome) for seed, outcome in outcomes if outcome.findings]
-
-
-def _story(game: Game, seed: int, outcome: Outcome) -> str:
-    script, strikes = shrunk(game, seed)
-    short = game.play(seed, script, frozenset(strikes), traced=True)
-    lines = [f"seed {seed} goes wrong:", *outcome.findings, "", f"So does this: {script}"]
-    lines += [*map(str, script.steps), *(f"{'':11}{strike}" for strike in strikes), "which ends with:", *short.findings]
-    return "\n".join([*lines, "", "What happened:", *short.trace, ""])

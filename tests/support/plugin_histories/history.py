@@ -1,4 +1,14 @@
-"""One history: the script is played, then all is well again, and everything comes to rest."""
+"""Seeded random histories of one node's plugin, in one process and without waiting.
+
+A history is a seed (``python -m campaign plugin-histories``). The plugin is the real one, from ``serve`` down to its
+files; only its sockets are calls within the process, and the API server is a dict (``apiserver``). ``script`` has the
+steps that people, hardware and machines take, ``stage`` carries them out. ``process`` is a process of the plugin, which
+may be killed at any file operation. ``kubelet`` calls it and starts containers, ``drivers`` has the adapters that are
+pulled and plugged in, and what the plugin does with them. ``judge`` knows what must never be, and what has to be when
+all is quiet.
+
+Here a history goes by: the script is played, then all is well again, and everything comes to rest.
+"""
 
 from __future__ import annotations
 
@@ -170,4 +180,4 @@ def _is_passing(line: str) -> bool:
 _MEANT = re.compile(r"([\w.]+\.)?(DriverFailed|Killed|OSError|ClaimError|CheckpointCorrupted|CdiError)\b")
 
 
-GAME = Game("plugin_histories", script_of, play)
+GAME = Game(play, script_of)
