@@ -2,11 +2,170 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
-from pages import CITED_PAGES, ROOT, SPEC, Citation, citations, files, rules, sections, wordless
+from pages import ROOT, RULE, SPEC, rules
+
+CITED_PAGES = {it.name: it for it in [*SPEC.glob("*.md"), ROOT / "docs" / "design.md"] if it.name != "README.md"}
+"""The pages that are cited by name."""
+
+_FOLDERS = (
+    "benchmarks cel conformance devcluster docs examples kube kubeletplugin ledger manifests operator proto simulator "
+    "tests .ci"
+)
+_SUFFIXES = ("", ".md", ".py", ".toml", ".txt", ".yaml")
+_LEFT_OUT = "test_citations.py"  # shows citations that lead nowhere
+
+_HEADING = re.compile(r"^#+ (\d+(?:\.\d+)?)\.? ", re.MULTILINE)
+_NUMBER = r"\d{1,2}(?:\.\d{1,2})?(?![\w]|\.\d)"
+_NUMBERS = rf"{_NUMBER}(?:(?:, and |, | and | or | to ){_NUMBER})*"
+_PAGE = "|".join(map(re.escape, CITED_PAGES))
+_OF_PAGE = re.compile(rf"(?<![\w-])({_PAGE})(?:\]\([^)]*\))? (?:sections? )?({_NUMBERS})")
+_ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, steps? [^)]*)?\)")
+_AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
+_BREAK = r"[\s#:]+"
+_HINT = re.compile(
+    rf"[Ss]ections?{_BREAK}\d|\.md(?:\]\([^)]*\))?{_BREAK}(?:sections?{_BREAK})?\d|\(\d{{1,2}}\.\d{{1,2}}[,)]"
+    rf"|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD){_BREAK}\d"
+)
+"""Stands in all that cites a section: most files are never parsed."""
+_HINT_IN_COMMENT = re.compile(rf"#.*(?:{_HINT.pattern})")
+"""Comments are found by a tokenizer, which takes long."""
+_FOREIGN = re.compile(r"\bRFC \d+,? sections? [\d.]+")
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A rule, or a section of a page; ``page`` is empty where none or several could be meant."""
+
+    where: str
+    target: str
+    page: str = ""
+
+    @property
+    def leads_somewhere(self) -> bool:
+        """Whether the specification has what is cited."""
+        if RULE.fullmatch(self.target):
+            return self.target in rules()
+        return self.page in CITED_PAGES and self.target in sections(self.page)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.page or 'no page'} {self.target}"
+
+
+@cache
+def sections(page: str) -> frozenset[str]:
+    """The numbers of a page's headings."""
+    return frozenset(_HEADING.findall(CITED_PAGES[page].read_text()))
+
+
+def files() -> Iterator[Path]:
+    """The project's text files."""
+    yield from (path for path in ROOT.glob("*") if path.is_file() and path.suffix in _SUFFIXES)
+    for folder in _FOLDERS.split():
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix in _SUFFIXES and path.name != _LEFT_OUT:
+                yield path
+
+
+def citations(path: Path) -> Iterator[Citation]:
+    """Everything that a file cites."""
+    text = path.read_text()
+    where = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+    for match in RULE.finditer(text):
+        yield Citation(f"{where}:{text.count(chr(10), 0, match.start()) + 1}", match.group())
+    if not _HINT.search(text):
+        return
+    if path.suffix == ".py":
+        alone = _only_page(path)
+        for line, said in _prose(text):
+            yield from _cited_sections(f"{where}:{line}", said, alone)
+    else:
+        yield from _cited_sections(where, " ".join(text.split()), path.name if path.parent == SPEC else "", path)
+
+
+def _cited_sections(where: str, text: str, alone: str, page: Path | None = None) -> Iterator[Citation]:
+    text = _FOREIGN.sub("", text)
+    yield from (Citation(where, found) for found in _AREA.findall(text))
+    for name, numbers in _OF_PAGE.findall(text):
+        yield from (Citation(where, number, name) for number in _each(numbers))
+    if page is None or page.name in CITED_PAGES:
+        own = alone or (page.name if page else "")
+        for numbers, bracketed in _ALONE.findall(_OF_PAGE.sub("", text)):
+            yield from (Citation(where, number, own) for number in _each(numbers or bracketed))
+
+
+def _each(numbers: str) -> Iterator[str]:
+    """``3, 5.1 and 6 to 8``: the numbers that are named."""
+    yield from re.findall(r"[\d.]+\d|\d", numbers)
+
+
+@lru_cache(maxsize=2)
+def _parsed(source: str) -> ast.Module:
+    """Parse a file once for its docstring and its strings. Trees of all files would take a gigabyte."""
+    return ast.parse(source)
+
+
+def _only_page(module: Path) -> str:
+    """The one page that the docstring of a module names, or else that of its package; empty for none or several."""
+    docstring = ast.get_docstring(_parsed(module.read_text())) or ""
+    named = set(re.findall(rf"(?<![\w-])(?:{_PAGE})", docstring))
+    package = (module.parent.parent if module.name == "__init__.py" else module.parent) / "__init__.py"
+    if not named and package.exists():
+        return _only_page(package)
+    return named.pop() if len(named) == 1 else ""
+
+
+def _prose(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, and of every block of comments if one of them may cite a section."""
+    yield from ((line, " ".join(text.split())) for line, text in _strings(source))
+    if not _HINT_IN_COMMENT.search(source):
+        return
+    block: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.start[0] != last + 1:
+            yield first, " ".join(block)
+            block, first = [], token.start[0]
+        block.append(token.string.lstrip("#: "))
+        last = token.start[0]
+    yield first, " ".join(block)
+
+
+def wordless(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings that only cite, and state no rule."""
+    if not (RULE.search(source) or _HINT.search(source)):
+        return
+    for line, text in _strings(source):
+        said = _ALONE.sub("", _OF_PAGE.sub("", RULE.sub("", text)))
+        if said != text and len(re.findall(r"[A-Za-z]{2,}", said.replace("Spec:", ""))) < 3:
+            yield line, text
+
+
+@cache
+def _strings(source: str) -> tuple[tuple[int, str], ...]:
+    """Line and text of the strings that are statements: docstrings, and what describes a name."""
+    found: list[tuple[int, str]] = []
+    rest: list[ast.AST] = [_parsed(source)]
+    while rest:
+        match node := rest.pop():
+            case ast.Expr(value=ast.Constant(value=str() as text)):
+                found.append((node.lineno, text))
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, ())
+            rest += inner if isinstance(inner, list) else ()
+    return tuple(sorted(found))
+
 
 MODULES = [path for path in files() if path.suffix == ".py"]
 

@@ -1,9 +1,4 @@
-"""Two schedulers give away the devices of one driver: no device twice, and none lost to the other's record.
-
-``KOPF_DRA_ROUNDS=30 pytest tests/reliability/test_contests.py -k leaders`` tries it with thirty new leaders, and
-``KOPF_DRA_ROUNDS=200 ... -k restarts`` with two hundred contests; see ``tests/support/contests.py``.
-
-The protocol of ``docs/contests.md`` as a state machine, and a search through all that may happen in small cases.
+"""The protocol of ``docs/contests.md`` as a state machine, and a search through all that may happen in small cases.
 
 Two schedulers give the same devices to claims: *ours*, by our rules, and *theirs*, by those of kube-scheduler. The
 server orders all writes. Each scheduler has read some of them, in their order, and decides on what it has read.
@@ -42,13 +37,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from contests import Outcome, play_contests, play_leaders
-from envtest import needs_stock_control_plane
-from rounds import rounds
 
 FREE: Final = "free"
 WRITTEN: Final = "written"
@@ -422,23 +413,3 @@ def test_watches_that_hide_a_pod_of_theirs_for_longer_than_the_wait_are_too_late
         awaits = replace(RULES, looks_everywhere=True, awaits_watches=True)
         found = explore(awaits, ours=1, theirs=2, devices=1, restarts=restarts, late=True)
         assert found.fault == "", found.story
-
-
-@needs_stock_control_plane
-@pytest.mark.timeout(3600)
-async def test_new_leaders_beside_kube_scheduler(tmp_path: Path) -> None:
-    """One starts, one takes over after a kill, and one follows in an upgrade."""
-    _nothing_wrong(await play_leaders(tmp_path, len(rounds(3))))
-
-
-@needs_stock_control_plane
-@pytest.mark.timeout(7200)
-async def test_contests_with_restarts_of_both(tmp_path: Path) -> None:
-    """The operator is killed in every third one, and kube-scheduler started again in every fourth."""
-    _nothing_wrong(await play_contests(tmp_path, len(rounds(4))))
-
-
-def _nothing_wrong(outcome: Outcome) -> None:
-    print(outcome)
-    assert not outcome.twice, outcome
-    assert not outcome.lost, outcome

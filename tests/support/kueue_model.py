@@ -3,38 +3,24 @@
 It reserves quota by priority and age, whatever is behind a Workload that does not fit (BestEffortFIFO). As the real one
 it does nothing with a Workload until ``requeueAt``, evicts in two steps, and resets a check to Pending in the first. If
 it ``overlooks``, it tries a Workload whose wait others have ended when another one ends, or when its check was paused.
-
-The real Kueue beside a real API server, from the folder that ``KUEUE_ASSETS`` names.
-
-The folder has the program ``kueue`` and Kueue's ``config/components`` of the same version as ``components``. Kueue
-makes its certificates itself and writes them into its Secret, its webhooks and its definitions. What a cluster does in
-between is done here: the Secret is written into Kueue's folder, and the webhooks' Service leads to the loopback.
 """
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import os
-import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import envtest
-import pytest
-import yaml
 from dra_api import yaml_text
 from dra_api.values import format_time
-from dra_kube import ADMISSION_CHECKS, NAMESPACES, PODS, RESOURCE_FLAVORS, WORKLOADS, Api, Object, Resource
+from dra_kube import ADMISSION_CHECKS, PODS, RESOURCE_FLAVORS, WORKLOADS, Api, Resource
 from dra_operator.admission.workloads import CONTROLLER_NAME
 from fake_api import FakeApi
 from objects import Make, Obj
-from waiting import until
 
 CHECK = "devices"
 FLAVOR = "any"
@@ -48,6 +34,12 @@ async def install_kueue(api: Api) -> None:
     definitions = Path(__file__).with_name("kueue_crds") / "crds.yaml"
     for definition in yaml_text.load_all(definitions.read_text()):
         await api.create(CRDS, definition)
+
+
+def kueue_assets() -> Path | None:
+    """The folder with Kueue, if the environment names one that has it."""
+    folder = Path(os.environ.get("KUEUE_ASSETS", ""))
+    return folder if (folder / "kueue").exists() and (folder / "components").is_dir() else None
 
 
 def admission_check(name: str = CHECK, controller: str = CONTROLLER_NAME, **spec: Any) -> Obj:
@@ -117,7 +109,6 @@ class KueueModel:
         self.decided: Counter[str] = Counter()
 
     def furnish(self, api: FakeApi) -> None:
-        """The check and the flavor."""
         if self.check is not None:
             api.add(ADMISSION_CHECKS, admission_check(self.check))
         api.add(RESOURCE_FLAVORS, flavor())
@@ -315,138 +306,3 @@ def _set(obj: Obj, kind: str, status: str, reason: str, now: datetime) -> None:
     made = {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": format_time(now)}
     known = next((at for at, it in enumerate(conditions) if it["type"] == kind), len(conditions))
     conditions[known : known + 1] = [made]  # as Kueue does: each stays in its place
-
-
-ADMISSION_HOOKS: Final = "admissionregistration.k8s.io"
-HOOKS: Final = tuple(
-    Resource(ADMISSION_HOOKS, ("v1",), f"{kind.lower()}s", kind, namespaced=False)
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-)
-SECRETS: Final = Resource("", ("v1",), "secrets", "Secret", namespaced=True)
-SERVICES: Final = Resource("", ("v1",), "services", "Service", namespaced=True)
-QUEUES: Final = {
-    kind: Resource("kueue.x-k8s.io", ("v1beta2",), f"{kind.lower()}s", kind, namespaced=kind == "LocalQueue")
-    for kind in ("ClusterQueue", "LocalQueue")
-}
-NAMESPACE: Final = "kueue-system"
-SERVICE: Final = "kueue-webhook-service"
-SECRET: Final = "kueue-webhook-server-cert"
-CONVERTED: Final = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
-"""Definitions with a conversion webhook."""
-
-
-def kueue_assets() -> Path | None:
-    """The folder with Kueue, if the environment names one that has it."""
-    folder = Path(os.environ.get("KUEUE_ASSETS", ""))
-    return folder if (folder / "kueue").exists() and (folder / "components").is_dir() else None
-
-
-def missing_of_kueue() -> str:
-    """What is missing for a real Kueue, with the remedy; empty if nothing is."""
-    text = "set KUEUE_ASSETS to a folder with the program kueue and with config/components of its source as components"
-    return envtest.missing() or ("" if kueue_assets() else text)
-
-
-needs_kueue = pytest.mark.skipif(bool(missing_of_kueue()), reason=missing_of_kueue())
-
-
-@asynccontextmanager
-async def real_kueue(api: Api, kubeconfig: Path, folder: Path, device_class: str) -> AsyncIterator[Path]:
-    """Kueue runs meanwhile, and counts the devices of a class as ``devices``. Yields the path of its log."""
-    found = kueue_assets()
-    assert found is not None, missing_of_kueue()
-    hooks, health = envtest.free_ports(2)
-    await _install(api, found / "components", hooks)
-    certificates = folder / "certificates"
-    certificates.mkdir(parents=True)
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(_configuration(hooks, health, certificates, device_class)))
-    log = folder / "kueue.log"
-    # Two of its controllers write the same new Secret. After the conflict it waits for ever, even when it is to end.
-    async with _running(found / "kueue", config, kubeconfig, log):
-        await until("Kueue's certificates", lambda: _bring_secret(api, certificates), 120)
-    async with _running(found / "kueue", config, kubeconfig, log) as process:
-        await until("Kueue is ready", lambda: asyncio.to_thread(_is_ready, health), 120)
-        yield log
-        assert process.returncode is None, f"Kueue ended by itself: {log.read_text()[-3000:]}"
-
-
-@asynccontextmanager
-async def _running(
-    program: Path, config: Path, kubeconfig: Path, log: Path
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    arguments = (f"--config={config}", "--zap-log-level=2")
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            program, *arguments, stdout=output, stderr=output, env=environment
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-def _configuration(hooks: int, health: int, certificates: Path, device_class: str) -> Object:
-    return {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "namespace": NAMESPACE,
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
-        "metrics": {"bindAddress": "0"},
-        "webhook": {"host": "127.0.0.1", "port": hooks, "certDir": str(certificates)},
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": True, "webhookServiceName": SERVICE, "webhookSecretName": SECRET},
-        "integrations": {"frameworks": ["batch/job"]},
-        "resources": {"deviceClassMappings": [{"name": "devices", "deviceClassNames": [device_class]}]},
-        "featureGates": {"VisibilityOnDemand": False},  # it would be an API server of its own
-    }
-
-
-async def _install(api: Api, components: Path, port: int) -> None:
-    def at(path: str) -> Object:
-        return {"service": {"namespace": NAMESPACE, "name": SERVICE, "path": path, "port": port}}
-
-    for definition in _objects(*sorted((components / "crd" / "bases").glob("*.yaml"))):
-        if definition["spec"]["names"]["plural"] in CONVERTED:
-            hook = {"clientConfig": at("/convert"), "conversionReviewVersions": ["v1"]}
-            definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": hook}
-        await api.create(CRDS, definition)
-    await api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    await api.create(SECRETS, {"metadata": {"name": SECRET, "namespace": NAMESPACE}})
-    spec = {"type": "ExternalName", "externalName": "localhost"}
-    await api.create(SERVICES, {"metadata": {"name": SERVICE, "namespace": NAMESPACE}, "spec": spec})
-    for configuration in _objects(components / "webhook" / "manifests.yaml"):
-        configuration["metadata"]["name"] = f"kueue-{configuration['metadata']['name']}"
-        for hook in configuration["webhooks"]:
-            hook["clientConfig"] = at(hook["clientConfig"]["service"]["path"])
-            hook["namespaceSelector"] = {
-                "matchExpressions": [
-                    {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}
-                ]
-            }
-        resource = next(it for it in HOOKS if it.kind == configuration["kind"])
-        await api.create(resource, configuration)
-
-
-def _objects(*files: Path) -> Iterator[Any]:
-    for file in files:
-        yield from yaml_text.load_all(file.read_text())
-
-
-async def _bring_secret(api: Api, folder: Path) -> bool:
-    """Write the Secret's files, as a kubelet does for a volume."""
-    data = (await api.get(SECRETS, SECRET, NAMESPACE)).get("data") or {}
-    for name, text in data.items():
-        (folder / name).write_bytes(base64.b64decode(text))
-    return "tls.crt" in data
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

@@ -1,5 +1,8 @@
 """Contests for the devices of one driver between kube-scheduler and the operator, on a real control plane.
 
+``KOPF_DRA_ROUNDS=30 pytest tests/reliability/test_real_contests.py -k leaders`` tries it with thirty new leaders, and
+``KOPF_DRA_ROUNDS=200 ... -k restarts`` with two hundred contests.
+
 A device is given *twice* if a pod of the operator and another one are bound with it, at any moment. It is
 *lost to the other's record* if two pods of kube-scheduler are: its record of the devices in use lacked a device that a
 claim of its own had. Both are read from every version of every claim and pod, which a witness records.
@@ -34,10 +37,13 @@ from random import Random
 from typing import Final
 
 import envtest
+import pytest
 from command import OperatorProcess
 from dra_kube import Api, Object, connection
+from envtest import needs_stock_control_plane
 from faults import FaultProxy
 from proving_ground import PATIENCE, ProvingGround, node_stub
+from rounds import rounds
 from waiting import until
 from witness import Witness
 
@@ -297,3 +303,23 @@ async def _nothing() -> None:
 def _is_decided(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return bool(pod["spec"].get("nodeName")) or any(entry["type"] == "PodScheduled" for entry in conditions)
+
+
+@needs_stock_control_plane
+@pytest.mark.timeout(3600)
+async def test_new_leaders_beside_kube_scheduler(tmp_path: Path) -> None:
+    """One starts, one takes over after a kill, and one follows in an upgrade."""
+    _nothing_wrong(await play_leaders(tmp_path, len(rounds(3))))
+
+
+@needs_stock_control_plane
+@pytest.mark.timeout(7200)
+async def test_contests_with_restarts_of_both(tmp_path: Path) -> None:
+    """The operator is killed in every third one, and kube-scheduler started again in every fourth."""
+    _nothing_wrong(await play_contests(tmp_path, len(rounds(4))))
+
+
+def _nothing_wrong(outcome: Outcome) -> None:
+    print(outcome)
+    assert not outcome.twice, outcome
+    assert not outcome.lost, outcome
