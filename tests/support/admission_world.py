@@ -164,7 +164,6 @@ class LaggingWorld(AdmissionWorld):
 
 
 def planner(world: AdmissionWorld) -> Planner:
-    """The planner of a world that is started."""
     world.start()
     kinds = [kind for kind in WATCHED.values() if kind not in OF_KUEUE.values()]
     return Planner(world.cluster, VIEW, [obj for kind in kinds for obj in world.cluster.store_of(kind)])

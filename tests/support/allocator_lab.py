@@ -157,12 +157,10 @@ def outcome_kind(outcome: Outcome) -> str:
 
 
 def make_node(name: str, **labels: str) -> Node:
-    """A node with labels."""
     return convert(Node, {"metadata": {"name": name, "labels": labels}})
 
 
 def device_class(name: str, *selectors: str, **spec: Any) -> Json:
-    """A class with CEL selectors."""
     return {"metadata": {"name": name}, "spec": {"selectors": _cel(selectors), **spec}}
 
 
@@ -201,7 +199,6 @@ def request(name: str, *selectors: str, count: int = 1, **fields: Any) -> Json:
 
 
 def sub(name: str, *selectors: str, count: int = 1, **fields: Any) -> Json:
-    """A subrequest."""
     return {"name": name, **_wanted(selectors, count, fields)}
 
 
@@ -212,7 +209,6 @@ def claim(*requests: Json, name: str = "c", constraints: Sequence[Json] = (), co
 
 
 def first_available(name: str, *subrequests: Json) -> Json:
-    """A request with alternatives."""
     return {"name": name, "firstAvailable": list(subrequests)}
 
 

@@ -269,7 +269,6 @@ class Maker:
         return taken
 
     def case(self) -> Json:
-        """The whole problem."""
         self.gates = list(GATES) if self.chance(75) else self.some(GATES, len(GATES))
         self.lists = self.chance(20)
         if self.lists:
@@ -358,7 +357,6 @@ class CrowdedMaker(Maker):
 
 
 def make_case(random: Random, maker: type[Maker] = Maker) -> Json:
-    """One problem."""
     return maker(random).case()
 
 

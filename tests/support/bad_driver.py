@@ -48,7 +48,6 @@ class HealthService:
         self._open = 0
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve each version."""
         for service in SERVICES:
             if self._node.has("health is offered and not served", f"{service} is offered and not served"):
                 continue
@@ -138,7 +137,6 @@ class SliceWork:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to publish."""
         found = (await self._api.get(NODES, self._node.place.node))["metadata"]["uid"]
         if self._has("it keeps the uid of its Node"):
             found = self._node.uid = self._node.uid or found
@@ -154,7 +152,6 @@ class SliceWork:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def withdraw(self) -> None:
-        """Delete the slices."""
         for one in await self._mine():
             await self._delete(one)
 
@@ -300,7 +297,6 @@ class BadLauncher:
         self._node: BadNode | None = None
 
     async def start(self, place: Place, uid: str) -> Running:
-        """Start an instance."""
         self._node = self._node or BadNode(place, self._driver, self._faults)
         self._node.starts += 1
         instance = Instance(self._node, uid)

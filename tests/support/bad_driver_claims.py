@@ -81,13 +81,11 @@ class ClaimWork:
         self.streams = 0
 
     async def idle(self) -> None:
-        """Wait until no call runs."""
         await self._idle.wait()
 
     # --- prepare ---
 
     async def prepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
-        """The answer to NodePrepareResources."""
         has = self._has
         await self._before(claims, context, "prepare")
         self._running += 1
@@ -491,7 +489,6 @@ class ClaimWork:
     # --- unprepare ---
 
     async def unprepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
-        """The answer to NodeUnprepareResources."""
         has, results = self._has, {}
         await self._before(claims, context, "unprepare")
         if messages is v1beta1 and has("v1beta1 unprepares nothing"):

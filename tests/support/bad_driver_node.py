@@ -40,7 +40,6 @@ class BadNode:
         self._known: set[str] = set()
 
     def has(self, *faults: str) -> bool:
-        """Whether the driver has one of these faults."""
         self._known.update(faults)
         return not self.faults.isdisjoint(faults)
 
@@ -55,7 +54,6 @@ class BadNode:
 
     @property
     def folder(self) -> Path:
-        """The driver's own folder."""
         return self.place.plugins / self.driver
 
     @property
@@ -118,7 +116,6 @@ class BadNode:
     # --- CDI files ---
 
     def cdi_file(self, claim: Any) -> Path:
-        """The file of a claim."""
         if self.has("its files are named by claims"):
             return self.place.cdi / f"{self.driver}-{claim.namespace}-{claim.name}-{claim.uid}.json"
         return self.place.cdi / f"{self.driver}-{claim.uid}.json"
@@ -163,7 +160,6 @@ class BadNode:
             raise RuntimeError("the state does not fit the CDI folder")
 
     async def check_claims(self, api: Api) -> None:
-        """Raises what ends a bad driver at its start."""
         if self.has("it waits for ever when its start fails"):
             await api.list(RESOURCE_CLAIMS)
         if not self.has("it reads prepared claims when it starts"):
@@ -190,7 +186,6 @@ class Offer(NamedTuple):
 
 
 def pools_of(node: BadNode) -> dict[str, Offer]:
-    """The pools by name."""
     here = node.place.node
     if node.has(SHARED_ONLY):
         return {here: Offer([], [_shared(name) for name in PLAIN])}
@@ -205,7 +200,6 @@ def pools_of(node: BadNode) -> dict[str, Offer]:
 
 
 def devices_of(node: BadNode) -> dict[tuple[str, str], Json]:
-    """The devices by pool and name."""
     return {(pool, one["name"]): one for pool, offer in pools_of(node).items() for one in offer.devices}
 
 
@@ -336,7 +330,6 @@ def _called(node: BadNode, result: Json) -> str:
 
 
 def remove_metadata(node: BadNode, claim: Any) -> None:
-    """Remove the files that describe the claim's devices."""
     for file in node.folder.glob(f"{claim.uid}-*-metadata.json"):
         file.unlink()
 

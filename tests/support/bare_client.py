@@ -82,7 +82,6 @@ class Client:
         self._session, self._url, self._headers = session, url, list(headers)
 
     def impersonating(self, user: str, *groups: str, **extra: str) -> Client:
-        """The same client in the name of another user."""
         headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
         for key, value in extra.items():
             headers.append((f"Impersonate-Extra-{quote(key, safe='')}", value))

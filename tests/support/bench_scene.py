@@ -33,7 +33,6 @@ class World:
         return self._objects[key]
 
     def find(self, kind: str, name: str) -> Json | None:
-        """An object, or None."""
         return self._objects.get((kind, name))
 
     def add(self, *objects: Json) -> None:
@@ -50,15 +49,12 @@ class World:
         return self._objects.pop((kind, name))
 
     def of_kind(self, kind: str) -> list[Json]:
-        """All objects of a kind."""
         return [it for (its, _), it in self._objects.items() if its == kind]
 
     def objects(self) -> list[Json]:
-        """All objects, the pod that waits last."""
         return sorted(self._objects.values(), key=lambda it: it["kind"] == "Pod")
 
     def copy(self) -> World:
-        """Another world that is alike."""
         return World(copy.deepcopy(self.objects()))
 
     def end(self, name: str) -> None:
@@ -115,7 +111,6 @@ class Scene:
 
     @property
     def pod(self) -> Json:
-        """The pod that waits."""
         return self.world["Pod", "waits"]
 
     def devices(self) -> Iterator[Json]:
@@ -124,7 +119,6 @@ class Scene:
             yield from self.world["ResourceSlice", f"{name}-gpu"]["spec"]["devices"]
 
     def nodes(self) -> list[Json]:
-        """All nodes."""
         return self.world.of_kind("Node")
 
 

@@ -115,7 +115,6 @@ def waiting() -> Iterator[JSON]:
 
 
 def lease() -> JSON:
-    """That of the operator, which works."""
     meta = {"name": "dra-operator-dra-scheduler", "namespace": "kube-system"}
     spec = {"holderIdentity": "gpu-000_a", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T23:59:58.000000Z"}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
@@ -177,7 +176,6 @@ class Page:
         self.requested: list[str] = []
 
     async def open(self) -> None:
-        """Make the tab."""
         target = await self._call("Target.createTarget", url="about:blank")
         attached = await self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]

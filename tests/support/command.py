@@ -283,12 +283,10 @@ class OperatorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
     def text(self) -> str:
-        """What it has logged."""
         return self.log.read_text()
 
     def complaints(self) -> list[str]:
@@ -497,7 +495,6 @@ class Watch(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look at the line with its traceback."""
         if (shown := secret_in(self.format(record))) is not None:
             self.found.append(shown)
 

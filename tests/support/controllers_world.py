@@ -133,7 +133,6 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Control]:
-        """Let the operator work inside the block."""
         last_look = LastLook(cast(Api, self.api), self.control, MalformedObjects(self.control.hold))
         async with meanwhile(self.control.run(), last_look.run()):
             yield self.control
@@ -224,12 +223,10 @@ class World:
         return found
 
     def messages(self, reason: str) -> list[str]:
-        """The events of one reason that were written."""
         return [event["message"] for event in self.api.of(EVENTS) if event["reason"] == reason]
 
 
 def keys_of(hints: Iterable[Hint]) -> list[Key]:
-    """The keys, in the order of the hints."""
     return [hint if isinstance(hint, Key) else hint.key for hint in hints if not isinstance(hint, Crowd)]
 
 

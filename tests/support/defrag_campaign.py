@@ -174,12 +174,10 @@ def _pod(
 
 
 def waiting(seen: Observed) -> list[Pod]:
-    """One pod, or those of a gang."""
     return [pod for pod in seen.every(Pod) if pod.metadata.name.startswith(WAITING)]
 
 
 def found(seen: Observed) -> Defragmentation:
-    """What ``defrag`` finds."""
     overlay, wanted, limits = Overlay(pipeline(seen)), waiting(seen), (MOST_MOVES, STEPS, lambda: False)
     if _is_gang(wanted):
         return defragmented_for_gang(overlay, wanted, movable_pods(seen, None), *limits)

@@ -139,7 +139,6 @@ class Site:
             await self.kubectl("rollout", "status", kind, name, *where, "--timeout=120s")
 
     async def rendered(self) -> list[dict[str, Any]]:
-        """The objects of the manifests."""
         return list(yaml_text.load_all(await self.kubectl("kustomize", self._manifests(()))))
 
     async def account(self, name: str, pod: str = "") -> Path:

@@ -73,7 +73,6 @@ class FakeStore:
         self._tell("DELETED", resource, obj)
 
     def of(self, resource: Resource) -> list[Obj]:
-        """All objects of a kind."""
         return [obj for (kind, _, _), obj in self.objects.items() if kind is resource]
 
     def __getitem__(self, where: tuple[Resource, str]) -> Obj:
@@ -258,7 +257,6 @@ class FakeApi(FakeStore):
 
     @property
     def writes(self) -> list[Call]:
-        """Every call that changed something, except events."""
         return [call for call in self.calls if call.verb != "get" and call.plural != "events"]
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
@@ -291,7 +289,6 @@ class FakeApi(FakeStore):
         namespace: str | None = None,
         keep: Callable[[Known], Known] = lambda it: it,
     ) -> AsyncIterator[TypedList]:
-        """All objects in a single page."""
         yield await self.list_as(resource, kind, namespace, keep)
 
     async def rows(self, resource: Resource, namespace: str, columns: Sequence[str]) -> list[tuple[str, ...]]:

@@ -63,12 +63,10 @@ class FakeHost(HostTree):
         link.symlink_to(made)
 
     def controller(self) -> None:
-        """A USB controller on NUMA node 1."""
         files = {"vendor": "0x8086", "device": "0xa0ed", "class": "0x0c0330", "numa_node": "1"}
         self.folder(_CONTROLLER, "pci", driver="xhci_hcd", **files)
 
     def serial_adapter(self, name: str, port: str = "1-2", serial: str = "A1", vendor: str = "0403") -> None:
-        """Plug in a serial adapter, ``ttyUSB0``."""
         self.controller()
         usb = f"{_CONTROLLER}/usb1/{port}"
         self.folder(usb, "usb", idVendor=vendor, idProduct="6001", manufacturer="FTDI", product="FT232R", serial=serial)
@@ -101,11 +99,9 @@ class FakeHost(HostTree):
         database.write_text("S:x\nE:ID_VENDOR_FROM_DATABASE=AMD\nE:ID_MODEL_FROM_DATABASE=Navi 31\nE:ID_PATH=pci-3b\n")
 
     def simple(self, name: str, number: str, subsystem: str = "misc") -> None:
-        """A device without hardware, such as ``/dev/fuse``."""
         self.node(name, number, f"/sys/devices/virtual/{subsystem}/{name}", subsystem)
 
     def interface(self, name: str, **files: str) -> None:
-        """A network interface."""
         made = self.folder(f"/sys/devices/virtual/net/{name}", "net", operstate="up", **files)
         link = self.at(f"/sys/class/net/{name}")
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,6 @@ class FakePlugin:
             await self._end(socket)
 
     async def serve(self) -> None:
-        """Open the service socket."""
         server = grpc.aio.server()
         if "v1.DRAPlugin" in self.services:
             v1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1), server)
@@ -129,7 +128,6 @@ class FakePlugin:
         await self._begin(self.service_socket, server)
 
     async def register(self) -> None:
-        """Open the registration socket."""
         server = grpc.aio.server()
         registration_grpc.add_RegistrationServicer_to_server(_Registration(self), server)
         await self._begin(self.registration_socket, server)
@@ -277,7 +275,6 @@ class CountingSocket:
         self.cut()
 
     def cut(self) -> None:
-        """Break all connections."""
         for writer in self._open:
             writer.close()
 

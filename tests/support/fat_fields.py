@@ -67,7 +67,6 @@ def _with_field(kind: inspect.StructType, name: str, make: Callable[[], Any]) ->
 
 
 def lean(kind: inspect.Type) -> Any:
-    """Some short value of the type."""
     match kind:
         case inspect.UnionType(types=types):
             return lean(next(it for it in types if not isinstance(it, inspect.NoneType)))

@@ -95,7 +95,6 @@ class Small:
 
 
 def small(seed: int) -> Small:
-    """The cluster and the gang of a seed."""
     dice = random.Random(seed)
     rules = dice.choice(((), (), (), ("away",), ("near", ""), ("spread", ""), tuple(RULES)))
     size = dice.randint(2, 5 if len(rules) > 1 else 8)
@@ -134,7 +133,6 @@ def _wish(dice: random.Random, shared: int, rules: Sequence[str]) -> Wish:
 
 
 def planned(it: Small) -> tuple[Plan, ...] | NoPlace:
-    """The joint plan of the operator."""
     return decided_together(_states(it), it.same)
 
 
@@ -186,7 +184,6 @@ def _pod(number: int, wish: Wish) -> Pod:
 
 
 def faults(it: Small, plans: Sequence[Plan]) -> Iterator[str]:
-    """What is wrong with a plan."""
     results = [result for each in plans for allocation in each.allocations.values() for result in allocation.results]
     taken = [DeviceId.of(result) for result in results]
     if len(taken) != len(set(taken)) or any(int(each.device[4:]) in it.taken[each.pool] for each in taken):

@@ -119,7 +119,6 @@ class World:
         return {**device, "attributes": attributes}
 
     def remove(self, kind: str, key: str) -> None:
-        """Delete an object."""
         obj = self.objects.pop((kind, key))
         if kind != "Pod":
             self.cluster.delete(_KINDS[kind], key)
@@ -147,7 +146,6 @@ class World:
             self.ledger.feed(form(obj))
 
     def step(self) -> None:
-        """Something happens."""
         kind = self.random.randrange(100)
         claims = [claim for (name, _), claim in self.objects.items() if name == "ResourceClaim"]
         nodes = [obj for (name, _), obj in self.objects.items() if name == "Node"]

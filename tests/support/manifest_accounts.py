@@ -153,7 +153,6 @@ async def grant(client: Client, *more: Json) -> None:
 
 
 def operator(client: Client) -> Client:
-    """The operator."""
     return _as_account(client, "dra-operator")
 
 

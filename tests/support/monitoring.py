@@ -123,7 +123,6 @@ class Recording:
 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
-    """Spans are recorded meanwhile."""
     monkeypatch.setattr(spans, "_tracer", None)
     exporter = InMemorySpanExporter()
     spans.record(SimpleSpanProcessor(exporter), "test")

@@ -23,7 +23,6 @@ class Oracle:
         self.taints: Mapping[str, list[str]] = {}
 
     def obstacle(self, incoming: Json, name: str) -> str | None:
-        """Why the pod cannot go to the node."""
         here = self.nodes[name]
         if (unkept := self._spread(incoming, here)) is not None:
             return unkept
@@ -100,7 +99,6 @@ class Oracle:
 
 
 def terms(pod: Json, kind: str) -> list[Json]:
-    """Required terms."""
     return list(((pod["spec"].get("affinity") or {}).get(kind) or {}).get(REQUIRED) or [])
 
 
@@ -182,12 +180,10 @@ def pod(
 
 
 def term(selector: dict[str, Any] | None = None, key: str = ZONE, **more: Any) -> dict[str, Any]:
-    """An affinity term."""
     return {"topologyKey": key, **({} if selector is None else {"labelSelector": selector}), **more}
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """``spec.affinity`` of a pod that must be near others."""
     return {"podAffinity": {REQUIRED: list(terms)}}
 
 
@@ -203,7 +199,6 @@ def spread(selector: dict[str, Any] | None = None, key: str = ZONE, skew: int = 
 
 
 def expression(operator: str, *values: str, key: str = "app") -> dict[str, Any]:
-    """A selector of one requirement."""
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
@@ -213,7 +208,6 @@ def three_nodes(*pods_by_node: Pod) -> Nodes:
 
 
 def with_residents(nodes: Sequence[tuple[str, dict[str, str]]], pods_by_node: Sequence[Pod]) -> Nodes:
-    """Nodes with these labels, and pods on them."""
     made = Nodes([node(name, labels=labels) for name, labels in nodes])
     for it in pods_by_node:
         made.pods_by_node.put(it, it.spec.node_name)
@@ -221,6 +215,5 @@ def with_residents(nodes: Sequence[tuple[str, dict[str, str]]], pods_by_node: Se
 
 
 def goes_to(comes: Pod, nodes: Nodes) -> str | None:
-    """The node that the pod gets."""
     answer = decide(comes, [], nodes, allocator())
     return answer.node if isinstance(answer, Plan) else None

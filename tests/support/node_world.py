@@ -133,7 +133,6 @@ class NodeWorld:
         return f"{pool}/{device}" not in self.gone
 
     def cdi_files(self) -> list[Path]:
-        """All files of the CDI folder, hidden ones too."""
         return sorted((self.root / "cdi").iterdir())
 
     def containers(self, uid: str) -> list[str]:
@@ -142,7 +141,6 @@ class NodeWorld:
         return [env for spec in specs for device in spec["devices"] for env in device["containerEdits"]["env"]]
 
     def leftovers(self) -> list[Path]:
-        """Every file below the folder."""
         return sorted(path for path in self.root.rglob("*") if path.is_file())
 
 
@@ -167,7 +165,6 @@ class Disk:
 
     @contextmanager
     def failing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Meanwhile."""
         with monkeypatch.context() as patch:
             for name in _CHANGES:
                 patch.setattr(os, name, self._checked(getattr(os, name)))

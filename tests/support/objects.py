@@ -28,7 +28,6 @@ def meta(name: str, version: object = 1, uid: str | None = None, **more: Any) ->
 
 
 def user(pod: str) -> Obj:
-    """The pod as an entry of ``status.reservedFor``."""
     return {"resource": "pods", "name": pod, "uid": f"uid-{pod}"}
 
 

@@ -41,7 +41,6 @@ class OneNode:
         return self.root / "cdi"
 
     async def start(self) -> NodeAgent:
-        """Start the agent (again)."""
         self._agent = NodeAgent(self.api, self.name, root=self.root, settings=self.settings, runtime=self.runtime)
         return await self._agent.__aenter__()
 
@@ -107,8 +106,6 @@ class OneNode:
         return await self.api.get(PODS, pod, "default")
 
     async def phase(self, pod: str, phase: str) -> Json:
-        """The pod's status, once it has that phase."""
-
         async def reached() -> Json | None:
             status = (await self.get(pod)).get("status") or {}
             return status if status.get("phase") == phase else None
@@ -116,7 +113,6 @@ class OneNode:
         return await until(f"pod {pod} {phase}", reached)
 
     async def gone(self, pod: str) -> None:
-        """Wait until the pod object no longer exists."""
         await gone(f"pod {pod}", lambda: self.get(pod))
 
     async def delete(self, pod: str, grace_seconds: int | None = None) -> None:
@@ -148,8 +144,6 @@ class OneNode:
         await self.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
 
     async def shows_slices(self, *names: str) -> None:
-        """Wait until there are exactly these slices."""
-
         async def reached() -> bool:
             found, _ = await self.api.list(RESOURCE_SLICES)
             return {one["metadata"]["name"] for one in found} == set(names)
@@ -157,11 +151,9 @@ class OneNode:
         await until(f"slices {names}", reached)
 
     async def metrics(self) -> str:
-        """The metrics of the node through the API server."""
         return await self.api.raw_text(f"/api/v1/nodes/{self.name}/proxy/metrics")
 
     async def log(self, pod: str, **query: str) -> str:
-        """The pod's log through the API server."""
         return await self.api.raw_text(f"/api/v1/namespaces/default/pods/{pod}/log", **query)
 
 
@@ -200,7 +192,6 @@ class Session:
         self.status: Json | None = None
 
     async def type(self, data: bytes) -> None:
-        """Send to the standard input."""
         await self.send(0, data)
 
     async def send(self, channel: int, data: bytes) -> None:

@@ -97,7 +97,6 @@ def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
 
 
 def publishing(devices_of_nodes: Mapping[str, Sequence[dict[str, Any]]], features: Features | None = None) -> Allocator:
-    """Each node's devices, by their attributes."""
     inventory = Inventory(features, language=Attributes())
     inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
     for name, published in devices_of_nodes.items():

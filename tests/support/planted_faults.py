@@ -45,7 +45,6 @@ class Planted(NamedTuple):
 
     @property
     def faults(self) -> list[str]:
-        """The switches of the bad driver."""
         return self.fault.split(" + ")
 
     @property

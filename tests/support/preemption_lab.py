@@ -152,7 +152,6 @@ class Scene:
         return nodes, Usage(allocations)
 
     def answer(self) -> PostFilterResult | None:
-        """What preemption nominates."""
         made = decided(plan(self.without(()), post_filter=lambda failed: preempt(failed, self.terms)))
         return made.nominated if isinstance(made, NoPlace) else None
 
@@ -257,7 +256,6 @@ def _rank(scene: Scene, chosen: Sequence[Sequence[Pod]], where: str) -> tuple[An
 
 
 def of_gang(name: str, size: int) -> dict[str, str]:
-    """The annotations of a pod of a gang."""
     return {"dra.kopf.dev/gang": name, "dra.kopf.dev/gang-size": str(size)}
 
 
@@ -344,7 +342,6 @@ class GangScene:
         return decided(joint_plan(self.without(ended), self.same))
 
     def answer(self, meter: Meter | None = None) -> GangNomination | None:
-        """What preemption nominates."""
         return decided(preempt_for_gang(self.without(()), self.same, self.scene.terms, meter))
 
 

@@ -186,7 +186,6 @@ class ProvingGround:
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def aclose(self) -> None:
-        """The nodes go."""
         await self._stack.aclose()
 
     # --- operators ---
@@ -244,7 +243,6 @@ class ProvingGround:
             await self.api.create(RESOURCE_SLICES, Make.slice(node, devices, driver, name=f"{node}-{kind}"))
 
     async def add_claim(self, name: str) -> None:
-        """A claim that pods share."""
         await self.api.create(RESOURCE_CLAIMS, Make.claim(name))
 
     async def add_pod(
@@ -290,7 +288,6 @@ class ProvingGround:
         return (await self.api.list(RESOURCE_CLAIMS, NAMESPACE))[0]
 
     async def bound_names(self) -> list[str]:
-        """Pods with a node."""
         return [pod["metadata"]["name"] for pod in await self.pods() if pod["spec"].get("nodeName")]
 
     async def bound(self, count: int, seconds: float = PATIENCE) -> list[str]:
@@ -318,7 +315,6 @@ class ProvingGround:
         return str(waiting[0].get("message", "")) if waiting else ""
 
     async def events(self, name: str, reason: str = "FailedScheduling") -> list[str]:
-        """Messages of the events about a pod."""
         events, _ = await self.api.list(EVENTS, NAMESPACE, fieldSelector=f"involvedObject.name={name}")
         return [event["message"] for event in events if event["reason"] == reason]
 

@@ -121,7 +121,6 @@ async def _real(folder: Path, gates: Mapping[str, bool]) -> AsyncIterator[Client
 
 
 async def new_account(client: Client, name: str) -> None:
-    """A service account in the namespace ``default``."""
     await client.post(ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 
 
@@ -132,7 +131,6 @@ async def token_of(client: Client, name: str, **spec: Any) -> str:
 
 
 async def whoami(client: Client) -> dict[str, Any]:
-    """``userInfo`` of the client's user."""
     review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectReview"}
     info: dict[str, Any] = (await client.post(f"/apis/{_REVIEWS}/selfsubjectreviews", review))["status"]["userInfo"]
     return info
@@ -146,7 +144,6 @@ _PATHS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": 
 
 
 def role(name: str, *rules: Json, namespace: str = "", **more: Any) -> Json:
-    """A Role, or without a namespace a ClusterRole."""
     place = {"namespace": namespace} if namespace else {}
     kind = "Role" if namespace else "ClusterRole"
     meta = {"name": name, **place, **more.pop("meta", {})}
@@ -201,7 +198,6 @@ OBJECTS: list[Json] = [
 
 
 async def create(client: Client, obj: Json) -> Answer:
-    """Create a role or binding."""
     namespace = obj["metadata"].get("namespace")
     place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
     return await client.call("POST", f"{place}/{_PATHS[obj['kind']]}", obj)

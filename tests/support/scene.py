@@ -80,7 +80,6 @@ class World:
     object_nodes: list[str] = field(default_factory=list)
 
     def connection(self) -> Connection:
-        """How to reach the API server as administrator."""
         return connection(self.kubeconfig)
 
 
@@ -97,7 +96,6 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def close(self) -> None:
-        """End the loop and the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -208,7 +206,6 @@ class RunningPlugin:
         return self.recorder.count(method)
 
     async def stop(self) -> None:
-        """End this instance."""
         await self.stack.aclose()
 
 
@@ -228,17 +225,14 @@ class Scene:
 
     @property
     def driver_name(self) -> str:
-        """Unique per test."""
         return f"{self.namespace}.k8s.io"
 
     @property
     def class_name(self) -> str:
-        """The class that selects this driver's devices."""
         return f"{self.namespace}-class"
 
     @property
     def node_names(self) -> list[str]:
-        """The nodes that the scenario may use."""
         return [agent.node_name for agent in self.world.nodes] if self.kubelet else self.world.object_nodes
 
     async def start_driver(self, *, nodes: int = 1, devices: int = 1, with_class: bool = True) -> None:
@@ -316,7 +310,6 @@ class Scene:
         return {"devices": {"requests": wanted, "config": [{"opaque": opaque}]}}
 
     async def create_claim(self, name: str = "external-claim", spec: Object | None = None) -> Object:
-        """A ResourceClaim."""
         body = {"metadata": {"name": name, "namespace": self.namespace}, "spec": spec or self.claim_spec()}
         return await self.api.create(RESOURCE_CLAIMS, body)
 
@@ -326,7 +319,6 @@ class Scene:
         await self.api.create(old, body)
 
     async def create_template(self, name: str = "template", spec: Object | None = None) -> Object:
-        """A ResourceClaimTemplate."""
         body = {"metadata": {"name": name, "namespace": self.namespace}, "spec": {"spec": spec or self.claim_spec()}}
         return await self.api.create(RESOURCE_CLAIM_TEMPLATES, body)
 
@@ -366,7 +358,6 @@ class Scene:
         return self.pod(name, [{"name": "my-claim", "resourceClaimTemplateName": template}], **spec)
 
     async def create_pod(self, body: Object) -> Object:
-        """A pod."""
         return await self.api.create(PODS, body)
 
     async def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
@@ -385,15 +376,12 @@ class Scene:
     # --- what can be seen ---
 
     async def get_pod(self, name: str = "tester") -> Object:
-        """The pod. Raises NotFound."""
         return await self.api.get(PODS, name, self.namespace)
 
     async def get_claim(self, name: str = "external-claim") -> Object:
-        """The claim. Raises NotFound."""
         return await self.api.get(RESOURCE_CLAIMS, name, self.namespace)
 
     async def claims(self) -> list[Object]:
-        """All claims of the test."""
         return (await self.api.list(RESOURCE_CLAIMS, self.namespace))[0]
 
     async def runs(self, name: str = "tester", seconds: float = 30.0) -> Object:

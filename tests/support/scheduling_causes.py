@@ -36,7 +36,6 @@ class Cause:
 
     @property
     def slug(self) -> str:
-        """For names of tests."""
         return re.sub(r"\W+", "-", self.title).strip("-")
 
     @property
@@ -68,7 +67,6 @@ def node(name: str, *, taints: Sequence[Json] = (), cordoned: bool = False, **la
 
 
 def device(name: str, *, model: str = "a100", memory: str = "40Gi", **more: Any) -> Json:
-    """A device; ``attributes`` in ``more`` replace the model."""
     return {"name": name, "attributes": {"model": {"string": model}}, "capacity": {"memory": {"value": memory}}} | more
 
 
@@ -85,27 +83,22 @@ def slice_(
 
 
 def device_class(name: str = "gpu", driver: str = DRIVER, **spec: Any) -> Json:
-    """All devices of a driver."""
     return _dra("DeviceClass", name) | {"spec": {"selectors": [cel(f'device.driver == "{driver}"')]} | spec}
 
 
 def cel(expression: str) -> Json:
-    """A selector."""
     return {"cel": {"expression": expression}}
 
 
 def model(name: str) -> Json:
-    """The selector of a model."""
     return cel(f'device.attributes["{DRIVER}"].model == "{name}"')
 
 
 def asks(name: str = "gpu", count: int = 1, class_name: str = "gpu", **more: Any) -> Json:
-    """A request."""
     return {"name": name, "exactly": {"deviceClassName": class_name, "count": count} | more}
 
 
 def all_of(name: str = "gpu") -> Json:
-    """A request for all devices."""
     return {"name": name, "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}
 
 

@@ -45,7 +45,6 @@ class SoundDriver(dra.Driver):
         self._name = name
 
     async def prepare(self, claim: ResourceClaim) -> dra.Prepared:
-        """All devices of the claim."""
         prepared = []
         for number, result in enumerate(dra.results_for(self._name, claim)):
             paint = Paint()

@@ -47,12 +47,10 @@ class Told:
 
     @property
     def text(self) -> str:
-        """All lines."""
         return "\n".join(self.lines)
 
     @property
     def advice(self) -> list[str]:
-        """The fixes as they are printed."""
         return [f"on {fix['node']}: {fix['text']}" for fix in self.fixes]
 
 
@@ -78,7 +76,6 @@ def told(objects: Iterable[Json] | Observed, target: str = f"pod/{POD}", **more:
 
 
 def after_edits(seen: Observed, fix: Json) -> Observed:
-    """The cluster in which the fix was made."""
     edits = [_edit(seen, each) for each in fix["edits"]]
     return replace(seen, objects=applied(seen.objects, edits))
 
@@ -145,7 +142,6 @@ MAKERS: Final = (Maker, LocalMaker, CrowdedMaker)
 
 
 def cluster_of(seed: int) -> Observed:
-    """The cluster of a number."""
     return waiting_pod(Random(seed), MAKERS[seed % len(MAKERS)])
 
 

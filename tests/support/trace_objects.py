@@ -57,7 +57,6 @@ def node_of(name: str, node: TraceNode, pods: int = 0) -> Json:
 
 
 def slice_of(name: str, node: TraceNode) -> Json:
-    """What the driver on the node publishes."""
     devices = [
         {
             "name": f"gpu-{number}",
@@ -93,7 +92,6 @@ def claim_of(name: str, shape: Shape) -> Json:
 
 
 def pod_of(name: str, pod: TracePod, claim: str = "") -> Json:
-    """The Pod, with the claim of that name."""
     amounts = {"cpu": f"{pod.shape.cpu}m", "memory": f"{pod.memory}Mi"} if pod.shape.cpu else {}
     uses = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
     return {

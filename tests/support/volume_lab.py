@@ -142,7 +142,6 @@ class Shelf(StorageView):
         return shelf
 
     def put(self, obj: Obj) -> None:
-        """The newest version of an object."""
         made = convert(WATCHED[resource_of(obj)], obj)
         if isinstance(made, PersistentVolume):
             change = self.volumes.put(made)
@@ -165,12 +164,10 @@ class Shelf(StorageView):
 
 
 def resource_of(obj: Obj) -> Resource:
-    """The kind of an object made here."""
     return KIND_OF[obj["kind"]]
 
 
 def store(api: FakeApi, *objects: Obj) -> None:
-    """Have a fake server keep the objects."""
     for obj in objects:
         api.add(resource_of(obj), obj)
 

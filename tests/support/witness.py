@@ -69,7 +69,6 @@ class SeenPod:
 
     @property
     def runs(self) -> bool:
-        """Bound, and not finished."""
         return bool(self.node) and not self.is_finished
 
 
@@ -136,7 +135,6 @@ class State:
     """Claims that lost a contest at any time: another claim has taken their place."""
 
     def running(self) -> list[SeenPod]:
-        """Pods that are bound and not finished."""
         return [pod for pod in self.pods.values() if pod.runs]
 
 
@@ -263,11 +261,9 @@ class History:
         return found + [Finding(what, since, None) for what, since in open_since.items()]
 
     def most(self, count: Callable[[State], int]) -> int:
-        """The highest number in any state."""
         return max((count(state) for _, state in self.states()), default=0)
 
     def leaks(self) -> list[str]:
-        """What is left over in the last state."""
         state = State()
         for version in self._last.values():
             _enter(state, version)
@@ -332,7 +328,6 @@ class Witness:
         await until("the witness sees what the server has", sees_all)
 
     def findings(self) -> list[Finding]:
-        """What was wrong at any moment."""
         return self.history.findings()
 
     async def leaks(self) -> list[str]:

@@ -152,7 +152,6 @@ class Problem:
     def from_case(
         cls, case: Mapping[str, Any], node: Mapping[str, Any], release: tuple[int, int] = (1, 36), /, **mistakes: bool
     ) -> Problem:
-        """From a corpus case and one of its nodes."""
         slices = tuple(convert(ResourceSlice, slice_) for slice_ in case["slices"])
         rules = [convert(DeviceTaintRule, rule) for rule in case.get("rules") or []]
         return cls(

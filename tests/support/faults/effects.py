@@ -86,7 +86,6 @@ class Target:
     version: str = "*"
 
     def includes(self, client: str, call: ApiCall) -> bool:
-        """Whether this client's request is meant."""
         return (
             (not self.verbs or call.verb in self.verbs)
             and fnmatchcase(call.resource, self.resource)
@@ -162,7 +161,6 @@ class Answer:
 
 
 def status(code: int, message: str = "", reason: str = "", retry_after: int | None = None) -> dict[str, Any]:
-    """A Status object that says no."""
     reason = reason or _REASONS.get(code, "")
     content: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     content |= {"message": message or f"the fault proxy says {code} {reason}", "reason": reason, "code": code}
@@ -407,5 +405,4 @@ NO_KUBERNETES: Final[dict[str, bytes]] = {
 
 
 def wrong_answers(kind: str) -> dict[str, bytes]:
-    """Return all of them, by a name for each."""
     return NO_OBJECT | {name: body.replace(b"%s", kind.encode()) for name, body in NO_KUBERNETES.items()}

@@ -65,7 +65,6 @@ class Journal:
         return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"][1:]
 
     def count(self, target: Target = EVERYTHING, since: float = 0.0) -> int:
-        """How many there were."""
         return sum(1 for _ in self.find(target, since))
 
     def writes(self, since: float = 0.0) -> Counter[str]:
@@ -93,7 +92,6 @@ class Journal:
         return lines
 
     def faults(self) -> Counter[str]:
-        """How often each fault struck."""
         return Counter(fault for entry in self.entries for fault in entry.faults)
 
 
@@ -110,7 +108,6 @@ class ActiveFaults:
 
     @contextmanager
     def suffering(self, faults: Sequence[AnyFault]) -> Iterator[None]:
-        """They strike meanwhile."""
         entry = (Dice(f"{self._seed}/{next(self._numbers)}"), faults)
         self._lists.append(entry)
         try:

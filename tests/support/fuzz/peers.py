@@ -231,7 +231,6 @@ def _pod_schema() -> Schema:
 
 
 def port_forward(data: bytes) -> None:
-    """Frames of a port forward."""
     reader = spdy.Reader()
     for start in range(0, len(data), 7):
         for frame in reader.feed(data[start : start + 7]):

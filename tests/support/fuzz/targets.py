@@ -273,7 +273,6 @@ def quantity(data: bytes) -> None:
 
 
 def version(data: bytes) -> None:
-    """A semantic version."""
     Version(data.decode())
 
 

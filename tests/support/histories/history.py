@@ -166,7 +166,6 @@ def _add_taint(stage: Stage, step: Step) -> None:
 
 
 def _set_rule(stage: Stage, step: Step) -> None:
-    """The rule comes, or changes."""
     name, effect, *devices = step.subject.split("/")
     selector = {"driver": "gpu.example.com", **dict(zip(("pool", "device"), filter(None, devices), strict=False))}
     spec = {"deviceSelector": selector, "taint": {"key": "bad", "effect": effect, "timeAdded": _time()}}
@@ -394,7 +393,6 @@ PRESSED_RULES: Final = ("zone", "nozone", "tolerates", "cpu", "port", "apart")
 
 
 def pressed(seed: int) -> Script:
-    """The script of a seed."""
     dice = random.Random(seed)
     nodes = tuple(dice.choice((1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
     rules = dice.sample(PRESSED_RULES, dice.choice((0, 1, 2, 4)))

@@ -64,7 +64,6 @@ from witness import State, leaks, seen_claim, seen_pod, violations
 
 
 def priority_of(pod: Obj) -> int:
-    """The higher comes first."""
     return int(pod["spec"].get("priority", 0))
 
 
@@ -306,7 +305,6 @@ class Judge:
         self.bookkeeper = Bookkeeper()
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
-        """Another state."""
         self.bookkeeper.changed(event, resource, obj)
         if resource is PODS and _is_too_early(self.server, obj):
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
@@ -389,7 +387,6 @@ class Judge:
             self._enter("ADDED", resource, obj)
 
     def leaks(self) -> list[str]:
-        """What is left over now."""
         return list(leaks(self._state))
 
     def _enter(self, event: str, resource: Resource, obj: Obj) -> bool:

@@ -79,7 +79,6 @@ class Rival:
             self._wake()
 
     def look_at_everything(self) -> None:
-        """After the server went back in time."""
         self._pods = {key_of(pod) for pod in self.server.of(PODS) if is_rival(pod) and not pod["spec"].get("nodeName")}
         self._wake()
 
@@ -147,7 +146,6 @@ def _allocate(claim: Obj, pod: Obj, device: str) -> None:
 
 
 def is_rival(pod: Obj) -> bool:
-    """Whether the other scheduler gives it devices as well."""
     return bool(pod["spec"]["schedulerName"] == OTHER and pod["metadata"]["name"].startswith(RIVAL))
 
 
@@ -248,7 +246,6 @@ class Neighbours:
         self.busy = 0
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
-        """Something is to be done later."""
         meta = obj["metadata"]
         if resource == PODS and event != "DELETED" and "deletionTimestamp" in meta:
             self._later(meta["uid"], obj, self._end_pod, self._grace(obj))

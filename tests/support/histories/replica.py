@@ -245,7 +245,6 @@ class Watches:
         return all(stream.sees(self._loop.time()) for stream in self._streams.values())
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
-        """An event for an open stream."""
         if resource in self._open:
             self._send(event, resource, obj)
 
@@ -338,7 +337,6 @@ class Replica:
         """Set while the process leads."""
 
     def start(self, seconds: float = 0.0) -> None:
-        """After so many seconds."""
         self._lives += 1
         self._is_stopping = False
         self._context = copy_context()

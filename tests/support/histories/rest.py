@@ -44,7 +44,6 @@ def usual_amount(store: FakeStore) -> int:
 
 
 def amount_of(claim: Obj, usual: int) -> int:
-    """What the claim takes of its device."""
     exactly = claim["spec"]["devices"]["requests"][0]["exactly"]
     return int(((exactly.get("capacity") or {}).get("requests") or {}).get("memory", usual))
 
@@ -258,7 +257,6 @@ def _is_parked(store: FakeStore, name: str) -> bool:
 
 
 def places_for(store: FakeStore, pod: Obj) -> list[str]:
-    """The nodes on which a waiting pod could run."""
     wish = wish_of(store, pod)
     if wish is None or wish.says:
         return []

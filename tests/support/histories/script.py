@@ -80,7 +80,6 @@ ROOM: Final = frozenset({"cpu", "port", "apart"})
 
 
 def rules_of(pod: Obj) -> frozenset[str]:
-    """The words in its name."""
     return frozenset(pod["metadata"]["name"].split("-")[2:])
 
 
@@ -102,7 +101,6 @@ def is_allowed(store: FakeStore, pod: Obj, name: str) -> bool:
 
 
 def is_cordoned(node: Obj) -> bool:
-    """Whether people have closed the node to new pods."""
     return bool(node["spec"].get("unschedulable"))
 
 
@@ -112,14 +110,12 @@ def is_in_the_way(rules: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def running_on(store: FakeStore, node: str) -> Iterator[Obj]:
-    """Pods that have the node and are not over."""
     for pod in store.of(PODS):
         if pod["spec"].get("nodeName") == node and is_running(pod):
             yield pod
 
 
 def is_running(pod: Obj) -> bool:
-    """Whether it has a node, and is not over."""
     return bool(pod["spec"].get("nodeName")) and pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
@@ -224,7 +220,6 @@ def _of_gang(pod: Obj) -> Obj:
 
 
 def script_of(seed: int) -> Script:
-    """The script of a seed."""
     dice = random.Random(seed)
     nodes = tuple(dice.choice((0, 1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
     rules = dice.sample(WORDS, dice.choice((0, 2, 4)))

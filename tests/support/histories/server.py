@@ -64,7 +64,6 @@ class Weather(game.Weather):
         self.slow = self.odds.slow
 
     def of_request(self, name: str, *, is_write: bool) -> Fate:
-        """What happens to the next request of this name."""
         odds = self.odds
         kinds = (("lost", odds.lost), ("refused", odds.refused))
         of_writes = (("unanswered", odds.unanswered), ("late", odds.late))
@@ -99,7 +98,6 @@ class Sender:
         return cast(Self | None, OWNER.get())
 
     def may_write(self) -> bool:
-        """Whether a write may be sent now."""
         try:
             self.leader.allowance()
         except NotSent:
@@ -239,7 +237,6 @@ class Server(Network, FakeApi):
     # --- a longer life ---
 
     def snapshot(self) -> tuple[dict[tuple[Resource, str, str], Obj], int]:
-        """A backup."""
         return dict(self.objects), self.revision
 
     def restore(self, backup: tuple[dict[tuple[Resource, str, str], Obj], int]) -> None:

@@ -74,7 +74,6 @@ class Stage:
             self._add_replica()
 
     def now(self) -> datetime:
-        """What the operator's clock says."""
         return START + timedelta(seconds=asyncio.get_running_loop().time() + self._skew)
 
     def grace_of(self, pod: str) -> int:
@@ -97,7 +96,6 @@ class Stage:
         return not self.is_busy() and self.operator is not None and self.operator.is_at_rest
 
     def tell(self, line: str) -> None:
-        """A line for the trace."""
         if self.server.trace is not None:
             self.server.trace.append(f"---- {line}")
 
@@ -126,7 +124,6 @@ class Stage:
         return replica
 
     def start_operator(self) -> None:
-        """All replicas of it."""
         for replica in self.replicas:
             replica.start()
 
@@ -139,7 +136,6 @@ class Stage:
         self._leader().kill(usual if restart_after is None else restart_after)
 
     def stop_operator(self) -> None:
-        """The process that works gets a signal."""
         self._leader().stop()
 
     def pause_operator(self, seconds: float) -> None:
@@ -209,11 +205,9 @@ class Stage:
         return [self.urgency.finding] if self.urgency.finding else []
 
     def add_class(self) -> None:
-        """The class that all ask for."""
         self.server.add(DEVICE_CLASSES, Make.device_class() | {"spec": {"extendedResourceName": EXTENDED}})
 
     def add_template(self) -> None:
-        """The template of most claims."""
         self.server.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
 
     def add_node(self, name: str) -> None:
@@ -222,7 +216,6 @@ class Stage:
         self.server.add(NODES, {**Make.node(name, **{HOST: name, ZONE: zone}), "spec": {}})
 
     def add_slice(self, node: str) -> None:
-        """The devices of a node."""
         devices = self._nodes[int(node.removeprefix("node-"))]
         published = Make.slice(node, devices)
         if ATTACHED in self.traits:
@@ -251,7 +244,6 @@ class Stage:
             self.server.add(RESOURCE_SLICES, made)
 
     def has(self, resource: Resource, key: str) -> bool:
-        """Whether the server has the object."""
         namespace, _, name = key.rpartition("/")
         return (resource, namespace, name) in self.server.objects
 
@@ -262,7 +254,6 @@ class Stage:
                 replica.watches.gap(resource, seconds)
 
     def back_up(self) -> None:
-        """For ``restore``."""
         self._backup = self.server.snapshot()
 
     def restore(self) -> None:
@@ -280,5 +271,4 @@ class Stage:
         self.attacher.look_at_everything()
 
     def set_clock(self, seconds: float) -> None:
-        """The operator's clock jumps."""
         self._skew += seconds

@@ -69,7 +69,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As every loop."""
         self._soon.append(handle := _Handle(self._now, callback, args, self, context))
         return handle
 
@@ -78,7 +77,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As every loop."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
@@ -90,7 +88,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def create_task(self, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:  # type: ignore[override]  # generators, which no caller has
-        """As every loop."""
         task = super().create_task(coro, **options)
         self._tasks.append(task)
         return task
@@ -207,7 +204,6 @@ class _Complaints(logging.Handler):
 
     @contextmanager
     def heard(self, name: str) -> Iterator[None]:
-        """Meanwhile."""
         logger = logging.getLogger(name)
         level = logger.level
         logger.setLevel(self.level)

@@ -90,7 +90,6 @@ class Weather:
         return self._mixed(" ".join(map(str, what))) / _ALL
 
     def fate(self, name: str, chances: Chances) -> Fate:
-        """What happens to the next thing of this name."""
         self._met[name] += 1
         name = f"{name} #{self._met[name]}"
         first = self._mixed(name)

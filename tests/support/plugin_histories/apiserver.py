@@ -70,7 +70,6 @@ class Reader:
 
 
 def shown_in(item: dict[str, Any]) -> tuple[str, ...]:
-    """The devices of a slice."""
     return tuple(device["name"] + "!" * bool(device.get("taints")) for device in item["spec"].get("devices") or ())
 
 
@@ -106,13 +105,11 @@ class ApiServer(Network, FakeApi):
         return sorted(super().of(resource), key=key_of)
 
     def put(self, resource: Resource, body: Obj) -> None:
-        """Create or replace an object."""
         meta = body["metadata"]
         is_there = (resource, meta.get("namespace", ""), meta["name"]) in self.objects
         self.store("MODIFIED" if is_there else "ADDED", resource, body)
 
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
-        """Delete an object, if it is there."""
         if (resource, namespace, name) in self.objects:
             self.drop(resource, f"{namespace}/{name}")
 
@@ -179,7 +176,6 @@ class ApiServer(Network, FakeApi):
         return obj if resource.plural == "selfsubjectreviews" else super().made(resource, obj)
 
     def replace(self, resource: Resource, body: Obj, subresource: str | None) -> Obj:
-        """The object as the plugin has written it."""
         meta = body["metadata"]
         if self.find(resource, "", meta["name"])["metadata"]["resourceVersion"] == meta["resourceVersion"]:
             self.reader.wrote(meta["name"])

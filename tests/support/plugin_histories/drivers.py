@@ -138,7 +138,6 @@ class Hardware:
             self.host.known.clear()
 
     def pull_twin(self, adapter: str) -> None:
-        """It is gone again."""
         if self.host and (node := self.twins.pop(adapter, None)):
             self.host.unplug(node.rpartition("/")[2])
             self.host.known.clear()
@@ -158,16 +157,13 @@ class Hardware:
         self.plug(other, first)
 
     def node_of(self, device: str) -> str | None:
-        """Where a device is."""
         return self.nodes.get(device.removeprefix("s-"))
 
     def devices(self) -> list[str]:
-        """Those that are there."""
         return sorted(map(device_of, self.nodes))
 
 
 def device_of(adapter: str) -> str:
-    """Its name in the pool."""
     return f"s-{adapter}"
 
 

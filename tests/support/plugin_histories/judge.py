@@ -78,7 +78,6 @@ class Judge:
         """The devices that a scheduler may give."""
 
     def find(self, what: str) -> None:
-        """Something is wrong."""
         line = f"{self._now():.3f} {what}"
         if what not in {known.partition(" ")[2] for known in self.findings}:
             self.findings.append(line)
@@ -86,7 +85,6 @@ class Judge:
     # --- what the kubelet does ---
 
     def asks(self, method: str, pod: Pod) -> None:
-        """The kubelet calls."""
         for claim in pod.claims:
             if claim.uid not in self._claims:
                 self._claims[claim.uid] = claim
@@ -184,7 +182,6 @@ class Judge:
         self.look()
 
     def reboot(self) -> None:
-        """All containers are gone."""
         self._open.clear()
 
     # --- the files ---
@@ -269,7 +266,6 @@ class Judge:
             os.mkfifo(path)
 
     def is_torn(self, uid: str) -> bool:
-        """Whether the record of the claim was damaged."""
         return uid in self._torn
 
     def torn(self) -> Iterator[Claim]:
@@ -277,7 +273,6 @@ class Judge:
         return (claim for uid, claim in self._torn.items() if os.path.lexists(self._records / f"{uid}.json"))
 
     def files(self) -> list[Path]:
-        """The CDI files of the driver."""
         names = (name for name in os.listdir(self._cdi) if name.startswith(f"{NAME}-") and name not in OTHERS)
         return [self._paths.setdefault(name, self._cdi / name) for name in sorted(names)]
 

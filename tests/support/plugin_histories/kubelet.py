@@ -51,7 +51,6 @@ class _Context:
         return 45.0
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """End it with an error."""
         raise _Aborted(f"{code.name}: {details}")
 
 
@@ -71,11 +70,9 @@ class Sockets:
         return bool(shown) and shown[-1] == path
 
     def at(self, path: Path) -> Server | None:
-        """Who listens there."""
         return next((server for server in self.servers if server.path == path), None)
 
     def drop(self, process: Process) -> None:
-        """A process is gone."""
         for server in [server for server in self.servers if server.process is process]:
             self.servers.remove(server)
             server.lost()
@@ -108,14 +105,12 @@ class Server:
             raise StartError(f"another process serves on the socket {self.path}")
 
     async def start(self) -> None:
-        """Listen."""
         self.check()
         self._register(self)  # type: ignore[arg-type]  # it only adds handlers
         await asyncio.sleep(0.001)
         self._sockets.servers.append(self)
 
     async def stop(self) -> None:
-        """Cancel running calls, stop listening."""
         if self in self._sockets.servers:
             self._sockets.servers.remove(self)
         for task in self._running:
@@ -252,7 +247,6 @@ class Kubelet:
         self._tasks.clear()
 
     def add(self, pod: Pod) -> None:
-        """A pod was bound to the node."""
         self.pods.append(pod)
         if self.is_running:
             self._work_on(pod)

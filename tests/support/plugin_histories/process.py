@@ -81,7 +81,6 @@ class Process:
             self._die(Killed())
 
     def end(self) -> None:
-        """It gets a signal."""
         self.has_signal = True
         if self.stopped is None:  # it has no handler yet
             self.kill()
@@ -155,7 +154,6 @@ class Disk:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Meanwhile."""
         _install()
         Disk.present = self
         try:
@@ -170,7 +168,6 @@ class Disk:
         self.protected.clear()
 
     def is_disturbed(self) -> bool:
-        """Whether something fails."""
         return bool(self.full or self.protected or (self._odds and not self._weather.is_over))
 
     def before(self, process: Process, event: str, arguments: tuple[Any, ...]) -> None:

@@ -43,7 +43,6 @@ class Script(NamedTuple):
 
 
 def script_of(seed: int) -> Script:
-    """The script of a seed."""
     dice = random.Random(seed)
     overlaps, serialize = dice.random() < 0.4, dice.random() < 0.6
     ends = [*_ends(dice), *(_updates(dice) if overlaps else ())]

@@ -72,12 +72,10 @@ class Stage:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def tell(self, line: str) -> None:
-        """A line for the trace."""
         if self.trace is not None:
             self.trace.append(f"{self._loop.time():9.3f}  {line}")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of the history's own."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,13 +84,11 @@ class Stage:
     # --- the plugin ---
 
     def start(self) -> None:
-        """Everything."""
         self.server.put(NODES, {"kind": "Node", "metadata": {"name": NODE, "uid": "node-uid"}})
         self.kubelet.start()
         self.start_plugin()
 
     def start_plugin(self) -> Process:
-        """A process of the plugin."""
         number = next(self._numbers)
         uid = f"00000000-0000-4000-8000-{number:012}" if self._script.overlaps else ""
         settings = PluginSettings(
@@ -125,7 +121,6 @@ class Stage:
         return process
 
     async def _noted(self, resources: AsyncIterable[Resources]) -> AsyncIterator[Resources]:
-        """What a driver wants published."""
         async for wanted in resources:
             slices = wanted[NODE].slices
             shown = tuple(tuple(each.name + "!" * bool(each.taints) for each in part.devices) for part in slices)
@@ -198,7 +193,6 @@ class Stage:
         self.judge.look()
 
     def pods(self, name: str) -> list[Pod]:
-        """Those of this name that are wanted."""
         return [pod for pod in self.kubelet.pods if pod.name == name and pod.is_wanted]
 
     def add_pod(self, step: Step) -> None:
@@ -256,16 +250,13 @@ class Stage:
             self.kubelet.end(pod, gives_up=self.weather.chance("gives up", step.at) < 0.7)
 
     def plug(self, step: Step) -> None:
-        """An adapter."""
         self.hardware.plug(step.subject, int(step.number))
 
     def swap(self, step: Step) -> None:
-        """Two adapters."""
         others = [adapter for adapter in ADAPTERS if adapter != step.subject]
         self.hardware.swap(step.subject, others[int(step.number * len(others))])
 
     def restart_kubelet(self, step: Step) -> None:
-        """It is away for a while."""
         if self.kubelet.is_running:
             self.kubelet.stop()
             self._loop.call_later(step.number, self._start_kubelet)
@@ -300,7 +291,6 @@ class Stage:
             self.processes[0].kill(int(step.number))
 
     def kill(self, step: Step) -> None:
-        """The youngest process, soon."""
         if self.processes:
             self.processes[-1].kill(int(step.number))
 
@@ -345,7 +335,6 @@ class Stage:
         self._loop.call_later(step.number, folders.discard, folder)
 
     def stop_server(self, step: Step) -> None:
-        """It is away for a while."""
         self.server.stop()
         self._loop.call_later(step.number, self._start_server)
 
@@ -425,7 +414,6 @@ class Stage:
                 os.close(descriptor)
 
     async def finish(self) -> None:
-        """The plugin ends."""
         self.is_over = True
         ending = list(self.processes)
         for process in ending:

@@ -36,7 +36,6 @@ Selector = Callable[[int], str]
 
 
 def _numbers(count: int) -> str:
-    """A list of so many numbers."""
     return "[" + ",".join(str(number % 10) for number in range(count)) + "]"
 
 
@@ -63,22 +62,18 @@ def loops_of_matches(number: int) -> str:
 
 
 def loops_of_split(number: int) -> str:
-    """Each turn makes a list of strings."""
     return _nested(2, 80, f"'{'a,' * 200}{number}'.split(',').size() > 0")
 
 
 def loops_of_sort(number: int) -> str:
-    """Each turn sorts a list."""
     return _nested(2, 10, f"{_numbers(60)}.sort().size() == 60 && {number} >= 0")
 
 
 def loops_of_quantities(number: int) -> str:
-    """Each turn reads a quantity."""
     return _nested(3, 40, f"quantity('12345678{number}Ki').isGreaterThan(quantity('1'))")
 
 
 def loops_of_versions(number: int) -> str:
-    """Each turn reads a version."""
     return _nested(2, 200, f"semver('1.2.3-alpha.beta.{number}+build').major() == 1")
 
 
@@ -113,7 +108,6 @@ def wide(number: int, size: int = 8_800) -> str:
 
 
 def small(number: int) -> str:
-    """A short one."""
     return f"device.attributes['gpu.example.com'].index != {1_000_000 + number}"
 
 
@@ -159,7 +153,6 @@ class Tenant:
         return max(2, round(number * self.scale))
 
     async def moves_in(self) -> None:
-        """The namespace is there."""
         await self.api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
 
     async def moves_out(self) -> None:
@@ -278,7 +271,6 @@ def spec(*requests: Object, constraints: Sequence[Object] = ()) -> Object:
 
 
 def many(number_of: int, /, **more: Any) -> list[Object]:
-    """So many requests for one device each."""
     return [request(f"r{number}", **more) for number in range(number_of)]
 
 

@@ -141,8 +141,6 @@ async def watching_lease(api: Api, name: str, namespace: str, gauges: Gauges) ->
 
 @asynccontextmanager
 async def weighing(process: int, gauges: Gauges) -> AsyncIterator[None]:
-    """The largest resident size of a process, in bytes."""
-
     async def look() -> None:
         while True:
             gauges.memory = max(gauges.memory, _resident(process))

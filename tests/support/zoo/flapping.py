@@ -259,7 +259,6 @@ NOT_FLAPPING: Final = {CSI_NODES: "named after its node, which has one"}
 
 
 async def swept(api: Api, namespace: str) -> None:
-    """Delete everything that flaps."""
     for flapper in FLAPPERS:
         scope = namespace if flapper.resource.namespaced else None
         for number in range(0 if flapper.is_kept else FLAPS):

@@ -92,7 +92,6 @@ class Neighbour:
 
     @property
     def waiting(self) -> int:
-        """How many pods have no node."""
         return sum(since < math.inf for since in self.since.values())
 
 

@@ -226,13 +226,11 @@ async def come_and_go(tenant: Tenant) -> None:
 
 
 async def relabel_claims(tenant: Tenant) -> None:
-    """Each of twenty claims changes."""
     patch = {"metadata": {"labels": {"turn": f"t{next(_turns)}"}}}
     await tenant.each(tenant.patch(RESOURCE_CLAIMS, f"claim-{number}", patch) for number in range(20))
 
 
 async def relabel_pods(tenant: Tenant) -> None:
-    """Each of twenty waiting pods changes."""
     patch = {"metadata": {"labels": {"app": f"t{next(_turns)}"}}}
     await tenant.each(tenant.patch(PODS, f"pod-{number}", patch) for number in range(20))
 

@@ -203,13 +203,11 @@ async def sharers(tenant: Tenant) -> None:
 
 
 async def replace_the_claim(tenant: Tenant) -> None:
-    """The claim goes or comes."""
     await tenant.delete(RESOURCE_CLAIMS, "shared")
     await tenant.again(tenant.claim("shared", NEVER))
 
 
 async def relabel_the_claim(tenant: Tenant) -> None:
-    """The claim of all pods changes."""
     await tenant.patch(RESOURCE_CLAIMS, "shared", {"metadata": {"annotations": {"turn": f"{next(_turns)}"}}})
 
 
@@ -228,13 +226,11 @@ async def change_mood(tenant: Tenant) -> None:
 
 
 async def running(tenant: Tenant) -> None:
-    """Pods that have their devices."""
     names = [f"pod-{number}" for number in range(20)]
     await tenant.each(tenant.pod_with(name, ONE) for name in names)
 
 
 async def take_finalizers(tenant: Tenant) -> None:
-    """The finalizers of claims in use are taken away."""
     patch: Object = {"metadata": {"finalizers": None}}
     await tenant.each(tenant.patch(RESOURCE_CLAIMS, f"pod-{number}", patch) for number in range(20))
 
@@ -257,7 +253,6 @@ async def waits_for_template(tenant: Tenant) -> None:
 
 
 async def replace_the_template(tenant: Tenant) -> None:
-    """The template comes, and goes."""
     if next(_turns) % 2:
         await tenant.delete(RESOURCE_CLAIM_TEMPLATES, "shy")
     else:
