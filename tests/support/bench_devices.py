@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from bench_scene import GPUS, Break, Scene, World
+from bench_scene import GPUS, Break, Scene, World, breaks
 from scheduling_causes import DRIVER, asks, cel, claim, pod
 from told import Json
 
@@ -21,32 +21,25 @@ MEMORY: Final = f'device.capacity["{DRIVER}"].memory'
 # --- selectors ---
 
 
-def _value(wrong: str) -> Break:
-    def apply(scene: Scene) -> str:
-        scene.select(f'{MODEL} == "{wrong}"')
-        return re.escape(f'"{wrong}"')
-
-    return apply
+@breaks
+def _value(scene: Scene, /, wrong: str) -> str:
+    scene.select(f'{MODEL} == "{wrong}"')
+    return re.escape(f'"{wrong}"')
 
 
-def _selector(expression: str, named: str = "") -> Break:
-    def apply(scene: Scene) -> str:
-        scene.select(expression)
-        return named or re.escape(expression[:40])
-
-    return apply
+@breaks
+def _selector(scene: Scene, /, expression: str, named: str = "") -> str:
+    scene.select(expression)
+    return named or re.escape(expression[:40])
 
 
-def _published(expression: str, named: str, **attributes: Json) -> Break:
+@breaks
+def _published(scene: Scene, /, expression: str, named: str, **attributes: Json) -> str:
     """A selector beside attributes that all devices have."""
-
-    def apply(scene: Scene) -> str:
-        for it in scene.devices():
-            it["attributes"].update(attributes)
-        scene.select(expression)
-        return named
-
-    return apply
+    for it in scene.devices():
+        it["attributes"].update(attributes)
+    scene.select(expression)
+    return named
 
 
 def _two_terms(scene: Scene) -> str:
@@ -64,11 +57,10 @@ def _other_driver(scene: Scene) -> str:
 
 
 def _alternatives(scene: Scene) -> str:
-    for it in scene.claims:
-        spec = it["spec"]["spec"] if it["kind"] == "ResourceClaimTemplate" else it["spec"]
+    for spec in scene.specs:
         many = {"name": "many", "deviceClassName": "gpu", "count": 4}
         large = {"name": "large", "deviceClassName": "gpu", "selectors": [cel(f'{MODEL} == "h200"')]}
-        spec["devices"]["requests"][0] = {"name": "gpu", "firstAvailable": [large, many]}
+        spec["requests"][0] = {"name": "gpu", "firstAvailable": [large, many]}
     return "closest of 2 alternatives"
 
 
@@ -95,24 +87,21 @@ def _half_a_pool(scene: Scene) -> str:
     return "wait for driver gpu.example.com to publish the others"
 
 
-def _invalid(spoil: Callable[[Json], object], named: str) -> Break:
+@breaks
+def _invalid(scene: Scene, /, spoil: Callable[[Json], object], named: str) -> str:
     """Slices that contradict themselves: their driver has to publish others."""
+    slices = [scene.world["ResourceSlice", f"{name}-gpu"] for name in GPUS]
+    right = copy.deepcopy([it["spec"]["devices"] for it in slices])
+    for it in slices:
+        for device in it["spec"]["devices"]:
+            spoil(device)
 
-    def apply(scene: Scene) -> str:
-        slices = [scene.world["ResourceSlice", f"{name}-gpu"] for name in GPUS]
-        right = copy.deepcopy([it["spec"]["devices"] for it in slices])
-        for it in slices:
-            for device in it["spec"]["devices"]:
-                spoil(device)
+    def publish(world: World) -> None:
+        for name, devices in zip(GPUS, right, strict=True):
+            world["ResourceSlice", f"{name}-gpu"]["spec"]["devices"] = devices
 
-        def publish(world: World) -> None:
-            for name, devices in zip(GPUS, right, strict=True):
-                world["ResourceSlice", f"{name}-gpu"]["spec"]["devices"] = devices
-
-        scene.mends.append(publish)
-        return f"{named}(?s:.*)driver {DRIVER} has to publish it otherwise"
-
-    return apply
+    scene.mends.append(publish)
+    return f"{named}(?s:.*)driver {DRIVER} has to publish it otherwise"
 
 
 def _draws_from_nowhere(device: Json) -> None:
@@ -128,35 +117,33 @@ def _too_many(scene: Scene) -> str:
     return "needs [3-6] devices|instead of [3-6]"
 
 
-def _held(state: str) -> Break:
-    def apply(scene: Scene) -> str:
-        for name in GPUS:
-            for number in range(2):
-                user = f"train-{name}-{number}"
-                users = [] if state == "unreserved" else [user]
-                held = claim(asks(), name=f"{user}-c", held=[f"{name}/gpu-{number}"], node_name=name, users=users)
-                scene.world.add(held)
-                if state == "unreserved":
-                    continue
-                it = pod(user, nodeName=name)
-                it["metadata"]["uid"] = f"uid-{user}"
-                it["status"] = {"phase": "Succeeded" if state == "finished" else "Running"}
-                if state == "lost":
-                    it["metadata"] |= {"deletionTimestamp": "2030-01-01T11:30:00Z", "finalizers": ["example.com/x"]}
-                if state == "service":
-                    it["spec"]["priority"] = 100
-                    owner = {
-                        "apiVersion": "apps/v1",
-                        "kind": "ReplicaSet",
-                        "name": "web",
-                        "uid": "rs",
-                        "controller": True,
-                    }
-                    it["metadata"]["ownerReferences"] = [owner]
-                scene.world.add(it)
-        return "ns/train-gpu-[12]-[01]"
-
-    return apply
+@breaks
+def _held(scene: Scene, /, state: str) -> str:
+    for name in GPUS:
+        for number in range(2):
+            user = f"train-{name}-{number}"
+            users = [] if state == "unreserved" else [user]
+            held = claim(asks(), name=f"{user}-c", held=[f"{name}/gpu-{number}"], node_name=name, users=users)
+            scene.world.add(held)
+            if state == "unreserved":
+                continue
+            it = pod(user, nodeName=name)
+            it["metadata"]["uid"] = f"uid-{user}"
+            it["status"] = {"phase": "Succeeded" if state == "finished" else "Running"}
+            if state == "lost":
+                it["metadata"] |= {"deletionTimestamp": "2030-01-01T11:30:00Z", "finalizers": ["example.com/x"]}
+            if state == "service":
+                it["spec"]["priority"] = 100
+                owner = {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "web",
+                    "uid": "rs",
+                    "controller": True,
+                }
+                it["metadata"]["ownerReferences"] = [owner]
+            scene.world.add(it)
+    return "ns/train-gpu-[12]-[01]"
 
 
 def _some_held(scene: Scene) -> str:
@@ -168,13 +155,11 @@ def _some_held(scene: Scene) -> str:
     return "1 in use|instead of all"
 
 
-def device_taint(key: str, effect: str) -> Break:
-    def apply(scene: Scene) -> str:
-        for it in scene.devices():
-            it["taints"] = [{"key": key, "value": "x", "effect": effect}]
-        return re.escape(key)
-
-    return apply
+@breaks
+def device_taint(scene: Scene, /, key: str, effect: str) -> str:
+    for it in scene.devices():
+        it["taints"] = [{"key": key, "value": "x", "effect": effect}]
+    return re.escape(key)
 
 
 def _rule(scene: Scene) -> str:
@@ -192,28 +177,23 @@ def _wrong_toleration(scene: Scene) -> str:
     return device_taint("flaky", "NoSchedule")(scene)
 
 
-def _constraint(kind: str, attribute: str) -> Break:
-    def apply(scene: Scene) -> str:
-        for it in scene.claims:
-            spec = it["spec"]["spec"] if it["kind"] == "ResourceClaimTemplate" else it["spec"]
-            spec["devices"]["requests"].append(asks("second"))
-            spec["devices"]["constraints"] = [{kind: f"{DRIVER}/{attribute}", "requests": ["gpu", "second"]}]
-        return re.escape(f"{DRIVER}/{attribute}")
-
-    return apply
+@breaks
+def _constraint(scene: Scene, /, kind: str, attribute: str) -> str:
+    for spec in scene.specs:
+        spec["requests"].append(asks("second"))
+        spec["constraints"] = [{kind: f"{DRIVER}/{attribute}", "requests": ["gpu", "second"]}]
+    return re.escape(f"{DRIVER}/{attribute}")
 
 
-def _capacity(name: str, amount: str, named: str, *, policy: Json | None = None) -> Break:
-    def apply(scene: Scene) -> str:
-        for it in scene.devices():
-            it["allowMultipleAllocations"] = True
-            if policy is not None:
-                it["capacity"]["memory"]["requestPolicy"] = policy
-        for request in scene.requests():
-            request["capacity"] = {"requests": {name: amount}}
-        return named
-
-    return apply
+@breaks
+def _capacity(scene: Scene, /, name: str, amount: str, named: str, *, policy: Json | None = None) -> str:
+    for it in scene.devices():
+        it["allowMultipleAllocations"] = True
+        if policy is not None:
+            it["capacity"]["memory"]["requestPolicy"] = policy
+    for request in scene.requests():
+        request["capacity"] = {"requests": {name: amount}}
+    return named
 
 
 def _counters_drawn(scene: Scene) -> str:

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from bench_devices import device_taint
-from bench_scene import Break, Scene, World
+from bench_scene import Break, Scene, World, breaks
 from scheduling_causes import asks, claim, device_class, pod
 from told import Json
 
@@ -20,13 +20,11 @@ def _cordon(scene: Scene) -> str:
     return "were unschedulable"
 
 
-def _node_taint(key: str, effect: str = "NoSchedule") -> Break:
-    def apply(scene: Scene) -> str:
-        for it in scene.nodes():
-            it["spec"]["taints"] = [*it["spec"].get("taints", ()), {"key": key, "value": "x", "effect": effect}]
-        return re.escape(key)
-
-    return apply
+@breaks
+def _node_taint(scene: Scene, /, key: str, effect: str = "NoSchedule") -> str:
+    for it in scene.nodes():
+        it["spec"]["taints"] = [*it["spec"].get("taints", ()), {"key": key, "value": "x", "effect": effect}]
+    return re.escape(key)
 
 
 def _coming(scene: Scene) -> str:
@@ -41,22 +39,18 @@ def _coming(scene: Scene) -> str:
     return f"wait \\(taint {re.escape(key)}\\)"
 
 
-def _node_selector(label: str) -> Break:
-    def apply(scene: Scene) -> str:
-        scene.pod["spec"]["nodeSelector"] = {label: "x"}
-        return re.escape(f"{label}=x")
-
-    return apply
+@breaks
+def _node_selector(scene: Scene, /, label: str) -> str:
+    scene.pod["spec"]["nodeSelector"] = {label: "x"}
+    return re.escape(f"{label}=x")
 
 
-def _label_slip(key: str, value: str) -> Break:
-    def apply(scene: Scene) -> str:
-        for it in scene.nodes():
-            it["metadata"]["labels"]["disktype"] = "nvme"
-        scene.pod["spec"]["nodeSelector"] = {key: value}
-        return f"write disktype=nvme instead of {key}={value}"
-
-    return apply
+@breaks
+def _label_slip(scene: Scene, /, key: str, value: str) -> str:
+    for it in scene.nodes():
+        it["metadata"]["labels"]["disktype"] = "nvme"
+    scene.pod["spec"]["nodeSelector"] = {key: value}
+    return f"write disktype=nvme instead of {key}={value}"
 
 
 def _elsewhere(scene: Scene) -> str:
@@ -105,26 +99,22 @@ def _sidecar(scene: Scene) -> str:
     return "Insufficient cpu"
 
 
-def _affinity(key: str, value: str) -> Break:
-    def apply(scene: Scene) -> str:
-        terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}]
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        scene.pod["spec"]["affinity"] = {"nodeAffinity": required}
-        return f"{key} In {value}"
-
-    return apply
+@breaks
+def _affinity(scene: Scene, /, key: str, value: str) -> str:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    scene.pod["spec"]["affinity"] = {"nodeAffinity": required}
+    return f"{key} In {value}"
 
 
-def _room(resource: str, amount: str, *, init: bool = False) -> Break:
-    def apply(scene: Scene) -> str:
-        spec = scene.pod["spec"]
-        if init:
-            spec["initContainers"] = [{"name": "setup", "image": "busybox"}]
-        its = spec["initContainers" if init else "containers"][0]
-        its.setdefault("resources", {}).setdefault("requests", {})[resource] = amount
-        return f"{'init container setup' if init else 'the pod'} asks for {amount}|instead of {amount}"
-
-    return apply
+@breaks
+def _room(scene: Scene, /, resource: str, amount: str, *, init: bool = False) -> str:
+    spec = scene.pod["spec"]
+    if init:
+        spec["initContainers"] = [{"name": "setup", "image": "busybox"}]
+    its = spec["initContainers" if init else "containers"][0]
+    its.setdefault("resources", {}).setdefault("requests", {})[resource] = amount
+    return f"{'init container setup' if init else 'the pod'} asks for {amount}|instead of {amount}"
 
 
 def _neighbours(scene: Scene) -> str:
@@ -137,28 +127,26 @@ def _neighbours(scene: Scene) -> str:
     return "anti-affinity"
 
 
-def _full(what: str) -> Break:
-    def apply(scene: Scene) -> str:
-        ports: Json = {"container": {"ports": [{"containerPort": 80, "hostPort": 80}]}}
-        cpu: Json = {"container": {"resources": {"requests": {"cpu": "6"}}}}
-        more: Json = {"ports": ports, "cpu": cpu}.get(what, {})
-        for it in scene.nodes():
-            name = it["metadata"]["name"]
-            if what == "slots":
-                on_node = [it for it in scene.world.of_kind("Pod") if it["spec"].get("nodeName") == name]
-                running = [it for it in on_node if it.get("status", {}).get("phase") != "Succeeded"]
-                it["status"]["allocatable"]["pods"] = str(len(running) + 1)
-            other = pod(f"busy-{name}", nodeName=name, **copy.deepcopy(more))
-            other["status"] = {"phase": "Running"}
-            scene.world.add(other)
-        container = scene.pod["spec"]["containers"][0]
-        if what == "ports":
-            container["ports"] = [{"containerPort": 80, "hostPort": 80}]
-        if what == "cpu":
-            container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = "4"
-        return {"slots": "too many pods", "ports": "host port 80", "cpu": "Insufficient cpu"}[what]
-
-    return apply
+@breaks
+def _full(scene: Scene, /, what: str) -> str:
+    ports: Json = {"container": {"ports": [{"containerPort": 80, "hostPort": 80}]}}
+    cpu: Json = {"container": {"resources": {"requests": {"cpu": "6"}}}}
+    more: Json = {"ports": ports, "cpu": cpu}.get(what, {})
+    for it in scene.nodes():
+        name = it["metadata"]["name"]
+        if what == "slots":
+            on_node = [it for it in scene.world.of_kind("Pod") if it["spec"].get("nodeName") == name]
+            running = [it for it in on_node if it.get("status", {}).get("phase") != "Succeeded"]
+            it["status"]["allocatable"]["pods"] = str(len(running) + 1)
+        other = pod(f"busy-{name}", nodeName=name, **copy.deepcopy(more))
+        other["status"] = {"phase": "Running"}
+        scene.world.add(other)
+    container = scene.pod["spec"]["containers"][0]
+    if what == "ports":
+        container["ports"] = [{"containerPort": 80, "hostPort": 80}]
+    if what == "cpu":
+        container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = "4"
+    return {"slots": "too many pods", "ports": "host port 80", "cpu": "Insufficient cpu"}[what]
 
 
 # --- pods and claims ---
@@ -236,33 +224,29 @@ def _scheduler(scene: Scene) -> str:
     return "apparently no scheduler serves the scheduler name(?s:.*)did you mean dra-scheduler"
 
 
-def _class(name: str) -> Break:
-    def apply(scene: Scene) -> str:
-        for request in scene.requests():
-            request["deviceClassName"] = name
-        if name == "absent":
-            scene.mends.append(lambda world: world.add(device_class("absent")))
-        return f"device class {name} does not exist"
-
-    return apply
+@breaks
+def _class(scene: Scene, /, name: str) -> str:
+    for request in scene.requests():
+        request["deviceClassName"] = name
+    if name == "absent":
+        scene.mends.append(lambda world: world.add(device_class("absent")))
+    return f"device class {name} does not exist"
 
 
-def _entry(wrong: str, *, is_there: bool) -> Break:
-    def apply(scene: Scene) -> str:
-        entry = scene.pod["spec"]["resourceClaims"][0]
-        field_ = "resourceClaimName" if "resourceClaimName" in entry else "resourceClaimTemplateName"
-        mine = scene.claims[0]
-        if is_there:
-            scene.world.take(mine["kind"], mine["metadata"]["name"])
-            mine["metadata"]["name"] = f"{wrong}s"
-            scene.world.add(mine)
-        else:
-            copy = {**mine, "metadata": {**mine["metadata"], "name": wrong}}
-            scene.mends.append(lambda world: world.add(copy))
-        entry[field_] = wrong
-        return "not found: create it" if field_ == "resourceClaimName" else f"{wrong} does not exist: create it"
-
-    return apply
+@breaks
+def _entry(scene: Scene, /, wrong: str, *, is_there: bool) -> str:
+    entry = scene.pod["spec"]["resourceClaims"][0]
+    field_ = "resourceClaimName" if "resourceClaimName" in entry else "resourceClaimTemplateName"
+    mine = scene.claims[0]
+    if is_there:
+        scene.world.take(mine["kind"], mine["metadata"]["name"])
+        mine["metadata"]["name"] = f"{wrong}s"
+        scene.world.add(mine)
+    else:
+        copy = {**mine, "metadata": {**mine["metadata"], "name": wrong}}
+        scene.mends.append(lambda world: world.add(copy))
+    entry[field_] = wrong
+    return "not found: create it" if field_ == "resourceClaimName" else f"{wrong} does not exist: create it"
 
 
 def _quota(scene: Scene) -> str:
@@ -278,7 +262,7 @@ def _quota(scene: Scene) -> str:
             "spec": {"hard": hard},
         }
     )
-    scene.mends.append(lambda world: world.drop("ResourceQuota", "q"))
+    scene.mends.append(lambda world: world.take("ResourceQuota", "q"))
     return "exceeded quota: q"
 
 

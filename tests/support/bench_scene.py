@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec
 
 from dra_api.core import Pod
 from dra_operator.commands.placing import Placed
@@ -39,10 +39,6 @@ class World:
         """Create or replace."""
         for obj in objects:
             self._objects[obj["kind"], obj["metadata"]["name"]] = obj
-
-    def drop(self, kind: str, name: str) -> None:
-        """Delete."""
-        self.take(kind, name)
 
     def take(self, kind: str, name: str) -> Json:
         """Delete, and return what it was."""
@@ -97,11 +93,14 @@ class Scene:
         """The claim of the pod, or the template that it is made from."""
         return [it for key in (("ResourceClaim", "c"), ("ResourceClaimTemplate", "t")) if (it := self.world.find(*key))]
 
+    @property
+    def specs(self) -> list[Json]:
+        """What the claim of the pod asks for."""
+        return [it["spec"].get("spec", it["spec"])["devices"] for it in self.claims]
+
     def requests(self) -> Iterator[Json]:
-        """What the pod asks for."""
-        for it in self.claims:
-            spec = it["spec"]["spec"] if it["kind"] == "ResourceClaimTemplate" else it["spec"]
-            for request in spec["devices"]["requests"]:
+        for spec in self.specs:
+            for request in spec["requests"]:
                 yield from request.get("firstAvailable") or [request["exactly"]]
 
     def select(self, expression: str) -> None:
@@ -124,6 +123,12 @@ class Scene:
 
 Break = Callable[[Scene], str]
 """Breaks the scene, and returns the pattern of what the answer has to name."""
+P = ParamSpec("P")
+
+
+def breaks(how: Callable[Concatenate[Scene, P], str]) -> Callable[P, Break]:
+    """Make a function that breaks the scene in the way that its other arguments say."""
+    return lambda *args, **named: lambda scene: how(scene, *args, **named)
 
 
 def working(random: Random) -> Scene:
