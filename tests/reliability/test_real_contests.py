@@ -42,6 +42,7 @@ from command import OperatorProcess
 from dra_kube import Api, Object, connection
 from envtest import needs_stock_control_plane
 from faults import FaultProxy
+from objects import devices_of, is_parked
 from proving_ground import PATIENCE, ProvingGround, node_stub
 from rounds import rounds
 from waiting import until
@@ -83,19 +84,17 @@ class Chronicle:
             self._time(obj, is_gone=event == "DELETED")
 
     def _time(self, claim: Object, *, is_gone: bool) -> None:
-        name, status = claim["metadata"]["name"], claim.get("status") or {}
-        results = (status.get("allocation") or {"devices": {}})["devices"].get("results") or ()
-        devices = {f"{it['pool']}/{it['device']}" for it in results} if not is_gone else set()
-        is_parked = any(it["resource"] == "contests" for it in status.get("reservedFor") or ())
+        name = claim["metadata"]["name"]
+        devices = set() if is_gone else set(devices_of(claim))
         if name.startswith("theirs"):
             for device in devices - self._theirs.get(name, set()):
                 self.delays += [time.monotonic() - since for since in self._since[device].values()]
             self._theirs[name] = devices
             return
         for device, since in self._since.items():
-            if device not in devices or is_parked:
+            if device not in devices or is_parked(claim):
                 since.pop(name, None)
-        for device in devices if not is_parked else ():
+        for device in devices if not is_parked(claim) else ():
             self._since[device].setdefault(name, time.monotonic())
 
     def write(self, path: Path) -> None:

@@ -29,7 +29,7 @@ from dra_operator.sources.audit import LastLook
 from dra_operator.sources.kinds import WATCHED
 from dra_operator.sources.malformed import MalformedObjects
 from fake_api import FakeApi
-from objects import Make
+from objects import Make, devices_of
 from prometheus_client import CollectorRegistry
 from waiting import meanwhile
 
@@ -218,8 +218,7 @@ class World:
         """How many claims the server shows for each device."""
         found: Counter[str] = Counter()
         for claim in self.api.of(RESOURCE_CLAIMS):
-            allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
-            found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
+            found.update(devices_of(claim))
         return found
 
     def messages(self, reason: str) -> list[str]:

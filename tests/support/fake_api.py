@@ -32,7 +32,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.sources.kinds import WATCHED
-from objects import Obj
+from objects import Obj, results_of
 
 Event = tuple[str, Resource, Obj]
 """What a watch reports: ``ADDED``, ``MODIFIED`` or ``DELETED``, of which kind, and the object."""
@@ -168,7 +168,7 @@ def _validate(obj: Obj) -> None:
 def _drop_reports(status: Obj) -> None:
     """What drivers reported of devices that are no longer allocated goes with them (claim-controller.md 6.2)."""
     if "devices" in status:
-        allocated = [_device(it) for it in (status.get("allocation") or {}).get("devices", {}).get("results") or ()]
+        allocated = [_device(it) for it in results_of({"status": status})]
         status["devices"] = [it for it in status["devices"] if _device(it) in allocated]
 
 

@@ -36,6 +36,26 @@ def owner(pod: str) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
 
 
+def users_of(claim: Obj) -> list[Obj]:
+    """Those for which a claim is reserved."""
+    return (claim.get("status") or {}).get("reservedFor") or []
+
+
+def results_of(claim: Obj) -> list[Obj]:
+    """What is allocated to a claim."""
+    return ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or []
+
+
+def devices_of(claim: Obj) -> list[str]:
+    """The same, each as pool and device."""
+    return [f"{result['pool']}/{result['device']}" for result in results_of(claim)]
+
+
+def is_parked(claim: Obj) -> bool:
+    """Whether the claim lost a contest: it keeps its devices, and serves no pod."""
+    return any(user["resource"] == "contests" for user in users_of(claim))
+
+
 class Make:
     """Objects as short as tests want them."""
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Resource, Unreachable
+from objects import is_parked, results_of, users_of
 from waiting import meanwhile, until
 
 Object = dict[str, Any]
@@ -78,20 +79,18 @@ def key_of(obj: Object) -> str:
 
 def seen_claim(obj: Object) -> SeenClaim:
     meta, status = obj["metadata"], obj.get("status") or {}
-    allocation = status.get("allocation")
-    results = ((allocation or {}).get("devices") or {}).get("results") or []
-    held = [result for result in results if not result.get("adminAccess")]
-    consumers = status.get("reservedFor") or []
+    held = [result for result in results_of(obj) if not result.get("adminAccess")]
+    consumers = users_of(obj)
     owners = [owner["uid"] for owner in meta.get("ownerReferences") or [] if owner["kind"] == "Pod"]
     return SeenClaim(
         uid=meta["uid"],
         key=key_of(obj),
-        is_allocated=allocation is not None,
+        is_allocated=status.get("allocation") is not None,
         devices=frozenset(_device(result) for result in held if not result.get("shareID")),
         shares=frozenset(_device(result) for result in held if result.get("shareID")),
         reserved_for=frozenset(consumer["uid"] for consumer in consumers if consumer["resource"] == "pods"),
         groups=frozenset(consumer["name"] for consumer in consumers if consumer["resource"] == "podgroups"),
-        is_parked=any(consumer["resource"] == "contests" for consumer in consumers),
+        is_parked=is_parked(obj),
         owner=owners[0] if owners else "",
         entry=(meta.get("annotations") or {}).get(_ENTRY, ""),
         is_held="dra.kopf.dev/immediate" in (meta.get("finalizers") or []),

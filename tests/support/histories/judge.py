@@ -47,7 +47,6 @@ from fake_api import Call, FakeStore, key_of
 from histories.neighbours import is_passing, not_attached
 from histories.rest import (
     HOLD,
-    devices_of,
     gang_of,
     has_room_for_gang,
     is_of_gang,
@@ -59,7 +58,7 @@ from histories.rest import (
 )
 from histories.script import CAPACITY, GANG, GANG_SIZE, OTHER, ROOM, collisions, is_running, rules_of
 from histories.server import LEASE, NAMESPACE, START
-from objects import Obj
+from objects import Obj, devices_of, users_of
 from witness import State, leaks, seen_claim, seen_pod, violations
 
 
@@ -134,13 +133,13 @@ def _ends_with(claim: Obj, uids: set[str]) -> bool:
 
 
 def _uids_of_users(claim: Obj) -> set[str]:
-    return {user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()}
+    return {user["uid"] for user in users_of(claim)}
 
 
 def who_waits(store: FakeStore) -> dict[str, tuple[int, ...]]:
     """The pods that may be compared, by uid, and how much of devices each needs."""
     wishes = {pod["metadata"]["uid"]: wish_of(store, pod) for pod in store.of(PODS) if waits(pod) and _is_simple(pod)}
-    having = {user["uid"] for claim in store.of(RESOURCE_CLAIMS) for user in _users(claim)}
+    having = {user["uid"] for claim in store.of(RESOURCE_CLAIMS) for user in users_of(claim)}
     lacking = ((uid, wish) for uid, wish in wishes.items() if wish is not None and not wish.says and uid not in having)
     return {uid: wish.amounts for uid, wish in lacking if wish.amounts}
 
@@ -153,7 +152,7 @@ def _is_simple(pod: Obj) -> bool:
 
 def who_finishes(store: FakeStore) -> str | None:
     """The key of a pod that runs and holds one claim with devices, if there is one."""
-    held = Counter(user["uid"] for claim in store.of(RESOURCE_CLAIMS) if devices_of(claim) for user in _users(claim))
+    held = Counter(user["uid"] for claim in store.of(RESOURCE_CLAIMS) if devices_of(claim) for user in users_of(claim))
     running = (pod for pod in store.of(PODS) if is_running(pod) and held[pod["metadata"]["uid"]] == 1)
     return next(map(key_of, running), None)
 
@@ -174,13 +173,9 @@ def _could_run_instead(store: FakeStore, pod: Obj, other: Obj) -> bool:
     left.objects = {
         where: obj
         for where, obj in store.objects.items()
-        if obj["metadata"]["uid"] != uid and not any(user["uid"] == uid for user in _users(obj))
+        if obj["metadata"]["uid"] != uid and not any(user["uid"] == uid for user in users_of(obj))
     }
     return other["spec"]["nodeName"] in places_for(left, pod)
-
-
-def _users(claim: Obj) -> list[Obj]:
-    return (claim.get("status") or {}).get("reservedFor") or []
 
 
 def _turn(pod: Obj) -> tuple[int, str]:
@@ -327,8 +322,7 @@ class Judge:
         now = asyncio.get_running_loop().time()
         if resource is RESOURCE_CLAIMS:
             if devices_of(obj):
-                users = obj["status"].get("reservedFor") or ()
-                self._had_devices.update({it["uid"]: now for it in users if it["name"].startswith(f"{GANG}-")})
+                self._had_devices.update({it["uid"]: now for it in users_of(obj) if it["name"].startswith(f"{GANG}-")})
         elif is_of_gang(obj) and obj["spec"].get("nodeName") and event != "DELETED":
             uid, there = obj["metadata"]["uid"], {it["metadata"]["uid"] for it in self.server.of(PODS)}
             having = {it for it, at in self._had_devices.items() if it in there or now - at < LATE_SECONDS}
@@ -343,8 +337,7 @@ class Judge:
             return
         self._placed.add(uid)
         for claim in self.server.of(RESOURCE_CLAIMS) if obj["spec"]["schedulerName"] != OTHER else ():
-            users = [it["uid"] for it in (claim.get("status") or {}).get("reservedFor") or ()]
-            if uid in users and (devices := not_attached(claim)) and not self.pardons:
+            if uid in _uids_of_users(claim) and (devices := not_attached(claim)) and not self.pardons:
                 self.findings[f"pod {key_of(obj)} is bound, and not attached are {', '.join(devices)}"] = None
 
     def _look_at_priorities(self, event: str, obj: Obj) -> None:

@@ -33,7 +33,7 @@ from dra_kube import (
     Resource,
 )
 from fake_api import FakeStore, key_of
-from objects import Obj
+from objects import Obj, results_of
 from volume_lab import bind_volumes
 
 from .rest import free_devices
@@ -211,7 +211,7 @@ def unready(claim: Obj) -> Iterator[Obj]:
     broken."""
     status = claim.get("status") or {}
     said = {tuple(_id(it).values()) for it in status.get("devices") or () if it.get("conditions")}
-    for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
+    for result in results_of(claim):
         if result.get("bindingConditions") and tuple(_id(result).values()) not in said:
             yield _id(result)
 
@@ -224,7 +224,7 @@ def not_attached(claim: Obj) -> list[str]:
         for it in status.get("devices") or ()
         if [condition["type"] for condition in it["conditions"]] == [ATTACHED]
     ]
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    results = results_of(claim)
     return [f"{it['pool']}/{it['device']}" for it in results if it.get("bindingConditions") and _id(it) not in attached]
 
 

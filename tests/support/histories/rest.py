@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dra_kube import (
     DEVICE_CLASSES,
@@ -28,7 +28,7 @@ from dra_kube import (
 )
 from fake_api import FakeStore, key_of
 from histories.script import is_allowed, is_cordoned, is_held, rules_of, running_on
-from objects import Obj
+from objects import Obj, devices_of, is_parked, results_of, users_of
 
 from .script import CAPACITY, EXTENDED, GANG, GANG_SIZE, HALF, OTHER, STEADFAST, TOLERANT, USUAL
 
@@ -52,11 +52,9 @@ def consumed(store: FakeStore, *, parked: bool = True) -> Counter[str]:
     """How much of each device, by node and name, all claims have together, with or without parked ones."""
     amounts: Counter[str] = Counter()
     for claim in store.of(RESOURCE_CLAIMS):
-        users = (claim.get("status") or {}).get("reservedFor") or ()
-        if not parked and any(it["resource"] == "contests" for it in users):
+        if not parked and is_parked(claim):
             continue
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        for result in allocation.get("devices", {}).get("results") or ():
+        for result in results_of(claim):
             kind, _, number = result["device"].partition("-")
             if kind == HALF:
                 amounts[f"{result['pool']}/dev-{number[0]}"] += USUAL
@@ -161,8 +159,7 @@ def _of_gang(store: FakeStore) -> Iterator[str]:
     said = " / ".join(map(_said, waiting))
     for pod in waiting:
         for claim in store.of(RESOURCE_CLAIMS):
-            users = [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
-            if pod["metadata"]["uid"] in users:
+            if pod["metadata"]["uid"] in [user["uid"] for user in users_of(claim)]:
                 yield f"pod {key_of(pod)} of a gang waits with devices: {said}"
     if waiting and not _has_group(store, waiting[0]):
         if said.count("not found") != len(waiting):
@@ -236,7 +233,7 @@ def _nodes_of_volumes(store: FakeStore, pod: Obj) -> frozenset[str] | None:
 def _of_claim(claim: Obj) -> Iterator[str]:
     is_allocated = bool((claim.get("status") or {}).get("allocation"))
     is_held = HOLD in (claim["metadata"].get("finalizers") or ())
-    if is_allocated and not claim["status"].get("reservedFor") and not is_held:
+    if is_allocated and not users_of(claim) and not is_held:
         yield f"claim {key_of(claim)} is allocated for no pod"
 
 
@@ -248,12 +245,6 @@ def _irreplaceable(store: FakeStore, pod: Obj) -> Iterator[str]:
         name = entry.get("resourceClaimName") or (template not in store.objects and recorded.get(entry["name"]))
         if name:
             yield name
-
-
-def _is_parked(store: FakeStore, name: str) -> bool:
-    """Whether the claim lost a contest with a rival."""
-    claim = store.objects.get((RESOURCE_CLAIMS, "ns", name), {})
-    return any(it["resource"] == "contests" for it in (claim.get("status") or {}).get("reservedFor") or ())
 
 
 def places_for(store: FakeStore, pod: Obj) -> list[str]:
@@ -270,7 +261,7 @@ def _of_pod(store: FakeStore, pod: Obj, swept: bool) -> Iterator[str]:
     if wish is None:
         yield f"pod {key_of(pod)} has no claim, though its template exists"
         return
-    if any(_is_parked(store, name) for name in _irreplaceable(store, pod)):
+    if any(is_parked(store.objects.get((RESOURCE_CLAIMS, "ns", name), {})) for name in _irreplaceable(store, pod)):
         if not re.search("^claim .* keeps .*, which another scheduler gave to another claim at the same time", said):
             yield f"pod {key_of(pod)} should say that its claim is parked, but says {said!r}"
         return
@@ -345,7 +336,7 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
 
 def _is_given_back(pod: Obj, claim: Obj) -> bool:
     """Whether the pod alone has it, so that it may have other devices for it; an immediate one keeps its own."""
-    users = [entry["uid"] for entry in claim["status"].get("reservedFor") or ()]
+    users = [entry["uid"] for entry in users_of(claim)]
     return users == [pod["metadata"]["uid"]] and not _is_immediate(claim)
 
 
@@ -385,12 +376,6 @@ def _taints(node: str, device: Obj, rules: Sequence[Obj]) -> Iterator[str]:
 
 def _held(store: FakeStore) -> set[str]:
     return {device for claim in store.of(RESOURCE_CLAIMS) for device in devices_of(claim)}
-
-
-def devices_of(claim: Obj) -> list[str]:
-    """What is allocated to it, each as node and device."""
-    allocation: dict[str, Any] = (claim.get("status") or {}).get("allocation") or {}
-    return [f"{result['pool']}/{result['device']}" for result in allocation.get("devices", {}).get("results") or ()]
 
 
 def _extended(pod: Obj) -> int:
@@ -445,7 +430,7 @@ def _tainted_devices(store: FakeStore, pod: Obj) -> list[str]:
     mine = [
         device
         for claim in store.of(RESOURCE_CLAIMS)
-        if any(entry["uid"] == uid for entry in (claim.get("status") or {}).get("reservedFor") or ())
+        if any(entry["uid"] == uid for entry in users_of(claim))
         for device in devices_of(claim)
     ]
     node = pod["spec"]["nodeName"]

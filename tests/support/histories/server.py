@@ -37,7 +37,7 @@ from fake_api import Call, Effect, FakeApi, copied, key_of
 from history_kit import game
 from history_kit.clock import OWNER
 from history_kit.game import LATE, Fate, Network
-from objects import Obj
+from objects import Obj, devices_of, users_of
 
 
 class Odds(NamedTuple):
@@ -279,14 +279,13 @@ class Server(Network, FakeApi):
 
 def _gist(obj: Obj) -> str:
     meta, spec, status = obj["metadata"], obj.get("spec", {}), obj.get("status") or {}
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
     parts = {
         "at": meta["resourceVersion"],
         "uid": meta["uid"],
         "node": spec.get("nodeName"),
         "phase": status.get("phase"),
-        "devices": ",".join(f"{result['pool']}/{result['device']}" for result in results),
-        "for": ",".join(entry["name"] for entry in status.get("reservedFor") or ()),
+        "devices": ",".join(devices_of(obj)),
+        "for": ",".join(entry["name"] for entry in users_of(obj)),
         "finalizers": len(meta.get("finalizers") or ()),
         "deleted": "deletionTimestamp" in meta,
         "reported": ",".join(it["type"] for device in status.get("devices") or () for it in device["conditions"]),
