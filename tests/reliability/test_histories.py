@@ -31,7 +31,7 @@ from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories import replica
 from histories.history import GAME, play, play_gangs
 from histories.judge import URGENT, is_preempted
-from histories.neighbours import Neighbours
+from histories.neighbours import Others
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
 from history_kit.game import Step, shrunk
 from objects import Obj
@@ -142,14 +142,14 @@ def test_an_operator_that_ends_no_pod_for_a_rule_is_found_out() -> None:
 
 def test_some_victims_are_there_for_longer_than_they_are_waited_for() -> None:
     lasting: list[float] = []
-    grace = Neighbours._grace
+    grace = Others._grace
 
-    def noted(neighbours: Neighbours, pod: Obj) -> float:
+    def noted(neighbours: Others, pod: Obj) -> float:
         seconds = grace(neighbours, pod)
         lasting.extend([seconds] if is_preempted(pod) else [])
         return seconds
 
-    with mock.patch.object(Neighbours, "_grace", noted):
+    with mock.patch.object(Others, "_grace", noted):
         for seed in range(0, 8000, PREEMPTIONS):
             assert not play(seed).findings
             if max(lasting, default=0.0) > PREEMPTION_PATIENCE_SECONDS:
@@ -167,10 +167,10 @@ def test_an_operator_that_waits_for_victims_as_long_as_they_like_is_found_out() 
     )
     script = Script(nodes=(1, 1), replicas=1, preempts=True, steps=steps)
 
-    def grace(_: Neighbours, pod: Obj) -> float:
+    def grace(_: Others, pod: Obj) -> float:
         return 300.0 if "slow" in pod["metadata"]["name"] else 1.0
 
-    with mock.patch.object(Neighbours, "_grace", grace):
+    with mock.patch.object(Others, "_grace", grace):
         assert not play(0, script, ()).findings
         with mock.patch.object(replica, "PreemptionSettings", return_value=PreemptionSettings(patience=600.0)):
             assert any("could run for 90 s" in finding for finding in play(0, script, ()).findings)

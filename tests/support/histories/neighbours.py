@@ -32,7 +32,7 @@ from dra_kube import (
     NotFound,
     Resource,
 )
-from fake_api import FakeStore, key_of
+from fake_api import key_of
 from objects import Obj, results_of
 from volume_lab import bind_volumes
 
@@ -57,21 +57,42 @@ class _Decided(NamedTuple):
     life: int
 
 
-class Rival:
-    """``changed`` is told of every change at the server."""
+class Neighbour:
+    """Goes by what the server has; nothing befalls it."""
 
-    def __init__(self, weather: Weather) -> None:
-        self._weather = weather
+    def __init__(self, weather: Weather, server: Server) -> None:
+        self._weather, self.server = weather, server
         self._loop = asyncio.get_running_loop()
+        self.busy = 0
+        """What it is about to do."""
+
+    def changed(self, event: str, resource: Resource, obj: Obj) -> None:
+        """Hear of a change at the server."""
+
+    def look_at_everything(self) -> None:
+        """After the server went back in time, and in good weather."""
+
+    def _later(self, seconds: float, what: Callable[[*Ts], None], *args: *Ts) -> None:
+        self.busy += 1
+        self._loop.call_later(seconds, self._act, what, args)
+
+    def _act(self, what: Callable[..., None], args: tuple[object, ...]) -> None:
+        self.busy -= 1
+        what(*args)
+
+
+class Rival(Neighbour):
+    """Another scheduler."""
+
+    def __init__(self, weather: Weather, server: Server) -> None:
+        super().__init__(weather, server)
         self._pods: set[str] = set()
         self._underway: dict[str, _Decided] = {}
         self._is_awake = False
         self._turns = 0
-        self.server: Server
-        self.busy = 0
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
-        """It looks at its pods again, if it has any."""
+        """Look at its pods again, if it has any."""
         if resource is PODS:
             is_mine = is_rival(obj) and event != "DELETED" and not obj["spec"].get("nodeName")
             (self._pods.add if is_mine else self._pods.discard)(key_of(obj))
@@ -85,16 +106,13 @@ class Rival:
     def _wake(self) -> None:
         if not self._is_awake:
             self._is_awake = True
-            self._later(0.2, self._decide)
+            self._later(self._within(0.2), self._decide)
 
-    def _later(self, most: float, what: Callable[[*Ts], None], *args: *Ts) -> None:
-        self.busy += 1
+    def _within(self, most: float) -> float:
         self._turns += 1
-        seconds = most * self._weather.chance("rival", self._turns)
-        self._loop.call_later(seconds, what, *args)
+        return most * self._weather.chance("rival", self._turns)
 
     def _decide(self) -> None:
-        self.busy -= 1
         self._is_awake = False
         taken = {decided.device for decided in self._underway.values()}
         for key in sorted(self._pods):
@@ -107,7 +125,7 @@ class Rival:
             if device and self.server.of(DEVICE_CLASSES):
                 taken.add(device)
                 self._underway[pod["metadata"]["uid"]] = decided = _Decided(pod, claim, node, device, self.server.life)
-                self._later(LAG, self._write, decided)
+                self._later(self._within(LAG), self._write, decided)
             elif not pod["status"].get("conditions"):
                 self.server.change(PODS, key, lambda pod: pod["status"].update(conditions=[REFUSED]))
 
@@ -122,7 +140,6 @@ class Rival:
 
     def _write(self, decided: _Decided) -> None:
         """What was decided, if pod and claim are still there for it; the device may be taken."""
-        self.busy -= 1
         pod = decided.pod
         self._underway.pop(pod["metadata"]["uid"], None)
         now = self.server.objects.get((PODS, "ns", pod["metadata"]["name"]))
@@ -160,31 +177,23 @@ SILENCE = 0.15
 MOST_SECONDS = 4.0
 
 
-class Attacher:
-    """``changed`` is told of every change at the server. It goes by what the server has, and nothing befalls it."""
+class Attacher(Neighbour):
+    """A driver's controller that attaches devices."""
 
-    def __init__(self, weather: Weather) -> None:
-        self._weather = weather
-        self._loop = asyncio.get_running_loop()
-        self._allocations = 0
-        self.server: FakeStore
-        self.busy = 0
+    _allocations = 0
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """A claim may have new devices."""
         if resource is RESOURCE_CLAIMS and event != "DELETED" and any(unready(obj)):
             self._allocations += 1
-            self.busy += 1
             chance = self._weather.chance("attach", self._allocations)
-            self._loop.call_later(0.05 + MOST_SECONDS * chance**3, self._look, key_of(obj), obj["metadata"]["uid"])
+            self._later(0.05 + MOST_SECONDS * chance**3, self._look, key_of(obj), obj["metadata"]["uid"])
 
     def look_at_everything(self) -> None:
-        """After the server went back in time, and in good weather."""
         for claim in self.server.of(RESOURCE_CLAIMS):
             self.changed("MODIFIED", RESOURCE_CLAIMS, claim)
 
     def _look(self, key: str, uid: str) -> None:
-        self.busy -= 1
         claim = self.server.objects.get((RESOURCE_CLAIMS, "ns", key.removeprefix("ns/")))
         if claim is None or claim["metadata"]["uid"] != uid or not any(unready(claim)):
             return
@@ -236,28 +245,22 @@ SLOWEST_SECONDS = 150.0
 """That a pod takes to end whose grace period is as long or longer; far more than a victim is waited for."""
 
 
-class Neighbours:
-    """``changed`` is told of every change at the server. They go by what the server has, and nothing befalls them."""
-
-    def __init__(self, weather: Weather) -> None:
-        self._weather = weather
-        self._loop = asyncio.get_running_loop()
-        self.server: Server
-        self.busy = 0
+class Others(Neighbour):
+    """Kubelets, garbage collector, provisioner, and the scheduler of pods without devices of ours."""
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         meta = obj["metadata"]
         if resource == PODS and event != "DELETED" and "deletionTimestamp" in meta:
-            self._later(meta["uid"], obj, self._end_pod, self._grace(obj))
+            self._soon(meta["uid"], obj, self._end_pod, self._grace(obj))
         elif resource == PODS and event != "DELETED" and _is_for_the_other(obj):
-            self._later("schedule", obj, self._schedule)
+            self._soon("schedule", obj, self._schedule)
         elif resource == PODS and event == "DELETED":
             for claim in self.server.of(RESOURCE_CLAIMS):
-                self._later(meta["uid"], claim, self._collect)
+                self._soon(meta["uid"], claim, self._collect)
         elif resource is PERSISTENT_VOLUME_CLAIMS and not obj["spec"].get("volumeName"):
-            self._later("provision", obj, self._provision)
+            self._soon("provision", obj, self._provision)
         elif resource == RESOURCE_CLAIMS and event == "ADDED":
-            self._later(meta["uid"], obj, self._collect)
+            self._soon(meta["uid"], obj, self._collect)
 
     def look_at_everything(self) -> None:
         """After the server went back in time."""
@@ -272,14 +275,12 @@ class Neighbours:
         grace: float = pod["spec"].get("terminationGracePeriodSeconds", 0)
         return min(grace * self._weather.chance("grace", pod["metadata"]["uid"]), SLOWEST_SECONDS)
 
-    def _later(self, why: str, obj: Obj, what: Callable[[Obj], None], more: float = 0.0) -> None:
-        self.busy += 1
+    def _soon(self, why: str, obj: Obj, what: Callable[[Obj], None], more: float = 0.0) -> None:
         chance = self._weather.chance("neighbour", why, obj["metadata"]["uid"])
-        self._loop.call_later(0.02 + 1.5 * chance + more, what, obj)
+        self._later(0.02 + 1.5 * chance + more, what, obj)
 
     def _schedule(self, obj: Obj) -> None:
         """To the node of its devices, which is the only one that its affinity allows."""
-        self.busy -= 1
         current = self._current(obj)
         if current is None or not _is_for_the_other(current):
             return
@@ -289,11 +290,9 @@ class Neighbours:
 
     def _provision(self, obj: Obj) -> None:
         """The volumes of all claims for which a node was selected."""
-        self.busy -= 1
         bind_volumes(self.server)
 
     def _end_pod(self, obj: Obj) -> None:
-        self.busy -= 1
         if self._current(obj) is not None:
             self.server.drop(PODS, key_of(obj))
 
@@ -303,7 +302,6 @@ class Neighbours:
         return current if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"] else None
 
     def _collect(self, obj: Obj) -> None:
-        self.busy -= 1
         owners = obj["metadata"].get("ownerReferences") or []
         alive = {pod["metadata"]["uid"] for pod in self.server.of(PODS)}
         if owners and not any(owner["uid"] in alive for owner in owners):

@@ -13,7 +13,7 @@ from objects import Make, Obj
 from volume_lab import HOST, OURS, storage_class
 
 from .judge import Judge
-from .neighbours import Attacher, Neighbours, Rival
+from .neighbours import Attacher, Others, Rival
 from .replica import KINDS, LEASE_OVER, RESTART, Incarnation, Replica
 from .script import (
     ATTACHED,
@@ -56,13 +56,11 @@ class Stage:
     ) -> None:
         self._nodes, self._weather, self.traits = nodes, weather, traits
         self.judge = Judge()
-        self.neighbours = Neighbours(weather)
         self.server = Server(weather, self._changed)
         self.server.written = self.judge.written
-        self.rival = Rival(weather)
-        self.judge.server = self.neighbours.server = self.rival.server = self.server
-        self.attacher = Attacher(weather)
-        self.attacher.server = self.server
+        self.judge.server = self.server
+        self.attacher = Attacher(weather, self.server)
+        self.neighbours = (Others(weather, self.server), Rival(weather, self.server), self.attacher)
         self.urgency = Urgency(self.server)
         self.watching: asyncio.Task[None] | None = None
         self.server.trace = [] if traced else None
@@ -82,9 +80,9 @@ class Stage:
 
     def is_busy(self) -> bool:
         """Something is on its way, or the operator does not work."""
-        busy = sum(replica.watches.busy for replica in self.replicas) + self.neighbours.busy + self.rival.busy
-        busy += self.attacher.busy
-        return self.operator is None or bool(self.server.busy + busy)
+        watches = [replica.watches.busy for replica in self.replicas]
+        busy = [self.server.busy, *watches, *(each.busy for each in self.neighbours)]
+        return self.operator is None or any(busy)
 
     def refuses_deletions(self) -> bool:
         """Whether the server has refused to end a pod: the operator leaves that one alone for ten minutes."""
@@ -158,9 +156,8 @@ class Stage:
         self.judge.changed(event, resource, obj)
         for replica in self.replicas:
             replica.watches.changed(event, resource, obj)
-        self.neighbours.changed(event, resource, obj)
-        self.rival.changed(event, resource, obj)
-        self.attacher.changed(event, resource, obj)
+        for neighbour in self.neighbours:
+            neighbour.changed(event, resource, obj)
 
     def furnish(self) -> None:
         """What there is at the beginning."""
@@ -266,9 +263,8 @@ class Stage:
         self.judge.pardons |= self._elects or self.operator is not None
         self.judge.begin_again((kind, obj) for (kind, _, _), obj in self.server.objects.items())
         self.break_watches(0.0)
-        self.neighbours.look_at_everything()
-        self.rival.look_at_everything()
-        self.attacher.look_at_everything()
+        for neighbour in self.neighbours:
+            neighbour.look_at_everything()
 
     def set_clock(self, seconds: float) -> None:
         self._skew += seconds
