@@ -6,6 +6,7 @@ tried; constraints, consumable capacity, taints.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.values import NANO, Quantity
-from dra_cel import compile, device_selectors, prepare
+from dra_cel import Environment, compile, device_selectors, prepare
 from msgspec.structs import replace
 
 Id = tuple[str, str, str]
@@ -45,64 +46,31 @@ class OutOfSteps(Exception):
     """The search was stopped before it came to an end."""
 
 
-@dataclass(frozen=True)
 class Gates:
     """Feature gates by their names, and which of the reference's mistakes to repeat."""
 
-    names: frozenset[str]
-    newest_generation_only: bool = True
-    admin_ignores_allocations: bool = True
-    errors_stay_on_node: bool = True
-    shares_stay_held: bool = True
-    release: tuple[int, int] = (1, 36)
-
-    @property
-    def counters_apart(self) -> bool:
-        """A slice with counters has no devices."""
-        return self.partitionable and self.release >= (1, 35)
-
-    @property
-    def incomplete_pools_do(self) -> bool:
-        """A request for a number of devices gets those of incomplete pools (section 3)."""
-        return self.release < (1, 35)
-
-    @property
-    def nothing_is_all(self) -> bool:
-        """A request for all devices is served where there is none (section 7)."""
-        return self.release == (1, 32)
-
-    @property
-    def admin(self) -> bool:
-        return "DRAAdminAccess" in self.names
-
-    @property
-    def prioritized(self) -> bool:
-        return "DRAPrioritizedList" in self.names
-
-    @property
-    def partitionable(self) -> bool:
-        return "DRAPartitionableDevices" in self.names
-
-    @property
-    def taints(self) -> bool:
-        return "DRADeviceTaints" in self.names
-
-    @property
-    def capacity(self) -> bool:
-        return "DRAConsumableCapacity" in self.names
-
-    @property
-    def lists(self) -> bool:
-        return "DRAListTypeAttributes" in self.names
-
-    @property
-    def binding(self) -> bool:
-        return {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= self.names
-
-    @property
-    def stable(self) -> bool:
+    def __init__(self, names: Iterable[str], release: tuple[int, int] = (1, 36), **mistakes: bool) -> None:
+        on = frozenset(names)
+        self.admin = "DRAAdminAccess" in on
+        self.prioritized = "DRAPrioritizedList" in on
+        self.partitionable = "DRAPartitionableDevices" in on
+        self.taints = "DRADeviceTaints" in on
+        self.capacity = "DRAConsumableCapacity" in on
+        self.lists = "DRAListTypeAttributes" in on
+        self.binding = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= on
+        self.stable = not (self.binding or self.capacity or self.lists)
         """The oldest implementation answers, which knows less (section 14)."""
-        return not (self.binding or self.capacity or self.lists)
+        self.counters_apart = self.partitionable and release >= (1, 35)
+        """A slice with counters has no devices."""
+        self.incomplete_pools_do = release < (1, 35)
+        """A request for a number of devices gets those of incomplete pools (section 3)."""
+        self.nothing_is_all = release == (1, 32)
+        """A request for all devices is served where there is none (section 7)."""
+        self.newest_generation_only = mistakes.pop("newest_generation_only", True)
+        self.admin_ignores_allocations = mistakes.pop("admin_ignores_allocations", True)
+        self.errors_stay_on_node = mistakes.pop("errors_stay_on_node", True)
+        self.shares_stay_held = mistakes.pop("shares_stay_held", True)
+        assert not mistakes
 
 
 @dataclass(frozen=True)
@@ -160,20 +128,22 @@ class Problem:
             classes=tuple(convert(DeviceClass, class_) for class_ in case["classes"]),
             slices=tuple(with_taints(slice_, rules) for slice_ in slices),
             taken=Taken.from_json(case.get("allocatedState") or {}),
-            gates=Gates(frozenset(case["features"]), release=release, **mistakes),
+            gates=Gates(case["features"], release, **mistakes),
         )
+
+    @property
+    def _environment(self) -> Environment:
+        return device_selectors(consumable_capacity=self.gates.capacity, list_attributes=self.gates.lists)
 
     def selects(self, expression: str, driver: str, device: Device) -> bool:
         """One evaluation of one selector. Raises whatever is wrong with it."""
-        environment = device_selectors(consumable_capacity=self.gates.capacity, list_attributes=self.gates.lists)
         prepared = prepare(driver, device, list_attributes=self.gates.lists)
-        return compile(expression, environment).matches(prepared)
+        return compile(expression, self._environment).matches(prepared)
 
     def compiles(self, expression: str) -> bool:
         """Whether a selector is one, whatever it says of devices."""
-        environment = device_selectors(consumable_capacity=self.gates.capacity, list_attributes=self.gates.lists)
         try:
-            compile(expression, environment)
+            compile(expression, self._environment)
         except Exception:
             return False
         return True
@@ -496,22 +466,18 @@ def _label_matches(node: Node, requirement: NodeSelectorRequirement) -> bool:
 
 def _check(term: NodeSelectorTerm) -> None:
     for requirement in term.match_expressions or ():
-        count = len(requirement.values or ())
-        allowed = {
-            "In": count > 0,
-            "NotIn": count > 0,
-            "Exists": count == 0,
-            "DoesNotExist": count == 0,
-            "Gt": count == 1,
-            "Lt": count == 1,
-        }
-        if not allowed.get(requirement.operator, False):
+        values = requirement.values or ()
+        match requirement.operator:
+            case "In" | "NotIn":
+                is_sound = len(values) > 0
+            case "Exists" | "DoesNotExist":
+                is_sound = len(values) == 0
+            case "Gt" | "Lt":
+                is_sound = len(values) == 1 and re.fullmatch(r"[+-]?\d+", values[0]) is not None
+            case _:
+                is_sound = False
+        if not is_sound:
             raise Fault(f"malformed node selector: {requirement}")
-        if requirement.operator in ("Gt", "Lt"):
-            try:
-                int((requirement.values or ("",))[0])
-            except ValueError:
-                raise Fault(f"malformed node selector: {requirement}") from None
     for requirement in term.match_fields or ():
         if requirement.operator not in ("In", "NotIn") or len(requirement.values or ()) != 1:
             raise Fault(f"malformed node selector: {requirement}")
