@@ -127,22 +127,20 @@ def _delete_claim(stage: Stage, step: Step) -> None:
         stage.server.deleted(RESOURCE_CLAIMS, step.subject, "ns")
 
 
+def _add(resource: Resource, key: Callable[[Step], str], add: Action) -> Action:
+    def action(stage: Stage, step: Step) -> None:
+        if not stage.has(resource, key(step)):
+            add(stage, step)
+
+    return action
+
+
 def _remove(resource: Resource, key: Callable[[Step], str]) -> Action:
     def action(stage: Stage, step: Step) -> None:
         if stage.has(resource, key(step)):
             stage.server.drop(resource, key(step))
 
     return action
-
-
-def _add_node(stage: Stage, step: Step) -> None:
-    if not stage.has(NODES, step.subject):
-        stage.add_node(step.subject)
-
-
-def _add_slice(stage: Stage, step: Step) -> None:
-    if not stage.has(RESOURCE_SLICES, _slice(step)):
-        stage.add_slice(step.subject)
 
 
 def _add_group(stage: Stage, step: Step) -> None:
@@ -192,16 +190,6 @@ def _time() -> str:
     return format_time(START + timedelta(seconds=asyncio.get_running_loop().time()))
 
 
-def _add_template(stage: Stage, step: Step) -> None:
-    if not stage.has(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl"):
-        stage.add_template()
-
-
-def _add_class(stage: Stage, step: Step) -> None:
-    if not stage.has(DEVICE_CLASSES, "gpu"):
-        stage.add_class()
-
-
 def _stop_server(stage: Stage, step: Step) -> None:
     def back() -> None:
         stage.server.is_away = False
@@ -231,14 +219,14 @@ ACTIONS: dict[str, Action] = {
     "lift gate": _lift_gate,
     "add claim": _add_claim,
     "delete claim": _delete_claim,
-    "add node": _add_node,
+    "add node": _add(NODES, lambda step: step.subject, lambda stage, step: stage.add_node(step.subject)),
     "remove node": _remove(NODES, lambda step: step.subject),
     "repel pods": _change_node(lambda node: node["spec"].update(taints=[TAINT])),
     "welcome pods": _change_node(lambda node: node["spec"].update(taints=[])),
     "cordon node": _change_node(lambda node: node["spec"].update(unschedulable=True)),
     "uncordon node": _change_node(lambda node: node["spec"].update(unschedulable=False)),
     "move node": _change_node(_move),
-    "add slice": _add_slice,
+    "add slice": _add(RESOURCE_SLICES, _slice, lambda stage, step: stage.add_slice(step.subject)),
     "remove slice": _remove(RESOURCE_SLICES, _slice),
     "add taint": _add_taint,
     "remove taint": lambda stage, step: _set_taints(stage, step, []),
@@ -246,9 +234,9 @@ ACTIONS: dict[str, Action] = {
     "remove rule": _remove(DEVICE_TAINT_RULES, lambda step: step.subject),
     "add group": _add_group,
     "remove group": _remove(POD_GROUPS, lambda step: f"ns/{step.subject}"),
-    "add template": _add_template,
+    "add template": _add(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl", lambda stage, _: stage.add_template()),
     "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
-    "add class": _add_class,
+    "add class": _add(DEVICE_CLASSES, lambda _: "gpu", lambda stage, _: stage.add_class()),
     "remove class": _remove(DEVICE_CLASSES, lambda _: "gpu"),
     "kill the operator": lambda stage, step: stage.kill(),
     "stop the operator": lambda stage, step: stage.stop_operator(),

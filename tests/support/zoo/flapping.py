@@ -127,14 +127,6 @@ def _labels(turn: int) -> Object:
     return {"labels": {"flap": f"turn-{turn}"}}
 
 
-def _claim(_number: int, _turn: int) -> Object:
-    return {"spec": NEVER}
-
-
-def _template(_number: int, _turn: int) -> Object:
-    return {"spec": {"spec": NEVER}}
-
-
 def _pod(number: int, turn: int) -> Object:
     """One of two has its devices at once, the other one never."""
     name = ("never", "one")[number % 2]
@@ -142,10 +134,6 @@ def _pod(number: int, turn: int) -> Object:
     main = {"name": "main", "image": "none", "resources": {"claims": [{"name": "device"}]}}
     body = {"schedulerName": "dra-scheduler", "containers": [main], "resourceClaims": [entry]}
     return {"metadata": _labels(turn), "spec": body}
-
-
-def _group(number: int, _turn: int) -> Object:
-    return {"spec": {"schedulingPolicy": {"gang": {"minCount": 2 + number % 3}}}}
 
 
 def _slice(number: int, turn: int) -> Object:
@@ -185,31 +173,6 @@ def _volume(number: int, _turn: int) -> Object:
     return {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **path}}
 
 
-def _storage_class(_number: int, _turn: int) -> Object:
-    return {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-
-
-def _budget(number: int, _turn: int) -> Object:
-    return {"spec": {"minAvailable": number % 3, "selector": {"matchLabels": {"flap": "turn-1"}}}}
-
-
-def _attachment(number: int, _turn: int) -> Object:
-    return {"spec": {"attacher": DRIVER, "nodeName": "node-7", "source": {"persistentVolumeName": f"flap-{number}"}}}
-
-
-def _capacity(number: int, _turn: int) -> Object:
-    return {"storageClassName": "flap-0", "capacity": f"{number}Gi"}
-
-
-def _pool_request(number: int, _turn: int) -> Object:
-    return {"spec": {"driver": DRIVER, "poolName": f"pool-{number // 2}"}}
-
-
-def _workload(number: int, turn: int) -> Object:
-    """One of two has a place for its pods, the other one never."""
-    return {"spec": workload("flap", 1 + turn % 3, template=("never", "one")[number % 2])["spec"]}
-
-
 def _with_quota(turn: int) -> Object:
     """What Kueue writes when it reserves quota, and asks for the check."""
     assigned = {"name": "main", "flavors": {"gpu": "flap-0"}, "count": 1 + (turn - 1) % 3}
@@ -224,34 +187,60 @@ def _with_quota(turn: int) -> Object:
     return {"metadata": _labels(turn), "status": status}
 
 
-def _claimed(number: int) -> Object:
-    return {"template": "", "claims": [f"flap-{number}"]}
-
-
 def _with_volume(number: int) -> Object:
     return {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": f"flap-{number}"}}]}
 
 
 FLAPPERS: Final = (
-    Flapper(RESOURCE_CLAIMS, _claim, _claimed),
-    Flapper(RESOURCE_CLAIM_TEMPLATES, _template, lambda number: {"template": f"flap-{number}"}),
+    Flapper(RESOURCE_CLAIMS, lambda *_: {"spec": NEVER}, lambda it: {"template": "", "claims": [f"flap-{it}"]}),
+    Flapper(RESOURCE_CLAIM_TEMPLATES, lambda *_: {"spec": {"spec": NEVER}}, lambda it: {"template": f"flap-{it}"}),
     Flapper(PODS, _pod),
-    Flapper(POD_GROUPS, _group, lambda number: {"schedulingGroup": {"podGroupName": f"flap-{number}"}}),
+    Flapper(
+        POD_GROUPS,
+        lambda number, _turn: {"spec": {"schedulingPolicy": {"gang": {"minCount": 2 + number % 3}}}},
+        lambda number: {"schedulingGroup": {"podGroupName": f"flap-{number}"}},
+    ),
     Flapper(PERSISTENT_VOLUME_CLAIMS, _volume_claim, _with_volume),
-    Flapper(POD_DISRUPTION_BUDGETS, _budget),
+    Flapper(
+        POD_DISRUPTION_BUDGETS,
+        lambda number, _turn: {"spec": {"minAvailable": number % 3, "selector": {"matchLabels": {"flap": "turn-1"}}}},
+    ),
     Flapper(RESOURCE_SLICES, _slice),
     Flapper(NODES, _node, is_kept=True),
     Flapper(DEVICE_CLASSES, _class),
     Flapper(DEVICE_TAINT_RULES, _rule),
-    Flapper(RESOURCE_POOL_STATUS_REQUESTS, _pool_request),
-    Flapper(STORAGE_CLASSES, _storage_class, _with_volume),
+    Flapper(
+        RESOURCE_POOL_STATUS_REQUESTS,
+        lambda number, _turn: {"spec": {"driver": DRIVER, "poolName": f"pool-{number // 2}"}},
+    ),
+    Flapper(
+        STORAGE_CLASSES,
+        lambda *_: {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"},
+        _with_volume,
+    ),
     Flapper(PERSISTENT_VOLUMES, _volume, _with_volume),
-    Flapper(CSI_DRIVERS, lambda _number, _turn: {"spec": {}}),
-    Flapper(CSI_STORAGE_CAPACITIES, _capacity, _with_volume),
-    Flapper(VOLUME_ATTACHMENTS, _attachment, _with_volume),
-    Flapper(NAMESPACES, lambda _number, _turn: {}, None),
-    Flapper(WORKLOADS, _workload, None, change=_with_quota),
-    Flapper(ADMISSION_CHECKS, lambda _number, _turn: {"spec": admission_check()["spec"]}, None),
+    Flapper(CSI_DRIVERS, lambda *_: {"spec": {}}),
+    Flapper(
+        CSI_STORAGE_CAPACITIES,
+        lambda number, _turn: {"storageClassName": "flap-0", "capacity": f"{number}Gi"},
+        _with_volume,
+    ),
+    Flapper(
+        VOLUME_ATTACHMENTS,
+        lambda it, _: {
+            "spec": {"attacher": DRIVER, "nodeName": "node-7", "source": {"persistentVolumeName": f"flap-{it}"}}
+        },
+        _with_volume,
+    ),
+    Flapper(NAMESPACES, lambda *_: {}, None),
+    # one of two has a place for its pods, the other one never
+    Flapper(
+        WORKLOADS,
+        lambda number, turn: {"spec": workload("", 1 + turn % 3, template=("never", "one")[number % 2])["spec"]},
+        None,
+        change=_with_quota,
+    ),
+    Flapper(ADMISSION_CHECKS, lambda *_: {"spec": admission_check()["spec"]}, None),
     Flapper(RESOURCE_FLAVORS, lambda number, _turn: {"spec": flavor(nodeLabels={"flap": str(number)})["spec"]}, None),
 )
 NOT_FLAPPING: Final = {CSI_NODES: "named after its node, which has one"}
