@@ -25,7 +25,6 @@ from dra_operator.allocator import DeviceId, Usage
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues
 from history_kit.game import Game, Outcome
-from msgspec import structs
 from neighbour_lab import HOST, away, near, spread, term
 from placement_lab import case, decided_together, node, pod, prefers, publishing, wants
 
@@ -178,9 +177,8 @@ def _made(name: str, wish: Claim) -> ResourceClaim:
 
 
 def _pod(number: int, wish: Wish) -> Pod:
-    made, name = pod(str(wish.cpu), (), **RULES[wish.rule]), f"m{number}"
     labels = LABELS if wish.has_labels else {}
-    return structs.replace(made, metadata=structs.replace(made.metadata, name=name, uid=name, labels=labels))
+    return pod(str(wish.cpu), name=f"m{number}", meta={"labels": labels}, **RULES[wish.rule])
 
 
 def faults(it: Small, plans: Sequence[Plan]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from dra_operator.app.leader import lease_name
 from dra_operator.kube import EventReason, EventRecorder
 from dra_operator.kube.claims import ClaimWriter
 from dra_operator.kube.writers import PoolRequestWriter
+from objects import on_node
 
 Json = dict[str, Any]
 _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",
@@ -106,9 +107,7 @@ DRIVER = "simulated.dra.example.com"
 SLICES = f"{DRA}/resourceslices"
 ON_NODE_1 = {
     "devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": "node-1", "device": "gpu"}]},
-    "nodeSelector": {
-        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]
-    },
+    "nodeSelector": on_node("node-1"),
 }
 """The allocation of a claim whose device is on node-1."""
 VIEWER = "vera"

@@ -31,6 +31,11 @@ def user(pod: str) -> Obj:
     return {"resource": "pods", "name": pod, "uid": f"uid-{pod}"}
 
 
+def on_node(name: str) -> Obj:
+    """The node selector of what can be used on one node."""
+    return {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]}
+
+
 def owner(pod: str) -> Obj:
     """The pod as the owner of a claim that was made for it."""
     return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}

@@ -58,9 +58,11 @@ def labelled(labels: dict[str, str]) -> LoadedNode:
     return node("labelled", labels=labels)
 
 
-def pod(cpu: str = "1", claims: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
+def pod(
+    cpu: str = "1", claims: Sequence[dict[str, Any]] = (), *, name: str = "pod", meta: Any = None, **spec: Any
+) -> Pod:
     containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
-    body = {"metadata": {"namespace": "ns", "name": "pod", "uid": "uid-pod"}}
+    body = {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", **(meta or {})}}
     return convert(Pod, {**body, "spec": {"containers": containers, "resourceClaims": list(claims), **spec}})
 
 

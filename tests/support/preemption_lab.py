@@ -31,6 +31,7 @@ from dra_operator.scheduling.preemption import (
 from dra_operator.scheduling.preemption.bundles import Meter
 from dra_operator.scheduling.state import LoadedNode, add, gang_key, node_requests, served_resources
 from msgspec import structs
+from objects import on_node, user
 from placement_lab import allocator, case, claim, node, pod, wants
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
@@ -42,17 +43,14 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 
 def running(name: str, where: str, rank: int = 0, *claims: str, cpu: str = "0", age: int = 0, **spec: Any) -> Pod:
     """A pod on a node; the higher ``age`` is, the younger it is."""
-    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "creationTimestamp": CREATED.format(age)}
-    meta["labels"] = spec.pop("labels", {})
-    meta["annotations"] = spec.pop("annotations", {})
+    meta = {"creationTimestamp": CREATED.format(age)}
+    meta |= {kind: spec.pop(kind, {}) for kind in ("labels", "annotations")}
     if (grace := spec.pop("grace", None)) is not None:
         spec["terminationGracePeriodSeconds"] = grace
     if leaves := spec.pop("leaves", None):
         meta["deletionTimestamp"] = leaves
     entries = [{"name": it, "resourceClaimName": it} for it in claims]
-    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
-    body = {"nodeName": where, "priority": rank, "resourceClaims": entries, "containers": containers, **spec}
-    return convert(Pod, {"metadata": meta, "spec": body})
+    return pod(cpu, entries, name=name, meta=meta, nodeName=where, priority=rank, **spec)
 
 
 def held(
@@ -69,10 +67,8 @@ def held(
         {"request": "r", "driver": "gpu.example.com", "pool": pool or where, "device": device, **more}
         for device in devices
     ]
-    here = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [where]}]}]}
-    allocation = {"devices": {"results": results}, **({} if pool else {"nodeSelector": here})}
-    reserved = [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users]
-    status = {"allocation": allocation, "reservedFor": reserved}
+    allocation = {"devices": {"results": results}, **({} if pool else {"nodeSelector": on_node(where)})}
+    status = {"allocation": allocation, "reservedFor": list(map(user, users))}
     return claim(name, request or wants(count=len(devices)), status=status, metadata={"finalizers": [FINALIZER]})
 
 
@@ -194,9 +190,9 @@ def groups(scene: Scene) -> list[tuple[Pod, ...]]:
         if all(scene.leaves(pods[name]) or priority(pods[name]) < priority(scene.waiting) for name in gang)
     ]
     group = {name: gang for gang in ends for name in gang}
-    for users in ([user.name for user in it.status.reserved_for or ()] for it in scene.claims):
-        if all(user in group for user in users):
-            merged = set(chain(*(group[user] for user in users)))
+    for names in ([it.name for it in held.status.reserved_for or ()] for held in scene.claims):
+        if all(name in group for name in names):
+            merged = set(chain(*(group[name] for name in names)))
             group.update(dict.fromkeys(merged, merged))
     groups = {frozenset(names) for names in group.values()}
     return [tuple(pods[name] for name in sorted(names)) for names in groups]
@@ -359,10 +355,8 @@ def member(
     number: int, count: int = 1, *, selector: str | None = None, cpu: str = "0", rank: int = 10
 ) -> tuple[Pod, list[ResourceClaim]]:
     """A pod of the gang ``wanting``, with so many devices."""
-    made, name = pod(cpu, priority=rank), f"m{number}"
-    meta = structs.replace(made.metadata, name=name, uid=f"uid-{name}", annotations=of_gang("wanting", 2))
-    claims = [claim(f"{name}-0", wants(count=count, selector=selector))] if count else []
-    return structs.replace(made, metadata=meta), claims
+    claims = [claim(f"m{number}-0", wants(count=count, selector=selector))] if count else []
+    return pod(cpu, name=f"m{number}", meta={"annotations": of_gang("wanting", 2)}, priority=rank), claims
 
 
 def random_gang_scene(seed: int, *, graces: bool = False) -> GangScene:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from objects import on_node, user
+
 Json = dict[str, Any]
 DRIVER: Final = "gpu.example.com"
 NAMESPACE: Final = "ns"
@@ -121,15 +123,11 @@ def claim(
         made["status"] = {
             "allocation": {
                 "devices": {"results": [_result(it) for it in taken]},
-                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [_is(node_name)]}]},
+                "nodeSelector": on_node(node_name),
             },
-            "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users],
+            "reservedFor": list(map(user, users)),
         }
     return made
-
-
-def _is(node_name: str) -> Json:
-    return {"key": "metadata.name", "operator": "In", "values": [node_name]}
 
 
 def _result(path: str) -> Json:
