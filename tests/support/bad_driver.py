@@ -30,6 +30,7 @@ from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra_proto.health.v1alpha1 import api_pb2 as health
 from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+from fake_plugin import DraService, health_handler
 
 PERIOD = 0.2
 TIMEOUT = 1
@@ -51,13 +52,7 @@ class HealthService:
         for service in SERVICES:
             if self._node.has("health is offered and not served", f"{service} is offered and not served"):
                 continue
-            watch = grpc.unary_stream_rpc_method_handler(
-                partial(self._watch, service),
-                request_deserializer=health.NodeWatchResourcesRequest.FromString,
-                response_serializer=health.NodeWatchResourcesResponse.SerializeToString,
-            )
-            handler = grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch})
-            server.add_generic_rpc_handlers((handler,))
+            server.add_generic_rpc_handlers((health_handler(service, partial(self._watch, service)),))
 
     async def _watch(self, service: str, _request: Any, _context: Any) -> AsyncIterator[Any]:
         has = self._node.has
@@ -482,20 +477,6 @@ def _services(has: Any) -> list[str]:
         services.append("v1.DRAHealth")
     unsaid = [name for name in SERVICES if has("health is served and not offered", f"{name} is served and not offered")]
     return [*services, *(name for name in SERVICES if name not in unsaid)]
-
-
-class DraService(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
-    """Serves either version: they have the same methods."""
-
-    def __init__(self, claims: ClaimWork, messages: Any) -> None:
-        self._claims = claims
-        self._messages = messages
-
-    async def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
-        return await self._claims.prepare(list(request.claims), self._messages, context)
-
-    async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
-        return await self._claims.unprepare(list(request.claims), self._messages, context)
 
 
 NAME = "bad.example.com"

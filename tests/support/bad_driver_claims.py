@@ -85,8 +85,8 @@ class ClaimWork:
 
     # --- prepare ---
 
-    async def prepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
-        has = self._has
+    async def prepare(self, request: Any, messages: Any, context: Any) -> Any:
+        has, claims = self._has, list(request.claims)
         await self._before(claims, context, "prepare")
         self._running += 1
         self._idle.clear()
@@ -488,8 +488,8 @@ class ClaimWork:
 
     # --- unprepare ---
 
-    async def unprepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
-        has, results = self._has, {}
+    async def unprepare(self, request: Any, messages: Any, context: Any) -> Any:
+        has, claims, results = self._has, list(request.claims), {}
         await self._before(claims, context, "unprepare")
         if messages is v1beta1 and has("v1beta1 unprepares nothing"):
             return messages.NodeUnprepareResourcesResponse(

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from dra_proto.dra.v1 import api_pb2 as v1
@@ -39,16 +39,7 @@ class FakeHealth:
             self._changes += 1
             self._news.notify_all()
 
-    def handler(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        """What serves the streams, under the name of either version."""
-        watch = grpc.unary_stream_rpc_method_handler(
-            self._watch,
-            request_deserializer=messages.NodeWatchResourcesRequest.FromString,
-            response_serializer=messages.NodeWatchResourcesResponse.SerializeToString,
-        )
-        return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch})
-
-    async def _watch(self, request: Any, context: Any) -> AsyncIterator[messages.NodeWatchResourcesResponse]:
+    async def watch(self, request: Any, context: Any) -> AsyncIterator[messages.NodeWatchResourcesResponse]:
         self.streams += 1
         self.watching += 1
         sent = 0
@@ -118,13 +109,13 @@ class FakePlugin:
     async def serve(self) -> None:
         server = grpc.aio.server()
         if "v1.DRAPlugin" in self.services:
-            v1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1), server)
+            v1_grpc.add_DRAPluginServicer_to_server(DraService(self, v1), server)
         if "v1beta1.DRAPlugin" in self.services:
-            v1beta1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1beta1), server)
+            v1beta1_grpc.add_DRAPluginServicer_to_server(DraService(self, v1beta1), server)
         if LEGACY in self.services:
-            server.add_generic_rpc_handlers([_legacy(_Dra(self, v1beta1))])
+            server.add_generic_rpc_handlers([_legacy(DraService(self, v1beta1))])
         health = [service for service in self.services if service.endswith(".DRAResourceHealth")]
-        server.add_generic_rpc_handlers([self.health.handler(service) for service in health])
+        server.add_generic_rpc_handlers([health_handler(service, self.health.watch) for service in health])
         await self._begin(self.service_socket, server)
 
     async def register(self) -> None:
@@ -162,7 +153,7 @@ class FakePlugin:
         results = {claim.uid: self._result(claim, messages) for claim in request.claims}
         return messages.NodePrepareResourcesResponse(claims=self.results(results))
 
-    async def unprepare(self, request: Any, messages: Any) -> Any:
+    async def unprepare(self, request: Any, messages: Any, context: Any) -> Any:
         self.unprepared.append([claim.name for claim in request.claims])
         await self.gate.wait()
         result = messages.NodeUnprepareResourceResponse(error=self.unprepare_error)
@@ -198,10 +189,17 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-class _Dra(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
+class Answering(Protocol):
+    """Answers calls; ``messages`` are those of the version in which it is asked."""
+
+    async def prepare(self, request: Any, messages: Any, context: Any) -> Any: ...
+    async def unprepare(self, request: Any, messages: Any, context: Any) -> Any: ...
+
+
+class DraService(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
     """Serves either version: they have the same methods."""
 
-    def __init__(self, plugin: FakePlugin, messages: Any) -> None:
+    def __init__(self, plugin: Answering, messages: Any) -> None:
         self._plugin = plugin
         self._messages = messages
 
@@ -209,10 +207,20 @@ class _Dra(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
         return await self._plugin.prepare(request, self._messages, context)
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
-        return await self._plugin.unprepare(request, self._messages)
+        return await self._plugin.unprepare(request, self._messages, context)
 
 
-def _legacy(dra: _Dra) -> grpc.GenericRpcHandler[Any, Any]:
+def health_handler(service: str, watch: Callable[[Any, Any], Any]) -> grpc.GenericRpcHandler[Any, Any]:
+    """Serve streams of health under the name of either version."""
+    method = grpc.unary_stream_rpc_method_handler(
+        watch,
+        request_deserializer=messages.NodeWatchResourcesRequest.FromString,
+        response_serializer=messages.NodeWatchResourcesResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": method})
+
+
+def _legacy(dra: DraService) -> grpc.GenericRpcHandler[Any, Any]:
     """The service of Kubernetes before 1.32: that of v1beta1 under another name."""
     pairs: dict[str, tuple[Any, Any]] = {
         "NodePrepareResources": (v1beta1.NodePrepareResourcesRequest, v1beta1.NodePrepareResourcesResponse),
