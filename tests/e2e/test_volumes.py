@@ -6,16 +6,56 @@ and in place of a provisioner, the tests do.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 import pytest
-from dra_kube import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, NotFound, Object, Resource
+from dra_kube import (
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Api,
+    Conflict,
+    NotFound,
+    Object,
+    Resource,
+)
 from scene import Scene, both
-from volume_lab import BOUND, SELECTED, on_labels, storage_class, uses, volume, volume_controller
+from volume_lab import BOUND, SELECTED, due, on_labels, storage_class, uses, volume
+from waiting import meanwhile
 
 NAME = "e2e.kopf-dra/name"  # a label: bare nodes have none with their name
+
+
+@asynccontextmanager
+async def volume_controller(api: Api, namespace: str, label: str) -> AsyncIterator[None]:
+    """Binds the claims of a namespace inside the block, and deletes in the end the volumes that it made."""
+    try:
+        async with meanwhile(_run(api, namespace, label)):
+            yield
+    finally:
+        for volume in (await api.list(PERSISTENT_VOLUMES))[0]:
+            if volume["metadata"]["name"].startswith("pvc-") and volume["spec"]["claimRef"]["namespace"] == namespace:
+                await api.delete(PERSISTENT_VOLUMES, volume["metadata"]["name"])
+
+
+async def _run(api: Api, namespace: str, label: str) -> None:
+    while True:
+        volumes, _ = await api.list(PERSISTENT_VOLUMES)
+        claims, _ = await api.list(PERSISTENT_VOLUME_CLAIMS, namespace)
+        classes, _ = await api.list(STORAGE_CLASSES)
+        for resource, obj, is_new in due(volumes, claims, classes, label):
+            with suppress(Conflict, NotFound):  # seen again in the next round
+                if is_new:
+                    await api.create(resource, obj)
+                else:
+                    updated = await api.update(resource, obj)
+                    obj["metadata"]["resourceVersion"] = updated["metadata"]["resourceVersion"]
+                    await api.update(resource, obj, "status")
+        await asyncio.sleep(0.05)
 
 
 class Volumes:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dra_api.codec import convert
@@ -19,12 +17,11 @@ from dra_api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from dra_kube import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Api, Conflict, NotFound, Resource
+from dra_kube import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Resource
 from dra_operator.cache import StorageView
 from dra_operator.sources.kinds import WATCHED
 from fake_api import FakeApi
 from objects import Obj
-from waiting import meanwhile
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 HOST = "kubernetes.io/hostname"
@@ -234,31 +231,3 @@ def bind_volumes(api: FakeApi) -> None:
                 api.add(resource, obj)
             else:
                 api.store("MODIFIED", resource, obj)
-
-
-@asynccontextmanager
-async def volume_controller(api: Api, namespace: str, label: str) -> AsyncIterator[None]:
-    """Binds the claims of a namespace inside the block, and deletes in the end the volumes that it made."""
-    try:
-        async with meanwhile(_run(api, namespace, label)):
-            yield
-    finally:
-        for volume in (await api.list(PERSISTENT_VOLUMES))[0]:
-            if volume["metadata"]["name"].startswith("pvc-") and volume["spec"]["claimRef"]["namespace"] == namespace:
-                await api.delete(PERSISTENT_VOLUMES, volume["metadata"]["name"])
-
-
-async def _run(api: Api, namespace: str, label: str) -> None:
-    while True:
-        volumes, _ = await api.list(PERSISTENT_VOLUMES)
-        claims, _ = await api.list(PERSISTENT_VOLUME_CLAIMS, namespace)
-        classes, _ = await api.list(STORAGE_CLASSES)
-        for resource, obj, is_new in due(volumes, claims, classes, label):
-            with suppress(Conflict, NotFound):  # seen again in the next round
-                if is_new:
-                    await api.create(resource, obj)
-                else:
-                    updated = await api.update(resource, obj)
-                    obj["metadata"]["resourceVersion"] = updated["metadata"]["resourceVersion"]
-                    await api.update(resource, obj, "status")
-        await asyncio.sleep(0.05)
