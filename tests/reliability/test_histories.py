@@ -29,7 +29,7 @@ from dra_operator.controllers.settings import PreemptionSettings
 from dra_operator.scheduling.preemption import PREEMPTION_PATIENCE_SECONDS
 from dra_operator.scheduling.rules.node_rules import NodePorts, NodeResources
 from histories import replica
-from histories.history import GAME, play, play_gangs
+from histories.history import GAME, GANGS, play
 from histories.judge import URGENT, is_preempted
 from histories.neighbours import Others
 from histories.script import ATTACHMENTS, CONSUMABLE, PARTITIONS, PREEMPTIONS, TAINT_RULES, Script, script_of
@@ -93,7 +93,7 @@ def test_a_seed_is_the_same_history_whatever_the_order_of_sets() -> None:
 @pytest.mark.parametrize("seed", [13, 51, 79, 123, 144, 146])
 def test_a_gang_whose_devices_get_ready_one_by_one_is_bound(seed: int) -> None:
     """Further pods took the places of those whose devices were not ready yet, and all gave theirs back, for ever."""
-    assert not play_gangs(seed).findings
+    assert not GANGS.play(seed).findings
 
 
 @pytest.mark.parametrize(

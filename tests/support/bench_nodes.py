@@ -10,6 +10,7 @@ from bench_devices import device_taint
 from bench_scene import Break, Scene, World, breaks
 from scheduling_causes import asks, claim, device_class, pod
 from told import Json
+from volume_lab import storage_class, uses, volume, volume_claim
 
 # --- nodes ---
 
@@ -159,48 +160,22 @@ def _gate(scene: Scene) -> str:
 
 
 def _volume(scene: Scene) -> str:
-    source = {"persistentVolumeClaim": {"claimName": "data"}}
-    scene.pod["spec"]["volumes"] = [{"name": "data", **source}]
+    scene.pod["spec"]["volumes"] = uses("data")
 
     def create(world: World) -> None:
-        spec: Json = {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-            "volumeName": "pv",
-        }
-        meta = {"name": "data", "namespace": "ns", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
-        world.add(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": meta,
-                "spec": spec,
-                "status": {"phase": "Bound"},
-            }
-        )
-        of: Json = {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "claimRef": {"namespace": "ns", "name": "data", "uid": "uid-data"},
-        }
-        world.add({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": of})
+        reference = {"namespace": "ns", "name": "data", "uid": "uid-data"}
+        bound = volume_claim(volume="pv", class_name=None), volume(class_name="", spec={"claimRef": reference})
+        world.add(*({"apiVersion": "v1", **it} for it in bound))
 
     scene.mends.append(create)
     return 'persistentvolumeclaim "data" not found'
 
 
 def _no_storage_class(scene: Scene) -> str:
-    scene.pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
-    meta = {"name": "data", "namespace": "ns"}
-    claimed = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
-    scene.world.add({**claimed, "status": {"phase": "Pending"}})
-
-    def create(world: World) -> None:
-        class_ = {"provisioner": "disk.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
-        world.add({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}, **class_})
-
-    scene.mends.append(create)
+    scene.pod["spec"]["volumes"] = uses("data")
+    scene.world.add({"apiVersion": "v1", **volume_claim(class_name="fast")})
+    missing = {"apiVersion": "storage.k8s.io/v1", **storage_class("fast", "disk.example.com")}
+    scene.mends.append(lambda world: world.add(missing))
     return "PersistentVolumeClaim ns/data names StorageClass fast, which does not exist"
 
 

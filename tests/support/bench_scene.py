@@ -85,7 +85,7 @@ class Scene:
 
     world: World
     random: Random
-    mends: list[Callable[[World], None]] = field(default_factory=list)
+    mends: list[Callable[[World], object]] = field(default_factory=list)
     """What a person does whom the answer tells to, apart from proven fixes."""
 
     @property

@@ -20,6 +20,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from types import ModuleType
 from typing import Final, TypeVar
 
@@ -256,13 +257,18 @@ LONG = 150.0  # seconds, more than the longest pause between two attempts to pla
 
 
 def play(
-    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
+    seed: int,
+    script: Script | None = None,
+    only: Collection[str] | None = None,
+    *,
+    traced: bool = False,
+    made: Callable[[int], Script] = script_of,
 ) -> Outcome:
     """The history of a seed, or that of another script and of fewer strikes in the same weather."""
     weather = Weather(seed, only=only)
 
     async def main() -> tuple[Outcome, bool]:
-        nodes, replicas, preempts, steps, traits = script or script_of(seed)
+        nodes, replicas, preempts, steps, traits = script or made(seed)
         random.seed(seed)  # by which candidates vary the time between two attempts
         stage = Stage(nodes, weather, replicas=replicas, preempts=preempts, traits=traits, traced=traced)
         found = [finding async for finding in _pass(stage, steps)]
@@ -404,21 +410,5 @@ def _storm(dice: random.Random, rules: Collection[str]) -> Iterator[Step]:
             yield Step(at, "add pod", name)
 
 
-def play_pressed(
-    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
-) -> Outcome:
-    """The history of a seed, or that of another script and of fewer strikes in the same weather."""
-    return play(seed, script or pressed(seed), only, traced=traced)
-
-
-PRESSED = Game(play_pressed, pressed)
-
-
-def play_gangs(
-    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
-) -> Outcome:
-    """The history of a seed, or that of another script and of fewer strikes in the same weather."""
-    return play(seed, script or gangs(seed), only, traced=traced)
-
-
-GANGS = Game(play_gangs, gangs)
+PRESSED = Game(partial(play, made=pressed), pressed)
+GANGS = Game(partial(play, made=gangs), gangs)
