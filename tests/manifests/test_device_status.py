@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_client import CLAIMS, PATCH, Client, claim
-from manifest_accounts import DRIVER, ON_NODE_1, REPORTING, Json, furnish, grant, objects, path_of, plugin_on
+from bare_client import CLAIMS, PATCH, Client, claim, path_of
+from manifest_accounts import DRIVER, ON_NODE_1, REPORTING, Json, furnish, grant, objects, plugin_on
 from rbac_cases import RELEASES, ReleaseClient, rbac_server
 from waiting import until
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_client import Client
+from bare_client import Client, path_of
 from dra_api import yaml_text
 from dra_kubeletplugin.commands.subcommands import create
-from manifest_accounts import SLICES, path_of
+from manifest_accounts import SLICES
 from rbac_cases import RELEASES, rbac_server
 from waiting import until
 

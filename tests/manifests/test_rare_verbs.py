@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, pod
+from bare_client import CLAIMS, NAMESPACES, Client, claim, client_of, path_of, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.rbac import Rule
 from dra_kube import Api, Forbidden, connection
@@ -26,7 +26,6 @@ from manifest_accounts import (
     grant,
     namespace_of,
     objects,
-    path_of,
 )
 
 

@@ -164,6 +164,14 @@ async def client_of(server: DevApiServer, token: str | None = None) -> AsyncIter
         yield Client(session, server.url)
 
 
+def path_of(obj: Json) -> str:
+    """Where to create an object."""
+    version, namespace, kind = obj["apiVersion"], obj["metadata"].get("namespace"), obj["kind"].lower()
+    place = f"/namespaces/{namespace}" if namespace else ""
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"{'/apis/' if '/' in version else '/api/'}{version}{place}/{plural}"
+
+
 def config_map(name: str, **meta: Any) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **meta}, "data": {"a": "b"}}
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from bare_client import DRA, NODES, Client, pod
+from bare_client import DRA, NODES, Client, path_of, pod
 from command import ROOT
 from dra_api import yaml_text
 from dra_api.codec import convert
@@ -38,8 +38,6 @@ from dra_operator.kube.writers import PoolRequestWriter
 from objects import on_node
 
 Json = dict[str, Any]
-_PLURALS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",
-            "RoleBinding": "rolebindings"}  # fmt: skip
 
 
 class _Recorder(logging.Handler):
@@ -74,8 +72,8 @@ def rules_of(objects: Iterable[Json]) -> Rbac:
     store = Store()
     rbac = Rbac(store)
     for obj in objects:
-        if obj["kind"] in _PLURALS:
-            store.collection(GROUP, _PLURALS[obj["kind"]]).put({**obj, "metadata": dict(obj["metadata"])}, {})
+        if obj["apiVersion"].startswith(GROUP):
+            store.collection(GROUP, path_of(obj).rpartition("/")[2]).put({**obj, "metadata": dict(obj["metadata"])}, {})
     return rbac
 
 
@@ -112,16 +110,6 @@ ON_NODE_1 = {
 """The allocation of a claim whose device is on node-1."""
 VIEWER = "vera"
 """A person in the group ``viewers``, to which ``grant`` binds the role for people."""
-PLURALS = {
-    "Namespace": "namespaces",
-    "ServiceAccount": "serviceaccounts",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
 _NODE = "authentication.kubernetes.io/node-name"
 _VIEWERS: Json = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -136,13 +124,6 @@ def objects(files: Iterable[str] = FILES) -> list[Json]:
     """Namespaces, accounts, roles, bindings and the policies, as the manifests have them."""
     texts = [(ROOT / "manifests" / f"{file}.yaml").read_text() for file in files]
     return [obj for text in texts for obj in yaml_text.load_all(text)]
-
-
-def path_of(obj: Json) -> str:
-    """Where to create it."""
-    version, namespace = obj["apiVersion"], obj["metadata"].get("namespace")
-    place = f"/namespaces/{namespace}" if namespace else ""
-    return f"{'/apis/' if '/' in version else '/api/'}{version}{place}/{PLURALS[obj['kind']]}"
 
 
 async def grant(client: Client, *more: Json) -> None:

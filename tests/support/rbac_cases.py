@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import envtest
 import pytest
-from bare_client import PATCH, Answer, Client, client_of
+from bare_client import PATCH, Answer, Client, client_of, path_of
 from dra_api import yaml_text
 from dra_api.conversion import VERSIONS, convert
 from dra_api.releases import BUILT, NEWEST, Release
@@ -139,8 +139,6 @@ async def whoami(client: Client) -> dict[str, Any]:
 Json = dict[str, Any]
 API = "rbac.authorization.k8s.io"
 RBAC = f"/apis/{API}/v1"
-_PATHS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",
-          "RoleBinding": "rolebindings"}  # fmt: skip
 
 
 def role(name: str, *rules: Json, namespace: str = "", **more: Any) -> Json:
@@ -198,9 +196,7 @@ OBJECTS: list[Json] = [
 
 
 async def create(client: Client, obj: Json) -> Answer:
-    namespace = obj["metadata"].get("namespace")
-    place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
-    return await client.call("POST", f"{place}/{_PATHS[obj['kind']]}", obj)
+    return await client.call("POST", path_of(obj), obj)
 
 
 def no(verb: str, resource: str, name: str = "", *, group: str = "", namespace: str = "", why: str = "") -> str:
