@@ -24,16 +24,18 @@ MOST_CONSUMERS: Final = 256
 class Cause:
     """``objects`` are created in their order, the pod last. ``names``: what the answer has to have, as a pattern.
 
+    The pod has a claim for one device, unless there are others or none; ``devices`` are those of gpu-1.
     ``by_scheduler``: what kube-scheduler itself has to say; None if it says nothing of such a pod.
     """
 
     title: str
     names: str
     pod: Json = field(default_factory=dict)
-    claims: Sequence[Json] = ()
+    claims: Sequence[Json] | None = None
     objects: Sequence[Json] = ()
     nodes: Sequence[Json] | None = None
     slices: Sequence[Json] | None = None
+    devices: Sequence[Json] | None = None
     by_scheduler: str | None = ""
 
     @property
@@ -44,10 +46,11 @@ class Cause:
     def everything(self) -> list[Json]:
         """All objects, the pod last."""
         nodes = [node("gpu-1")] if self.nodes is None else self.nodes
-        slices = [slice_("gpu-1")] if self.slices is None else self.slices
-        entries = [{"name": it["metadata"]["name"], "resourceClaimName": it["metadata"]["name"]} for it in self.claims]
+        slices = [slice_("gpu-1", self.devices)] if self.slices is None else self.slices
+        claims = [claim()] if self.claims is None else self.claims
+        entries = [{"name": it["metadata"]["name"], "resourceClaimName": it["metadata"]["name"]} for it in claims]
         spec: Json = {"terminationGracePeriodSeconds": 0, "resourceClaims": entries} | self.pod
-        return [device_class(), *nodes, *slices, *self.objects, *self.claims, pod(POD, **spec)]
+        return [device_class(), *nodes, *slices, *self.objects, *claims, pod(POD, **spec)]
 
 
 # --- objects ---
@@ -321,25 +324,20 @@ DEVICES: Final = (
         "memory",
         claims=[claim(asks(selectors=[cel(f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("60Gi"))')]))],
     ),
-    Cause("taken", "held by claim ns/other, reserved for train", claims=[claim()], objects=[TAKEN]),
-    Cause("device taint", "flaky", claims=[claim()], slices=[slice_("gpu-1", [device("gpu-0", **DEVICE_TAINT)])]),
-    Cause(
-        "device taint NoExecute",
-        "broken",
-        claims=[claim()],
-        slices=[slice_("gpu-1", [device("gpu-0", **ENDING_TAINT)])],
-    ),
+    Cause("taken", "held by claim ns/other, reserved for train", objects=[TAKEN]),
+    Cause("device taint", "flaky", devices=[device("gpu-0", **DEVICE_TAINT)]),
+    Cause("device taint NoExecute", "broken", devices=[device("gpu-0", **ENDING_TAINT)]),
     Cause(
         "wrong toleration",
         "flaky",
         claims=[claim(asks(tolerations=[{"key": "flakey", "operator": "Exists"}]))],
-        slices=[slice_("gpu-1", [device("gpu-0", **DEVICE_TAINT)])],
+        devices=[device("gpu-0", **DEVICE_TAINT)],
     ),
     Cause(
         "constraint",
         "matchAttribute gpu.example.com/root|gpu.example.com/root",
         claims=[claim(*_pair(), constraints=_match())],
-        slices=[slice_("gpu-1", [_serial("gpu-0", "a"), _serial("gpu-1", "b")])],
+        devices=[_serial("gpu-0", "a"), _serial("gpu-1", "b")],
     ),
     Cause(
         "constraint on an attribute that no device has",
@@ -355,7 +353,7 @@ DEVICES: Final = (
         "partner tainted",
         "flaky|tainted",
         claims=[claim(*_pair(), constraints=_match())],
-        slices=[slice_("gpu-1", [_serial("gpu-0", "a"), _serial("gpu-1", "a", **DEVICE_TAINT)])],
+        devices=[_serial("gpu-0", "a"), _serial("gpu-1", "a", **DEVICE_TAINT)],
     ),
     Cause("All with some in use", "held by claim ns/other", claims=[claim(all_of())], objects=[HALF_TAKEN]),
     Cause("All where there is none", "gpu", claims=[claim(all_of())], slices=[]),
@@ -373,15 +371,15 @@ DEVICES: Final = (
         "two requests together",
         "2 devices",
         claims=[claim(*_pair(selectors=[model("h100")]))],
-        slices=[slice_("gpu-1", [device("gpu-0"), device("gpu-1", model="h100")])],
+        devices=[device("gpu-0"), device("gpu-1", model="h100")],
     ),
-    Cause("capacity", "memory", claims=[claim(_wants("60Gi"))], slices=[slice_("gpu-1", [_shared("gpu-0")])]),
+    Cause("capacity", "memory", claims=[claim(_wants("60Gi"))], devices=[_shared("gpu-0")]),
     Cause(
         "capacity consumed by others",
         "memory",
         claims=[claim(_wants("20Gi"))],
+        devices=[_shared("gpu-0")],
         objects=[_consumed("30Gi")],
-        slices=[slice_("gpu-1", [_shared("gpu-0")])],
     ),
     Cause(
         "counters",
@@ -393,8 +391,8 @@ DEVICES: Final = (
         "counters consumed by others",
         "counter",
         claims=[claim(asks(count=1))],
-        objects=[claim(name="other", held=["gpu-1/half-0"], users=["train"])],
         slices=[_partitions()[0], slice_("gpu-1", [_partition("half-0", "20Gi"), _partition("whole", "40Gi")], of=2)],
+        objects=[claim(name="other", held=["gpu-1/half-0"], users=["train"])],
     ),
     Cause(
         "no alternative",
@@ -411,7 +409,7 @@ DEVICES: Final = (
             )
         ],
     ),
-    Cause("incomplete pool", "1 of 2 slices", claims=[claim()], slices=[slice_("gpu-1", of=2)]),
+    Cause("incomplete pool", "1 of 2 slices", slices=[slice_("gpu-1", of=2)]),
     Cause(
         "devices of an older generation",
         "h100",
@@ -421,10 +419,9 @@ DEVICES: Final = (
     Cause(
         "no slices of the driver",
         "driver gpu.example.com publishes nothing: start it",
-        claims=[claim()],
         slices=[slice_("gpu-1", driver="nic.example.com")],
     ),
-    Cause("no slices at all", "driver gpu.example.com publishes nothing: start it", claims=[claim()], slices=[]),
+    Cause("no slices at all", "driver gpu.example.com publishes nothing: start it", slices=[]),
     Cause(
         "plugin down, claim allocated elsewhere",
         "gpu-1",
@@ -435,103 +432,83 @@ DEVICES: Final = (
     Cause(
         "slice for other nodes",
         "none of these nodes: for nodes with zone In b",
-        claims=[claim()],
         slices=[slice_("net", nodeSelector=NAMED)],
     ),
     Cause(
         "all devices of the network taken",
         "held by claim ns/other",
-        claims=[claim()],
         slices=[slice_("net", [device("gpu-0")], allNodes=True)],
         objects=[claim(name="other", held=["net/gpu-0"], users=["train"])],
     ),
     Cause(
         "extended resource of a class",
         "example.com/gpu",
-        pod=_requests(**{"example.com/gpu": "3"}),
+        _requests(**{"example.com/gpu": "3"}),
+        claims=(),
         objects=[device_class("ext", extendedResourceName="example.com/gpu")],
     ),
 )
 NODES: Final = (
-    Cause("node selector", "zone=b", {"nodeSelector": {"zone": "b"}}, [claim()], nodes=[node("gpu-1", zone="a")]),
+    Cause("node selector", "zone=b", {"nodeSelector": {"zone": "b"}}, nodes=[node("gpu-1", zone="a")]),
     Cause(
         "node affinity",
         "zone In b",
         {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": NAMED}}},
-        [claim()],
     ),
-    Cause("cordon", "unschedulable", claims=[claim()], nodes=[node("gpu-1", cordoned=True)]),
-    Cause("node taint", "dedicated", claims=[claim()], nodes=[node("gpu-1", taints=WEB_TAINT)]),
-    Cause(
-        "node taint NoExecute",
-        "dedicated",
-        claims=[claim()],
-        nodes=[node("gpu-1", taints=[_taint("dedicated", "NoExecute")])],
-    ),
+    Cause("cordon", "unschedulable", nodes=[node("gpu-1", cordoned=True)]),
+    Cause("node taint", "dedicated", nodes=[node("gpu-1", taints=WEB_TAINT)]),
+    Cause("node taint NoExecute", "dedicated", nodes=[node("gpu-1", taints=[_taint("dedicated", "NoExecute")])]),
     Cause(
         "node not ready",
         "not-ready",
-        claims=[claim()],
         nodes=[node("gpu-1", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])],
     ),
     Cause(
-        "taint here, no device there",
-        "(?s)dedicated.*cpu-1",
-        claims=[claim()],
-        nodes=[node("gpu-1", taints=WEB_TAINT), node("cpu-1")],
+        "taint here, no device there", "(?s)dedicated.*cpu-1", nodes=[node("gpu-1", taints=WEB_TAINT), node("cpu-1")]
     ),
-    Cause("cpu", "the pod asks for 20; gpu-1 has", _requests(cpu="20"), [claim()]),
-    Cause("memory", "the pod asks for 32Gi", _requests(memory="32Gi"), [claim()]),
-    Cause("ephemeral storage", "ephemeral-storage", _requests(ephemeral_storage="20Gi"), [claim()]),
-    Cause(
-        "pod slots", "3 pods are there", claims=[claim()], objects=[pod(f"p-{it}", nodeName="gpu-1") for it in range(3)]
-    ),
+    Cause("cpu", "the pod asks for 20; gpu-1 has", _requests(cpu="20")),
+    Cause("memory", "the pod asks for 32Gi", _requests(memory="32Gi")),
+    Cause("ephemeral storage", "ephemeral-storage", _requests(ephemeral_storage="20Gi")),
+    Cause("pod slots", "3 pods are there", objects=[pod(f"p-{it}", nodeName="gpu-1") for it in range(3)]),
     Cause(
         "host port",
         "on gpu-1 by ns/neighbour",
         {"container": {"ports": [{"containerPort": 80, "hostPort": 80}]}},
-        [claim()],
         objects=[_neighbour(container={"ports": [{"containerPort": 80, "hostPort": 80}]})],
     ),
-    Cause("extended resource that nothing serves", "example.com/fpga", _requests(**{"example.com/fpga": "1"})),
-    Cause("anti-affinity", "anti-affinity", _affinity("podAntiAffinity", "x"), [claim()], objects=[_neighbour()]),
-    Cause("affinity", "affinity", _affinity("podAffinity", "x"), [claim()]),
+    Cause(
+        "extended resource that nothing serves", "example.com/fpga", _requests(**{"example.com/fpga": "1"}), claims=()
+    ),
+    Cause("anti-affinity", "anti-affinity", _affinity("podAntiAffinity", "x"), objects=[_neighbour()]),
+    Cause("affinity", "affinity", _affinity("podAffinity", "x")),
     Cause(
         "anti-affinity of another pod",
         "anti-affinity",
         {"labels": {"app": "neighbour"}},
-        [claim()],
         objects=[_neighbour(**_affinity("podAntiAffinity", "neighbour"))],
     ),
     Cause(
         "topology spread",
         "spread",
         SPREAD | {"labels": {"app": "neighbour"}},
-        [claim()],
         nodes=[node("gpu-1", zone="a"), node("gpu-2", zone="b", taints=WEB_TAINT)],
         objects=[_neighbour()],
     ),
-    Cause("no nodes", "the cluster has none", claims=[claim()], nodes=[], slices=[]),
-    Cause("volume claim missing", "data", {"uses": "data"}, [claim()]),
+    Cause("no nodes", "the cluster has none", nodes=[], slices=[]),
+    Cause("volume claim missing", "data", {"uses": "data"}),
     Cause(
-        "volume claim unbound",
-        "data",
-        {"uses": "data"},
-        [claim()],
-        objects=[_storage_class("Immediate"), _volume_claim("disk")],
+        "volume claim unbound", "data", {"uses": "data"}, objects=[_storage_class("Immediate"), _volume_claim("disk")]
     ),
     Cause(
         "no volume to bind",
         "data",
         {"uses": "data"},
-        [claim()],
         objects=[_storage_class("WaitForFirstConsumer"), _volume_claim("disk")],
     ),
     Cause(
         "volume on another node",
         "disk-1, for nodes with kubernetes.io/hostname In gpu-2",
         {"uses": "data"},
-        [claim()],
         objects=[_storage_class("WaitForFirstConsumer"), _volume("gpu-2"), _volume_claim("disk", volumeName="disk-1")],
     ),
 )
@@ -540,18 +517,29 @@ CLAIMS: Final = (
         "claim missing",
         'resourceclaim "absent" not found',
         {"resourceClaims": [{"name": "gpu", "resourceClaimName": "absent"}]},
+        claims=(),
         by_scheduler=None,
     ),
     Cause(
-        "template missing", "ResourceClaimTemplate ns/absent does not exist", _of_template("absent"), by_scheduler=None
+        "template missing",
+        "ResourceClaimTemplate ns/absent does not exist",
+        _of_template("absent"),
+        claims=(),
+        by_scheduler=None,
     ),
     Cause(
-        "claim not made, quota", "quota", _of_template("t"), objects=[QUOTA, template("t", asks())], by_scheduler=None
+        "claim not made, quota",
+        "quota",
+        _of_template("t"),
+        claims=(),
+        objects=[QUOTA, template("t", asks())],
+        by_scheduler=None,
     ),
     Cause(
         "claim not made, admin namespace",
         "admin",
         _of_template("t"),
+        claims=(),
         objects=[template("t", asks(adminAccess=True))],
         by_scheduler=None,
     ),
@@ -565,14 +553,14 @@ CLAIMS: Final = (
         "allocated elsewhere",
         "gpu-1/gpu-0.*reserved for train",
         {"nodeSelector": {"zone": "b"}},
-        [claim(held=["gpu-1/gpu-0"], users=["train"])],
+        claims=[claim(held=["gpu-1/gpu-0"], users=["train"])],
         nodes=[node("gpu-1", zone="a"), node("gpu-2", zone="b")],
     ),
     Cause(
         "allocated where there is no room",
         "cpu",
         _requests(cpu="9"),
-        [claim(held=["gpu-1/gpu-0"], users=["train"])],
+        claims=[claim(held=["gpu-1/gpu-0"], users=["train"])],
         nodes=[node("gpu-1"), node("gpu-2")],
     ),
     Cause(
@@ -580,26 +568,19 @@ CLAIMS: Final = (
         "256 pods",
         claims=[claim(held=["gpu-1/gpu-0"], users=[f"user-{it}" for it in range(MOST_CONSUMERS)])],
     ),
-    Cause(
-        "gated",
-        "gate example.com/wait|example.com/wait",
-        {"schedulingGates": [{"name": "example.com/wait"}]},
-        [claim()],
-    ),
+    Cause("gated", "gate example.com/wait|example.com/wait", {"schedulingGates": [{"name": "example.com/wait"}]}),
     Cause(
         "scheduler name that no scheduler serves",
         "scheduler name absent",
         {"schedulerName": "absent"},
-        [claim()],
         by_scheduler=None,
     ),
     Cause(
         "each node for a reason of its own",
         "(?s)dedicated.*held by claim ns/other",
-        claims=[claim()],
-        objects=[TAKEN],
         nodes=[node("gpu-1"), node("gpu-2", taints=WEB_TAINT)],
         slices=[slice_("gpu-1"), slice_("gpu-2")],
+        objects=[TAKEN],
     ),
 )
 ALL: Final[Mapping[str, Sequence[Cause]]] = {
