@@ -1,10 +1,7 @@
 """Questions to an API server with RBAC, and the answers of a real one of Kubernetes 1.36.
 
-The same tables are asked of the development cluster, and of a real server where there is one.
-
-API servers with RBAC for the same test: the development cluster's, and a real one from ``KUBEBUILDER_ASSETS``.
-
-The development cluster plays each release. Requests name the newest versions of the API; to an older server a client
+The same tables are asked of the development cluster, and of a real server where ``KUBEBUILDER_ASSETS`` has one. The
+development cluster plays each release. Requests name the newest versions of the API; to an older server a client
 speaks the newest that it serves.
 """
 

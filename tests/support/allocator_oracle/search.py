@@ -4,12 +4,9 @@ Slow on purpose: every rule is written down as the specification says it, select
 every device in every attempt, nothing is indexed, remembered or skipped. What the real allocator decides is
 compared with this, and timed against it. It shares no code with the allocator.
 
-Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6).
-
-Around it lies the order of work, and behind it the results (sections 2, 4, 7 and 12).
-
-What has been chosen so far is one list. Whether a device may be taken is found out from that list each
-time, so there is nothing to undo but the last entry.
+``Search`` is plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6); around it
+lies the order of work, and behind it the results (sections 2, 4, 7 and 12). What has been chosen so far is one list.
+Whether a device may be taken is found out from that list each time, so there is nothing to undo but the last entry.
 """
 
 from __future__ import annotations

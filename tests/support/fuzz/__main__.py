@@ -9,16 +9,12 @@ suite plays the corpus and a short seeded run of changes; for hours::
     PYTHONPATH=tests/support .venv/bin/python -m fuzz cdi --seconds 3600
     PYTHONPATH=tests/support .venv/bin/python -m fuzz cdi --seconds 3600 --guided   # needs: pip install atheris
 
-``--guided`` lets libFuzzer keep what reaches new lines. A finding is written to the current folder; ``python -m fuzz
-TARGET FILE`` plays it again, and a fixed one belongs into the corpus.
+A finding is written to the current folder; ``python -m fuzz TARGET FILE`` plays it again, and a fixed one belongs into
+the corpus. Inputs change as bytes, as text with words of their corpus, and as trees where they are JSON. Trees matter
+most: a byte that is changed in JSON seldom leaves JSON, and a decoder then refuses all alike.
 
-A folder for each target has a file for each input. They change as bytes, as text with words of their corpus, and as
-trees where they are JSON. Trees matter most: a byte that is changed in JSON seldom leaves JSON, and a decoder then
-refuses all alike.
-
-With ``--guided`` it fuzzes by coverage: libFuzzer, by way of atheris, keeps inputs that reach new lines, and changes
-those. Both kinds of changes are used: libFuzzer's own of bytes, and ours of trees. Only what ``guide`` imports is
-instrumented, so nothing may have imported the targets before.
+With ``--guided`` libFuzzer, by way of atheris, keeps inputs that reach new lines, and changes those, in its own ways
+and in ours. Only what ``guide`` imports is instrumented, so nothing may have imported the targets before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Every decoder of foreign input: its name, what runs it, and the errors that it documents.
 
-Decoders of files that a user, an administrator or an earlier process wrote, and of objects of the API.
-
-Objects, and the expressions in them, are decoded, validated, taken into the operator's view and decided on.
+Files are those that a user, an administrator or an earlier process wrote. Objects, and the expressions in them, are
+decoded, validated, taken into the operator's view and decided on.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """What people, nodes and machines do in one history: steps, each at its time. The seed decides which.
 
-What pods ask of nodes, and a literal reading of it: nothing of the operator is used.
-
-A rule is a word in a pod's name: ``template-3-cpu-low`` is a pod of the kind ``template`` with two rules.
+What pods ask of nodes is read literally, by nothing of the operator. A rule is a word in a pod's name:
+``template-3-cpu-low`` is a pod of the kind ``template`` with two rules.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from dra_kube import NODES, PODS
 from fake_api import FakeStore, key_of
-from history_kit.game import Step
+from history_kit.game import Step, some_times
 from objects import Make, Obj
 from volume_lab import uses
 
@@ -260,11 +260,7 @@ def script_of(seed: int) -> Script:
     return Script(nodes, replicas, preempts, tuple(sorted(steps)), frozenset(traits))
 
 
-def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
-    """Times of something that happens up to ``most`` times."""
-    for _ in range(most):
-        if dice.random() < chance:
-            yield dice.uniform(0, DURATION)
+_some = partial(some_times, DURATION)
 
 
 def _pods(dice: random.Random, rules: Sequence[str], *, rivals: bool) -> Iterator[Step]:

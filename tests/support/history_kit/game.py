@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import copy_context
 from hashlib import blake2b
+from random import Random
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
 from dra_kube import ApiError, Conflict, Forbidden, KubeError, ServerError, TooManyRequests, Unreachable
@@ -26,6 +27,13 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at:9.3f}  {self.what} {self.subject} {self.number:g}"
+
+
+def some_times(duration: float, dice: Random, most: int, chance: float) -> Iterator[float]:
+    """Yield the times of something that happens up to ``most`` times."""
+    for _ in range(most):
+        if dice.random() < chance:
+            yield dice.uniform(0, duration)
 
 
 class Steps(Protocol):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
-from history_kit.game import Step
+from history_kit.game import Step, some_times
 
 DRIVERS = ("toy", "hostdev", "toy", "simulated")
 """Whose plugin it is, by the rest of the seed."""
@@ -54,11 +55,7 @@ def script_of(seed: int) -> Script:
     return Script(DRIVERS[seed % len(DRIVERS)], *ways, tuple(sorted(steps)))
 
 
-def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
-    """Times of something that happens up to ``most`` times."""
-    for _ in range(most):
-        if dice.random() < chance:
-            yield dice.uniform(0, DURATION)
+_some = partial(some_times, DURATION)
 
 
 def _pods(dice: random.Random) -> Iterator[Step]:

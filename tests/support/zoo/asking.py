@@ -236,6 +236,12 @@ class Tenant:
 
 
 OWN_FINALIZER = "tenant.example.com/never"
+STORAGE: Object = {
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "1Gi"}},
+    "storageClassName": "",
+}
+"""The spec of a claim to a volume that nobody makes."""
 
 Act = Callable[[Tenant], Awaitable[None]]
 

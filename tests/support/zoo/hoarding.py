@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.store import Stored
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, Api, Object, Resource
-from zoo.asking import Act, Beast, Tenant, many, request, spec
+from zoo.asking import STORAGE, Act, Beast, Tenant, many, request, spec
 from zoo.cage import (
     GATES,
     LEASE,
@@ -107,10 +107,9 @@ def hoard(tenant: Tenant, kind: str, number: int) -> Awaitable[Any]:
         return _used(tenant, name)
     if kind == "pods":
         return tenant.pod(name, labels=labels(), schedulerName="nobody")
-    room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     meta = {"name": name, "namespace": tenant.namespace, "annotations": marks}
     meta |= {"labels": labels(LARGEST_BYTES - MARK_BYTES * len(MARKS))}
-    return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": room})
+    return tenant.api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": meta, "spec": STORAGE})
 
 
 SIZES = {"60 KB": 58_000, "6 KB": 6_000}

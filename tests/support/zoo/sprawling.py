@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Object
-from zoo.asking import TOO_MANY, Act, Beast, Tenant, asking, equal, many, request, spec
+from zoo.asking import STORAGE, TOO_MANY, Act, Beast, Tenant, asking, equal, many, request, spec
 from zoo.placing import HOST, NEVER, ONE, placing, required, term, tolerations
 
 _ZONES = [HOST, *(f"zone{number}.example.com/name" for number in range(12))]
@@ -108,11 +108,10 @@ async def claimed_by_pods(tenant: Tenant) -> None:
 async def volumes_with_claims(tenant: Tenant) -> None:
     """Pods with hundreds of volumes each, which wait for claims that no controller binds."""
     names = [f"volume-{number}" for number in range(300)]
-    room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     await tenant.each(
         tenant.api.create(
             PERSISTENT_VOLUME_CLAIMS,
-            {"metadata": {"name": name, "namespace": tenant.namespace}, "spec": room},
+            {"metadata": {"name": name, "namespace": tenant.namespace}, "spec": STORAGE},
         )
         for name in names
     )
