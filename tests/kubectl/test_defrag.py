@@ -119,7 +119,7 @@ def gang_pod(name: str, gang: str, node: str = "", **meta: Any) -> dict[str, Any
 def for_gang(seen: Observed) -> Defragmentation:
     overlay = Overlay(pipeline(seen))
     waiting = [pod for pod in seen.every(Pod) if not pod.spec.node_name]
-    return defragmented_for_gang(overlay, waiting, movable_pods(seen, None), 4, 10_000, lambda: False)
+    return defragmented_for_gang(overlay, waiting, movable_pods(seen, None), 4, 10_000)
 
 
 def test_the_fewest_moves_are_found_after_which_a_gang_fits_together() -> None:
@@ -259,7 +259,7 @@ def with_mix(*asked: tuple[int, int]) -> Observed:
 def for_mix(seen: Observed) -> Defragmentation:
     overlay = Overlay(pipeline(seen))
     mix = MixOfPods(overlay, overlay.made.learner.known(), "ml")
-    return defragmented_for_mix(overlay, mix, movable_pods(seen, None), 4, 10_000, lambda: False)
+    return defragmented_for_mix(overlay, mix, movable_pods(seen, None), 4, 10_000)
 
 
 def test_moves_give_room_to_as_many_of_the_usual_requests_as_can_be() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Callable
@@ -11,11 +12,14 @@ from typing import Any, Never
 import pytest
 from allocator_lab import partition_problem
 from dra_api.core import Pod
+from dra_operator.allocator import Allocator
 from dra_operator.kubectl import devices, free
 from dra_operator.kubectl.answer import ExitCode
 from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.pipeline import Abandoned, Pausing, Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.snapshot import load
+from dra_operator.kubectl.ui.server import PAGE_ANSWER_SECONDS
 from dra_operator.kubectl.whatif import fitting
 from dra_operator.kubectl.why.answer import waiting_groups
 from dra_operator.kubectl.why.pods import why_pod
@@ -238,3 +242,114 @@ def test_fit_says_that_it_was_not_found_out_what_would_be_left(
     (file := tmp_path / "pod.yaml").write_text(MANY.format(count=1))
     assert main(["fit", "-f", str(file), "--from", str(costly), "-n", "default"]) == 0
     assert f"what would be left was not found out: {FIT_LIMIT}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "said"),
+    [
+        (1, ExitCode.FAILED, "it was not found out whether anything has to move: {}"),
+        (15, ExitCode.IN_THE_WAY, "not found: {} (4 pods may be moved)"),
+        (0, ExitCode.CLEAR, "it would fit on"),
+    ],
+    ids=["before the search", "in the search", "never"],
+)
+def test_defrag_says_that_its_time_was_over(
+    after: float,
+    code: ExitCode,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single step may take longer than the limit."""
+    here = Path(__file__).parent
+    clock, within = ticking(), Pausing.within
+    monkeypatch.setattr(Pausing, "within", lambda self, seconds: within(self, seconds and after, clock=clock))
+    assert main(["defrag", "-f", str(here / "large.yaml"), "--from", str(here / "fleet.yaml"), "-n", "ml"]) == code
+    captured = capsys.readouterr()
+    limit = "the time limit was reached; kubectl dra defrag --time-limit gives more"
+    assert said.format(limit) in captured.out + captured.err
+
+
+def test_lint_says_how_many_objects_it_did_not_check(costly: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was not checked is no success: CI must not pass by it."""
+    manifests = Path(__file__).with_name("good.yaml")
+    words = ["lint", "-f", str(manifests), "--from", str(costly), "--time-limit"]
+    assert main([*words, "0.000001s"]) == ExitCode.IN_THE_WAY
+    said = capsys.readouterr().out
+    limit = "the time limit was reached; kubectl dra lint --time-limit gives more"
+    assert f"not checked to the end: 2 objects: {limit}" in said
+    main([*words, "0", "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["unchecked"] == 0
+
+
+@pytest.mark.parametrize("after", [1, 3, 6, 12])
+def test_lint_asks_for_the_time_before_each_node_and_device(
+    after: int, costly: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One object may be tried on all nodes, with selectors on all devices."""
+    clock, within = ticking(), Pausing.within
+    monkeypatch.setattr(Pausing, "within", lambda self, _: within(self, after, clock=clock))
+    (file := costly.with_name("claim.yaml")).write_text(MANY.format(count=20).split("---")[1])
+    assert main(["lint", "-f", str(file), "--from", str(costly)]) == ExitCode.IN_THE_WAY
+    assert "not checked to the end: 1 object" in capsys.readouterr().out
+
+
+LIMITED_OTHERWISE = {"top": devices.LARGEST_SECONDS, "ui": PAGE_ANSWER_SECONDS}
+"""Seconds of a command without the flag. The limit of ``top`` is for ``top classes``, of ``ui`` for an answer."""
+WORDS = {
+    "devices": [["devices"]],
+    "claims": [["claims", "-A"]],
+    "pools": [["pools"]],
+    "who": [["who", "gpu-1"], ["who", "gpu.example.com/nothing/at-all"]],
+    "doctor": [["doctor"]],
+    "territory": [["territory"], ["territory", "gpu.example.com"], ["territory", "--class", "gpu"]],
+    "topology": [["topology", "gpu-1"]],
+    "snapshot": [["snapshot"]],
+}
+"""Of each command that has no limit, what is asked in the fleet."""
+
+
+def options_of(command: str) -> set[str]:
+    parser = argparse.ArgumentParser()
+    COMMANDS[command].add_arguments(parser)
+    return set(parser._option_string_actions)
+
+
+def test_every_command_has_a_time_limit_or_searches_nothing() -> None:
+    without = {name for name in COMMANDS if "--time-limit" not in options_of(name)}
+    assert without == LIMITED_OTHERWISE.keys() | WORDS.keys()
+    assert {name for name in COMMANDS if "--request-timeout" not in options_of(name)} == set()
+    assert all(0 < seconds <= 30 for seconds in LIMITED_OTHERWISE.values())
+
+
+def forbid_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These may take long: a search has as many steps as objects that others have written make it take."""
+
+    def searched(*_: object, **__: object) -> Never:
+        raise AssertionError("this searches: give the command a time limit")
+
+    for place in ("allocate", "candidates"):
+        monkeypatch.setattr(Allocator, place, searched)
+    for module, place in (
+        ("kubectl.pipeline", "plan"),
+        ("kubectl.why.decision", "joint_plan"),
+        ("commands.placing", "plan"),
+    ):
+        monkeypatch.setattr(f"dra_operator.{module}.{place}", searched)
+
+
+@pytest.mark.parametrize("words", [it for each in WORDS.values() for it in each], ids=" ".join)
+def test_a_command_without_a_time_limit_asks_neither_allocator_nor_scheduler(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_searches(monkeypatch)
+    assert main([*words, "--from", str(Path(__file__).with_name("fleet.yaml"))]) in (0, 1, 3)
+    captured = capsys.readouterr()
+    assert captured.out or captured.err
+
+
+@pytest.mark.parametrize("words", [["free"], ["top", "classes"], ["drain", "gpu-1"]], ids=" ".join)
+def test_the_search_of_a_command_that_has_a_limit_is_seen(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_searches(monkeypatch)
+    with pytest.raises(AssertionError, match="this searches"):
+        main([*words, "--from", str(Path(__file__).with_name("fleet.yaml"))])

@@ -178,7 +178,7 @@ def waiting(seen: Observed) -> list[Pod]:
 
 
 def found(seen: Observed) -> Defragmentation:
-    overlay, wanted, limits = Overlay(pipeline(seen)), waiting(seen), (MOST_MOVES, STEPS, lambda: False)
+    overlay, wanted, limits = Overlay(pipeline(seen)), waiting(seen), (MOST_MOVES, STEPS)
     if _is_gang(wanted):
         return defragmented_for_gang(overlay, wanted, movable_pods(seen, None), *limits)
     return defragmented(overlay, wanted[0], movable_pods(seen, None), *limits)

@@ -217,6 +217,7 @@ def _free_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _lint_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "the manifests")
+    add_time_limit_argument(parser)
     parser.add_argument(
         "--live", action="store_true", help="check against the cluster; without it and --from: files alone"
     )
@@ -375,7 +376,7 @@ def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
         help='labels of pods that may be moved (those with the annotation dra.kopf.dev/movable: "true")',
     )
     parser.add_argument("--max-moves", type=positive, default=4, metavar="N", help="limit of moves (%(default)s)")
-    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="TIME", help="limit of the search (30s)")
+    add_time_limit_argument(parser)
     parser.add_argument("--apply", action="store_true", help="make the moves, one after the other")
     parser.add_argument("--yes", action="store_true", help="answer each question of --apply with yes")
     parser.add_argument(

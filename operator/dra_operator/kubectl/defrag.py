@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from dra_operator.kubectl.facts import DeviceFact, devices_of
 from dra_operator.kubectl.fit import read_wanted
 from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import SHOWN, Observed, joined, notes_on, require, selecting
-from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.printer import INKS, svg_text, svg_tile
 from dra_operator.kubectl.printer import svg_document as document
 from dra_operator.kubectl.sanitized import MOVABLE
@@ -34,6 +33,7 @@ from dra_operator.kubectl.topology import SVG
 from dra_operator.kubectl.whatif.drain import BUDGETS
 from dra_operator.kubectl.whatif.fitting import Copies, Wanted, overlay_of
 from dra_operator.kubectl.whatif.moves import (
+    OUT_OF_TIME,
     Defragmentation,
     MixOfPods,
     Move,
@@ -47,7 +47,7 @@ from dra_operator.scheduling.state import Gang
 from dra_operator.wording import counted
 
 MOST_NODE_QUESTIONS: Final = 1_000_000
-"""Questions about single nodes that a search may ask: the time is over before."""
+"""Questions about single nodes that a search may ask; with a time limit the time is over before."""
 MIX: Final = "mix"
 
 
@@ -59,18 +59,18 @@ def found_for(seen: Observed, options: argparse.Namespace) -> Defragmentation:
     wanted = read_wanted(options.file, (), seen.namespace) if options.file else Wanted(())
     selected = selecting(options.movable_selector) if options.movable_selector is not None else None
     overlay = overlay_of(seen, Settings.of(options), wanted)
-    end: float = time.monotonic() + options.timeout
-    movable, limits = movable_pods(seen, selected), (options.max_moves, MOST_NODE_QUESTIONS)
-
-    def is_over() -> bool:
-        return time.monotonic() > end
-
-    if options.wanted == MIX:
-        return defragmented_for_mix(overlay, _mix(overlay, seen.namespace), movable, *limits, is_over)
-    pods, is_gang = _from_files(overlay, wanted) if options.file else _named(seen, overlay, options.wanted)
-    if is_gang:
-        return defragmented_for_gang(overlay, pods, movable, *limits, is_over)
-    return defragmented(overlay, pods[0], movable, *limits, is_over)
+    try:
+        with overlay.made.pausing.within(options.time_limit):
+            movable = movable_pods(seen, selected, overlay.made.pausing)
+            limits = movable, options.max_moves, MOST_NODE_QUESTIONS
+            if options.wanted == MIX:
+                return defragmented_for_mix(overlay, _mix(overlay, seen.namespace), *limits)
+            pods, is_gang = _from_files(overlay, wanted) if options.file else _named(seen, overlay, options.wanted)
+            if is_gang:
+                return defragmented_for_gang(overlay, pods, *limits)
+            return defragmented(overlay, pods[0], *limits)
+    except TookTooLong:
+        raise Problem(f"it was not found out whether anything has to move: {OUT_OF_TIME}") from None
 
 
 def _mix(overlay: Overlay, namespace: str) -> MixOfPods:

@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final, TypeVar
@@ -53,7 +54,7 @@ from dra_operator.kubectl.lint.checks import (
 )
 from dra_operator.kubectl.lint.manifest import Finding, Manifest, Manifests, Severity, Surroundings, claims_in, not_read
 from dra_operator.kubectl.observed import Observed, notes_on
-from dra_operator.kubectl.pipeline import pipeline
+from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request
@@ -305,10 +306,13 @@ def _similar(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def findings(seen: Observed, manifests: Manifests, settings: Settings, *, has_cluster: bool) -> Iterator[Finding]:
+def findings(
+    seen: Observed, manifests: Manifests, settings: Settings, *, has_cluster: bool, seconds: float = 0
+) -> Iterator[Finding]:
     """Yield what is wrong with the manifests in this cluster, and what each request would find there.
 
-    One object after the other is whole in memory, if they are large.
+    One object after the other is whole in memory, if they are large. Raises TookTooLong after so many seconds (0:
+    never); ``manifests.checked`` counts the objects before.
     """
 
     def reread(objects: Sequence[T]) -> Sequence[T]:
@@ -325,21 +329,26 @@ def findings(seen: Observed, manifests: Manifests, settings: Settings, *, has_cl
     gates = FeatureGates.of(made.settings.changed_gates(seen), made.settings.release or seen.release, OPERATOR)
     around, slices = Surroundings(made, has_cluster), made.seen.every(ResourceSlice)
     published, supply = Published(slices), Supply(made) if slices else None
-    for several, faults in manifests.each():
-        yield from faults
-        found = [
-            *invalid_fields(several, gates),
-            *faulty_selectors(several, around, published),
-            *dead_references(several, around),
-            *doubtful(several, around, published),
-        ]
-        yield from found
-        if supply is None:
-            continue
-        if not any(one.severity is Severity.ERROR for one in found):  # else more would follow from that error
-            yield from lacking_devices(several, around, supply)
-            yield from unusable_pools(several, around)
-        yield from apart(several, around, supply)
+    with made.pausing.within(seconds):
+        for several, faults in manifests.each():
+            yield from faults
+            made.pausing()
+            found = [
+                *invalid_fields(several, gates),
+                *faulty_selectors(several, around, published),
+                *dead_references(several, around),
+                *doubtful(several, around, published),
+            ]
+            yield from found
+            if supply is None:
+                continue
+            if not any(one.severity is Severity.ERROR for one in found):  # else more would follow from that error
+                yield from lacking_devices(several, around, supply)
+                yield from unusable_pools(several, around)
+            yield from apart(several, around, supply)
+
+
+OUT_OF_TIME: Final = "the time limit was reached; kubectl dra lint --time-limit gives more"
 
 
 DEPENDS: Final = (CLASSES, TEMPLATES, CLAIMS, "resourceslices.resource.k8s.io", "nodes")
@@ -351,22 +360,31 @@ _INDEX: Final = re.compile(r"\[[^\]]*\]")
 
 
 class _Kept:
-    """The findings for programs; for people the first ``most`` of each kind, and the number of the others."""
+    """The findings for programs; for people the first ``most`` of each kind, and the number of the others.
+
+    ``is_cut``: the time limit came first.
+    """
 
     def __init__(self, found: Iterable[Finding], most: float) -> None:
         self.found: list[Finding] = []
+        self.is_cut = True
         self.counts: Counter[Severity] = Counter()
         self.objects: dict[str, None] = {}
         self._kinds: Counter[tuple[Severity, str, str]] = Counter()
-        for one in found:
-            self.counts[one.severity] += 1
-            if one.severity is not Severity.NOTE:
-                self.objects[one.object] = None
-            kind = one.severity, one.object.partition(" ")[0], _INDEX.sub("[]", one.field)
-            self._kinds[kind] += 1
-            if self._kinds[kind] <= most:
-                self.found.append(one)
+        with suppress(TookTooLong):
+            for one in found:
+                self._take(one, most)
+            self.is_cut = False
         self.found.sort(key=_place)
+
+    def _take(self, one: Finding, most: float) -> None:
+        self.counts[one.severity] += 1
+        if one.severity is not Severity.NOTE:
+            self.objects[one.object] = None
+        kind = one.severity, one.object.partition(" ")[0], _INDEX.sub("[]", one.field)
+        self._kinds[kind] += 1
+        if self._kinds[kind] <= most:
+            self.found.append(one)
 
     def lines(self) -> Iterator[str]:
         """The findings of an object below its title, and how many others there are."""
@@ -384,7 +402,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     release = settings.release or (seen.release if has_cluster and seen.is_whole else None)
     manifests = Manifests(seen.namespace, release).read(options.file)
     most = MOST_FINDINGS if options.output in (None, "wide", "name") else math.inf
-    kept = _Kept(findings(seen, manifests, settings, has_cluster=has_cluster), most)
+    kept = _Kept(findings(seen, manifests, settings, has_cluster=has_cluster, seconds=options.time_limit), most)
     errors, warnings = kept.counts[Severity.ERROR], kept.counts[Severity.WARNING]
     notes = [
         *not_read(manifests.others),
@@ -392,12 +410,15 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
         *(notes_on(seen, DEPENDS) if has_cluster else ()),
     ]
     total = f"{counted(len(manifests.titles), 'object')}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    unchecked = len(manifests.written) - manifests.checked
+    if kept.is_cut:
+        total += f"; not checked to the end: {counted(unchecked, 'object')}: {OUT_OF_TIME}"
     return Answer(
         lines=[*kept.lines(), total],
-        value={"findings": kept.found, "errors": errors, "warnings": warnings},
+        value={"findings": kept.found, "errors": errors, "warnings": warnings, "unchecked": unchecked},
         names=list(kept.objects),
         notes=notes,
-        code=ExitCode.IN_THE_WAY if errors else ExitCode.CLEAR,
+        code=ExitCode.IN_THE_WAY if errors or kept.is_cut else ExitCode.CLEAR,
     )
 
 

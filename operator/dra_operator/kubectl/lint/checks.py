@@ -271,6 +271,7 @@ class Supply:
         compiled, by_node, states = self._made.allocator.inventory.compiled, Counter[str](), Counter[str]()
         tests = [compiled.predicate(one.cel.expression) for one in selectors if one.cel is not None]
         for entry in self._devices:
+            self._made.pausing()
             try:
                 if entry.published is None or not all(test(entry.driver, entry.published) for test in tests):
                     continue
@@ -290,6 +291,7 @@ class Supply:
         refusals: list[Refusal] = []
         errors: list[AllocationError] = []
         for state in self._made.cluster.loaded_nodes():
+            self._made.pausing()
             outcome = self._made.allocator.allocate(state.node, claims, Usage())
             if isinstance(outcome, Allocated | GaveUp):
                 return None

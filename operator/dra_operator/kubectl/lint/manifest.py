@@ -396,6 +396,8 @@ class Manifests:
     titles: set[str] = field(default_factory=set)
     own: dict[tuple[type[Object], str], Object] = field(default_factory=dict)
     """All objects but pods, as the cluster would have them."""
+    checked: int = 0
+    """Objects that ``each`` has handed out, and that were done with."""
     _brief: dict[tuple[type[Object], str], Item] = field(default_factory=dict)
     _left: int = field(default_factory=lambda: HELD_BYTES)
 
@@ -420,6 +422,7 @@ class Manifests:
         """Yield the manifests of each object, and the faults of its text."""
         for item, held in self.written:
             yield held or _read(item.where, item.value_again(), self.namespace, self.release)
+            self.checked += 1
 
     def whole(self, obj: Object) -> Object | None:
         """Return the object of the files of which ``own`` has the brief form, or None if there is none."""

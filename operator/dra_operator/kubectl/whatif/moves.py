@@ -37,6 +37,7 @@ from dra_operator.commands.placing import Placed
 from dra_operator.controllers.scheduling.mix import Asked
 from dra_operator.kubectl.answer import Fact
 from dra_operator.kubectl.observed import Observed
+from dra_operator.kubectl.pipeline import TookTooLong
 from dra_operator.kubectl.sanitized import MOVABLE
 from dra_operator.kubectl.whatif.drain import STAYING
 from dra_operator.kubectl.whatif.overlay import Overlay
@@ -46,8 +47,12 @@ from dra_operator.scheduling.state import Gang, ends_as_one, gang_of
 from dra_operator.wording import counted, listed
 
 
-def movable_pods(seen: Observed, selected: Callable[[Mapping[str, str] | None], bool] | None) -> list[Pod]:
-    """By name. ``selected``: labels instead of the annotation.
+def movable_pods(
+    seen: Observed,
+    selected: Callable[[Mapping[str, str] | None], bool] | None,
+    pause: Callable[[], None] = lambda: None,
+) -> list[Pod]:
+    """By name. ``selected``: labels instead of the annotation; ``pause`` is called before each budget.
 
     Moves are made one after the other, each when the successor of the one before runs: a budget that allows one
     disruption allows them all.
@@ -62,17 +67,18 @@ def movable_pods(seen: Observed, selected: Callable[[Mapping[str, str] | None], 
         if owner is None or owner.kind in STAYING or f"{meta.namespace}/{group_name(pod)}" in as_one:
             continue
         found.append(pod)
-    found = _unprotected(seen, found)
+    found = _unprotected(seen, found, pause)
     unwilling = _unwilling(seen, {pod.metadata.uid for pod in found})
     return sorted((pod for pod in found if pod.metadata.uid not in unwilling), key=lambda pod: pod.key)
 
 
-def _unprotected(seen: Observed, pods: Sequence[Pod]) -> list[Pod]:
+def _unprotected(seen: Observed, pods: Sequence[Pod], pause: Callable[[], None]) -> list[Pod]:
     """Return the pods that each budget allows to be disrupted."""
     namespaces = {pod.metadata.namespace for pod in pods}
     budgets = [it for it in seen.every(PodDisruptionBudget) if it.metadata.namespace in namespaces]
     left = list(pods)
     for budget in budgets:
+        pause()
         # One after the other, since each may be large.
         [whole] = seen.whole([budget])
         terms, namespace = Budget.of(whole), whole.metadata.namespace
@@ -115,14 +121,14 @@ class MovePlan:
 
 
 class OutOfBudget(Exception):
-    """The search took as many steps or as long as it may."""
+    """The search took as many steps as it may."""
 
 
 @dataclass
 class MoveSearch:
     """``fits`` says whether one of the ``goals`` is reached: the wanted pod fits on this node, or the gang fits.
 
-    ``is_over``: whether the time is up. A step is one question.
+    A step is one question. The search takes as long as the overlay's ``pausing`` allows.
     """
 
     overlay: Overlay
@@ -130,14 +136,13 @@ class MoveSearch:
     fits: Callable[[str], bool]
     movable: Sequence[Pod]
     most_steps: int
-    is_over: Callable[[], bool] = lambda: False
     steps: int = 0
     _moves: dict[str, Move] = field(default_factory=dict)
     """Those made so far, in their order, by the pod that moved."""
     _failed: set[tuple[str, bool, frozenset[tuple[str, str, tuple[str, ...]]]]] = field(default_factory=set)
 
     def plan(self, most_moves: int) -> MovePlan | None:
-        """The plan with the fewest moves; None if there is none with so many. Raises OutOfBudget."""
+        """The plan with the fewest moves; None if there is none with so many. Raises OutOfBudget, TookTooLong."""
         self._nodes = sorted(self.overlay.cluster.nodes.keys())
         for node in self.goals:
             if self._fits(node):
@@ -244,11 +249,9 @@ class MoveSearch:
 
     def _step(self) -> None:
         self.steps += 1
-        if self.steps > self.most_steps or self.is_over():
+        self.overlay.made.pausing()
+        if self.steps > self.most_steps:
             raise OutOfBudget
-
-
-IsOver = Callable[[], bool]
 
 
 class Defragmentation(Fact, frozen=True):
@@ -275,9 +278,9 @@ class Defragmentation(Fact, frozen=True):
 
 
 def defragmented(
-    overlay: Overlay, wanted: Pod, movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
+    overlay: Overlay, wanted: Pod, movable: Sequence[Pod], most_moves: int, most_steps: int
 ) -> Defragmentation:
-    """The fewest moves after which the pod fits."""
+    """The fewest moves after which the pod fits. Raises TookTooLong if not even a place without moves was found out."""
     pod, hindrance = overlay.with_claims(wanted)
     movable = [each for each in movable if each.key != wanted.key]
     answer = Defragmentation(pod=wanted.key, node="", moves=(), movable=len(movable))
@@ -288,18 +291,22 @@ def defragmented(
     if isinstance(now, Placed):
         return replace(answer, node=now.node, devices=now.devices)
     nodes = sorted(overlay.cluster.nodes.keys())
-    search = MoveSearch(overlay, nodes, partial(overlay.fits_on, pod), movable, most_steps, is_over)
+    search = MoveSearch(overlay, nodes, partial(overlay.fits_on, pod), movable, most_steps)
     found, answer = _searched(search, most_moves, replace(answer, waits_for=now.reason))
     if found is None:
         return answer
-    then = overlay.place_on(pod, found.node)
+    with overlay.made.pausing.within(0):  # which was found in time
+        then = overlay.place_on(pod, found.node)
     return replace(answer, node=found.node, moves=found.moves, devices=then.devices if then is not None else ())
 
 
 def defragmented_for_gang(
-    overlay: Overlay, pods: Sequence[Pod], movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
+    overlay: Overlay, pods: Sequence[Pod], movable: Sequence[Pod], most_moves: int, most_steps: int
 ) -> Defragmentation:
-    """The fewest moves after which all pods of a gang fit together. Those that are not in the cluster come into it."""
+    """The fewest moves after which all pods of a gang fit together. Those that are not in the cluster come into it.
+
+    Raises TookTooLong as ``defragmented`` does.
+    """
     with_claims = [overlay.with_claims(pod) for pod in pods]
     hindrance = next((it.text for _, it in with_claims if it is not None), "")
     pod, now = with_claims[0][0], None if hindrance else overlay.together(with_claims[0][0])
@@ -315,21 +322,24 @@ def defragmented_for_gang(
         found = overlay.together(pod)
         return found is not None and found.is_clear
 
-    search = MoveSearch(overlay, ("",), fits, movable, most_steps, is_over)
+    search = MoveSearch(overlay, ("",), fits, movable, most_steps)
     found, answer = _searched(search, most_moves, replace(answer, waits_for=now.answer.message))
-    then = overlay.together(pod) if found is not None else None
+    with overlay.made.pausing.within(0):
+        then = overlay.together(pod) if found is not None else None
     if found is None or then is None:
         return answer
     return replace(answer, node=then.nodes, moves=found.moves, devices=then.devices)
 
 
 def defragmented_for_mix(
-    overlay: Overlay, mix: MixOfPods, movable: Sequence[Pod], most_moves: int, most_steps: int, is_over: IsOver
+    overlay: Overlay, mix: MixOfPods, movable: Sequence[Pod], most_moves: int, most_steps: int
 ) -> Defragmentation:
     """Moves after which as many as can be of the usual requests have room, each for itself, and the fewest for that.
 
     One plan after the other has room for more, as long as time and moves allow. Since each is the shortest that has
     room for more than the one before, it is also the shortest for what it has room.
+
+    Raises TookTooLong as ``defragmented`` does.
     """
     mark, now = overlay.mark, mix.fitting(overlay)
     answer = Defragmentation(pod="the recent mix", node="", moves=(), movable=len(movable), share=now.share)
@@ -341,16 +351,20 @@ def defragmented_for_mix(
         def fits(_: str, least: int = reached.weight) -> bool:
             return mix.fitting(overlay).weight > least
 
-        search = MoveSearch(overlay, ("",), fits, movable, most_steps - steps, is_over)
+        search = MoveSearch(overlay, ("",), fits, movable, most_steps - steps)
         found, tried = _searched(search, most_moves, answer)
         steps += search.steps
         if found is None:
             return replace(answer, steps=steps, reason="" if answer.node else tried.reason)
-        reached = mix.fitting(overlay)
+        with overlay.made.pausing.within(0):
+            reached = mix.fitting(overlay)
         gained = listed(dict.fromkeys(node for node in reached.places if node))
         answer = replace(answer, node=gained, moves=found.moves, share=reached.share)
         overlay.undo(mark)
     return replace(answer, steps=steps)
+
+
+OUT_OF_TIME: Final = "the time limit was reached; kubectl dra defrag --time-limit gives more"
 
 
 def _searched(search: MoveSearch, most_moves: int, answer: Defragmentation) -> tuple[MovePlan | None, Defragmentation]:
@@ -360,7 +374,10 @@ def _searched(search: MoveSearch, most_moves: int, answer: Defragmentation) -> t
         reason = f"not found: no plan of up to {counted(most_moves, 'move')}"
     except OutOfBudget:
         found = None
-        reason = f"not found within {search.steps - 1} steps of search: allow more time, or fewer moves"
+        reason = f"not found within {search.steps - 1} steps of search: allow fewer moves"
+    except TookTooLong:
+        found = None
+        reason = f"not found: {OUT_OF_TIME}"
     answer = replace(answer, steps=search.steps)
     return found, replace(answer, reason=reason) if found is None else answer
 
