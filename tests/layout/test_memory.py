@@ -86,7 +86,10 @@ MAKERS = {
 
 def remembers(path: Path) -> bool:
     """The file makes a cache, or decorates a function with one."""
-    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    text = path.read_text()
+    if not any(name in text for name in MAKERS):
+        return False
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     return bool(names & MAKERS)
 
 
