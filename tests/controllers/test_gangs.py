@@ -148,6 +148,27 @@ async def test_no_pod_is_told_that_it_waits_with_a_leader_that_is_gone(world: Wo
     assert said(world, other) == "waits for other pods: gang g has fewer than the 2 pods that it needs"
 
 
+@pytest.mark.parametrize("gone", range(5))
+async def test_all_pods_of_a_gang_say_that_one_is_gone_and_all_that_another_one_came(world: World, gone: int) -> None:
+    """Also if the one that is gone said why all wait: the others do not go on naming it."""
+    furnish(world, 2, 2)
+    add(world, "g", 5, range(5))
+    left = [f"g-{number}" for number in range(5) if number != gone]
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.drop(PODS, f"ns/g-{gone}")
+        await world.quiet()
+        assert {said(world, it) for it in left} == {
+            "waits for other pods: gang g has fewer than the 5 pods that it needs"
+        }
+        add(world, "g", 5, range(5, 6))
+        await world.quiet()
+    [leader] = [it for it in (*left, "g-5") if said(world, it).startswith("gang g: only 4 of 5 pods fit together; ")]
+    others = {said(world, it) for it in (*left, "g-5") if it != leader}
+    assert others == {f"waits with gang g: pod {leader} says why"}
+
+
 async def test_a_decision_about_a_pod_waits_until_it_is_told_that_its_gang_waits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -980,6 +980,38 @@ def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_is_gone() -> None:
     assert nodes(played(story))["rival"]
 
 
+def test_what_is_kept_for_a_pod_is_free_when_others_find_that_its_gang_lacks_pods() -> None:
+    """Two pods came to be ready while victims ended for the four others, of which three are gone by then."""
+
+    async def story(world: World) -> None:
+        await full(world, *(pod(f"low-{number}", held=True) for number in range(4)))
+        for number in range(2):
+            own = [Make.use(f"own-{number}")]
+            world.api.add(PODS, of_gang(pod(f"late-{number}", 10, claims=own), size=4))
+        add_gang(world, size=4)
+        world.start()
+        async with world.running():
+            await passes(world, REST * 2)
+            assert all(status(world, f"g-{number}").get("nominatedNodeName") for number in range(4))
+            for number in range(2):
+                world.api.add(RESOURCE_CLAIMS, Make.claim(f"own-{number}"))
+            await passes(world, REST)
+            for number in range(3):
+                ends(world, f"g-{number}")
+            await passes(world, REST)
+            for number in range(4):
+                ends(world, f"low-{number}")
+                world.api.add(PODS, pod(f"rival-{number}", 9))
+            await passes(world, REST)
+
+    world = played(story)
+    assert all(nodes(world)[f"rival-{number}"] for number in range(4))
+    assert not status(world, "g-3").get("nominatedNodeName")
+    assert condition(world, "g-3", "PodScheduled")["message"] == (
+        "waits for other pods: gang g has fewer than the 4 pods that it needs"
+    )
+
+
 def test_what_is_kept_for_a_gang_is_free_when_one_of_its_pods_cannot_be_tried() -> None:
     """Its claim is gone: the others wait for it, and would keep what came free until it is there again."""
 

@@ -87,7 +87,7 @@ scheduling/gang.py GangBinding._come_back look_again  said: gang-refused
 scheduling/gang.py GangBinding._look_again wait  below 5 s: arithmetic of the conflict check
 scheduling/gang.py GangBinding._look_again look_again  said: gang-unseen-allocation
 scheduling/gangs.py Gangs.not_tried look_again  below 5 s: at once
-scheduling/gangs.py Gangs._look_at_lacking look_again  below 5 s: at once
+scheduling/gangs.py Gangs._look_at look_again  below 5 s: at once
 scheduling/gangs.py Gangs._replace look_again  below 5 s: MATE_LOOK_SECONDS
 scheduling/gangs.py Gangs.begin Decided  said: gang-pauses
 scheduling/gangs.py Gangs.begin puts_off  said: gang-pauses

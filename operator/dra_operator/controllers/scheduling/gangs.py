@@ -86,15 +86,17 @@ class Gangs:
     def not_tried(self, pod: Pod, obstacle: Obstacle) -> None:
         """Note that the pod cannot be tried: if the others of its gang wait with it, another one leads.
 
-        Those that say that pods are missing wait for this one, if the gang is complete. A leader that says why this one
-        cannot be tried says so anew if that is another reason now.
+        All pods of a gang say whether it lacks pods, or none. A leader that says why this one cannot be tried says so
+        anew if that is another reason now.
         """
         gang = self._cluster.gang_of(pod)
         if not isinstance(gang, Gang):
             return
-        # This pod counts as one of the gang's, so the others lack no pods any more.
-        if obstacle.reason not in (GANG_INCOMPLETE, CLAIM_UNMADE):
-            self._look_at_lacking(gang)
+        # The pod that the others wait with may be the one that is gone. This one counts as one of the gang's: if it is
+        # kept by something else, the others lack no pods any more.
+        lacks_pods = obstacle.reason is GANG_INCOMPLETE
+        if obstacle.reason is not CLAIM_UNMADE:
+            self._look_at(gang, WITH_GANG.reason if lacks_pods else GANG_INCOMPLETE.name)
         progress = self._gangs.get(gang.key)
         if progress is None:
             return
@@ -104,8 +106,8 @@ class Gangs:
             self._replace(progress, pod)
         if (refusal := progress.refusal) is None:
             return
-        # The leader's message names this pod's former obstacle.
-        if refusal.untried.get(pod.key, obstacle) != obstacle:
+        # The leader's message names this pod's former obstacle, or says why a gang with all its pods has no place.
+        if refusal.untried.get(pod.key, obstacle) != obstacle or (lacks_pods and refusal.leader.key != pod.key):
             self._context.look_again(refusal.leader.key)
         if refusal.leader.key == pod.key and not progress.is_led:
             progress.forget()
@@ -113,10 +115,11 @@ class Gangs:
                 if key != pod.key:
                     self._context.look_again(key)
 
-    def _look_at_lacking(self, gang: Gang) -> None:
+    def _look_at(self, gang: Gang, reason: str) -> None:
+        """Have the pods decided on that wait for this reason."""
         for key in self._cluster.pods_by_gang.keys(gang.key):
             waits = self._cluster.waiting.get(key)
-            if waits is not None and waits.reason == GANG_INCOMPLETE.name:
+            if waits is not None and waits.reason == reason:
                 self._context.look_again(key)
 
     def _replace(self, progress: GangProgress, pod: Pod) -> None:
@@ -277,8 +280,6 @@ class Gangs:
     def lacks_pods(self, pod: Pod, text: str) -> Decided:
         """Decide for a gang that has fewer pods than it needs: no pod of it keeps devices."""
         gang = self._cluster.gang_of(pod)
-        if isinstance(gang, Gang) and self._makes_room is not None:
-            self._makes_room.forget_gang(gang)
         if not isinstance(gang, Gang) or not self._cluster.holds_devices(pod):
             return Decided(partial(self._tell_of_lack, pod, text))
         progress = self._progress_of(gang)
