@@ -26,7 +26,7 @@ from dra_operator.kubectl.room import ROOM_BYTES, ObjectRoom, is_brief
 from dra_operator.kubectl.snapshot import Header, load, spooling
 from dra_operator.kubectl.why.answer import NOT_LOOKED_AT, waiting_groups
 from dra_operator.sources.kind_table import OF_KUEUE
-from fat_fields import values
+from fat_fields import LIMITED_BY_API, values
 from msgspec import inspect
 from msgspec.structs import replace
 from rounds import each_of
@@ -58,7 +58,7 @@ FAT_OBJECTS = {
     f"{name}{path}": (kind, make)
     for name, kind in KINDS.items()
     for path, make in values(inspect.type_info(kind))
-    if not _ELSEWHERE_LIMITED.search(f"{name}{path}")
+    if not (_ELSEWHERE_LIMITED.search(f"{name}{path}") or LIMITED_BY_API.search(f"{name}{path}"))
 }
 STATES: tuple[dict[str, Any], ...] = ({}, {"spec": {"nodeName": "node"}}, {"status": {"phase": "Failed"}})
 META = {"name": "name", "namespace": "ns", "uid": "uid", "resourceVersion": "1"}

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
-from dra_api.core import Namespace, Node, Pod
+from dra_api.core import Namespace, Node, NodeSelector, Pod
 from dra_api.kueue import Workload
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
@@ -37,9 +37,16 @@ from dra_api.resource import (
 )
 from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import (
+    AttachmentSource,
+    CSINode,
+    CSIStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
+    StorageClass,
+    TopologyTerm,
+    VolumeAttachment,
+    VolumeNodeAffinity,
     VolumeResources,
 )
 from msgspec import Raw, field
@@ -49,6 +56,7 @@ from dra_operator.scheduling.state import (
     BULKY_BYTES,
     LARGEST_OBJECT_BYTES,
     NO_VOLUME,
+    NODE_MARK,
     SMALL_BYTES,
     MarkedSelector,
     SpecMark,
@@ -57,6 +65,7 @@ from dra_operator.scheduling.state import (
     claim_without_bulk,
     metadata_without_bulk,
     pod_without_bulk,
+    short_name,
     spec_mark,
     spec_set_aside,
     spec_without_bulk,
@@ -253,7 +262,7 @@ class ClaimTemplate(Object, frozen=True):
 def without_bulk(obj: T) -> T:
     """The object itself, or what is kept of it if it is large.
 
-    Nodes, namespaces and volumes keep their labels, which selectors look at.
+    Nodes, namespaces and volumes keep their labels, which selectors look at, as far as there is room.
     """
     match obj:
         case Pod():
@@ -285,8 +294,12 @@ _BY_THE_THOUSAND: Final = (
 def _cut(obj: T) -> T:
     match obj:
         case Node() | Namespace() | PersistentVolume():
-            return replace(obj, metadata=_with_labels(obj.metadata))
+            obj = replace(obj, metadata=_with_labels(obj.metadata))
+            is_cut = isinstance(obj, Namespace) or len(encode(obj)) <= LARGEST_OBJECT_BYTES
+            return obj if is_cut else _matching_nothing(obj)
     obj = replace(obj, metadata=_without_labels(obj.metadata))
+    if not isinstance(obj, _BY_THE_THOUSAND) and len(encode(obj)) > LARGEST_OBJECT_BYTES:
+        return _matching_nothing(obj)
     if isinstance(obj, PersistentVolumeClaim):
         obj = replace(obj, spec=_that_counts(obj.spec))
     match obj:
@@ -303,6 +316,75 @@ def _cut(obj: T) -> T:
     return obj
 
 
+def _matching_nothing(obj: T) -> T:
+    """Return the short form of an object of the cluster that is too large.
+
+    A part of its labels and selectors could match what all of them do not. So no pod goes to such a node, no node
+    reaches such a volume, and none has such a topology. Kinds whose lengths the API server limits stay as they are.
+    """
+    match obj:
+        case Node():
+            return _node_with_mark(obj)  # type: ignore[return-value]
+        case PersistentVolume():
+            return _volume_nowhere(obj)  # type: ignore[return-value]
+        case StorageClass():
+            return replace(obj, allowed_topologies=(TopologyTerm(),))
+        case CSIStorageCapacity():
+            return replace(obj, node_topology=None)
+        case CSINode():
+            # A driver that is left out counts as one that reports no limit.
+            drivers = [replace(it, name=short_name(it.name)) for it in (obj.spec.drivers or ())[:_MOST_CSI_DRIVERS]]
+            return replace(obj, spec=replace(obj.spec, drivers=tuple(drivers)))
+        case VolumeAttachment():
+            name = short_name(obj.spec.source.persistent_volume_name or "")
+            return replace(obj, spec=replace(obj.spec, source=AttachmentSource(persistent_volume_name=name)))
+    return obj
+
+
+_MOST_CSI_DRIVERS: Final = 100
+"""CSI drivers of a node that are kept if there are too many."""
+_HANDLE_LETTERS: Final = 4096
+_PLACE_LABELS: Final = (
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+)
+_OF_EACH_NODE: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+def _node_with_mark(node: Node) -> Node:
+    """The pods that it has count on it, and in its zone."""
+    meta, status = node.metadata, node.status
+    labels = {name: value for name, value in (meta.labels or {}).items() if name in _PLACE_LABELS}
+    room = {name: amount for name, amount in (status.allocatable or {}).items() if name in _OF_EACH_NODE}
+    ready = [replace(it, status=short_name(it.status)) for it in status.conditions or () if it.type == "Ready"][:1]
+    return replace(
+        node,
+        metadata=replace(meta, labels=labels),
+        spec=replace(node.spec, taints=(NODE_MARK,)),
+        status=replace(status, allocatable=room, conditions=tuple(ready), declared_features=None),
+    )
+
+
+def _volume_nowhere(volume: PersistentVolume) -> PersistentVolume:
+    spec, room = volume.spec, (volume.spec.capacity or {}).get("storage")
+    claim, csi = spec.claim_ref, spec.csi
+    if claim is not None:
+        claim = replace(claim, **{name: short_name(getattr(claim, name)) for name in claim.__struct_fields__})
+    if csi is not None:
+        csi = replace(csi, volume_handle=csi.volume_handle[:_HANDLE_LETTERS])
+    spec = replace(
+        spec,
+        capacity=None if room is None else {"storage": room},
+        access_modes=tuple(dict.fromkeys(spec.access_modes or ()))[:_ACCESS_MODES],
+        claim_ref=claim,
+        csi=csi,
+        node_affinity=VolumeNodeAffinity(required=NodeSelector()),
+    )
+    return replace(volume, metadata=replace(volume.metadata, labels=None), spec=spec)
+
+
 _ACCESS_MODES: Final = 4
 """Access modes that there are."""
 
@@ -312,7 +394,8 @@ def _that_counts(spec: PersistentVolumeClaimSpec) -> PersistentVolumeClaimSpec:
     amount = (spec.resources.requests or {}).get("storage")
     resources = VolumeResources(requests=None if amount is None else {"storage": amount})
     modes = tuple(dict.fromkeys(spec.access_modes or ()))[:_ACCESS_MODES]
-    return replace(spec, access_modes=modes or None, resources=resources)
+    name = short_name(spec.volume_name)
+    return replace(spec, access_modes=modes or None, resources=resources, volume_name=name)
 
 
 def _with_labels(meta: ObjectMeta) -> ObjectMeta:

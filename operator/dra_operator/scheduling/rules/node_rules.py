@@ -32,7 +32,7 @@ from msgspec import structs
 
 from dra_operator.allocator import Features, node_selectors, scheduler_of
 from dra_operator.scheduling.state.applicants import GATE, is_placeholder, topology_of
-from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_too_large
+from dra_operator.scheduling.state.large import LARGEST_OBJECT_BYTES, is_node_too_large, is_too_large
 from dra_operator.scheduling.state.node import (
     NODE_CONDITION,
     POD_SLOTS,
@@ -165,6 +165,9 @@ class NodeName(NodeRule):
 
 
 CORDONED: Final = Reason("cordoned", "node(s) were unschedulable")
+NODE_TOO_LARGE: Final = Reason(
+    "node-too-large", f"node(s) have more than {LARGEST_OBJECT_BYTES >> 10} KiB of labels, taints and resources"
+)
 TAINT: Final = Reason("taint", "node(s) had untolerated taint {{{subject}: {detail}}}")
 
 
@@ -188,6 +191,9 @@ class TaintToleration(NodeRule):
     def obstacle(self, state: LoadedNode, _: Collection[str]) -> Obstacle | None:
         """Return the first taint that is not tolerated."""
         taints = state.taints
+        # Which labels and taints it has is not known, so a toleration of all taints does not help.
+        if taints and is_node_too_large(taints):
+            return Obstacle(NODE_TOO_LARGE)
         # The pod that will use an immediate claim is not known yet, and may tolerate any taint for workloads. It cannot
         # run on a node that is not ready, and devices behind another scheduler's taint are not ours to give.
         if taints and self._is_placeholder:

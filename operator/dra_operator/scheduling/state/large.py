@@ -34,12 +34,12 @@ loses the marks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from dra_api.codec import encode
-from dra_api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements, Volume
+from dra_api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements, Taint, Volume
 from dra_api.kueue import AdmissionCheckState, PodSet, PodSetAssignment, PodSetTemplate, Workload
 from dra_api.meta import Condition, LabelSelector, ObjectMeta
 from dra_api.resource import (
@@ -81,6 +81,8 @@ _SET_ASIDE: Final = "dra.kopf.dev/set aside"
 """A label that no node has, a driver that no claim can name, and a class that does not exist."""
 _MORE: Final = "dra.kopf.dev/asks for more"
 """As ``_SET_ASIDE``: the pod asks for more claims or resources than are kept."""
+_NAME_LETTERS: Final = 253
+"""Letters of the longest name of an object. The API server limits neither a scheduler's name nor a volume's."""
 _FEW_CLAIMS: Final = 2
 _BASIC: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _FEW_RESOURCES: Final = 2
@@ -128,6 +130,23 @@ class MarkedSelector(LabelSelector, frozen=True):
     """A selector in the place of one that is not kept. None that is decoded is equal to it."""
 
 
+class MarkedTaint(Taint, frozen=True):
+    """The taint of a node that is too large. Nothing tolerates it."""
+
+
+NODE_MARK: Final = MarkedTaint(key=_NO_NODE, effect="NoSchedule")
+
+
+def is_node_too_large(taints: Sequence[Taint]) -> bool:
+    """Return whether little is kept of a node with these taints."""
+    return bool(taints) and isinstance(taints[-1], MarkedTaint)
+
+
+def short_name(name: str) -> str:
+    """Return the name, or its beginning if it is too long to be one: then nothing has it."""
+    return name[: _NAME_LETTERS + 1]
+
+
 NO_VOLUME: Final = MarkedSelector(match_labels={_NO_NODE: "true"})
 """No volume has the label, so a claim with a selector that is not kept is not bound."""
 
@@ -159,6 +178,7 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
     these are short.
     """
     owner = pod.metadata.controller
+    pod = structs.replace(pod, spec=structs.replace(pod.spec, scheduler_name=short_name(pod.spec.scheduler_name)))
     meta = structs.replace(
         pod.metadata,
         labels=pod.metadata.labels if len(encode(pod.metadata.labels)) <= SMALL_BYTES // 2 else None,
@@ -336,6 +356,7 @@ def _kept(pod: Pod) -> Pod:
         metadata=structs.replace(pod.metadata, labels=labels),
         spec=structs.replace(
             spec,
+            scheduler_name=short_name(spec.scheduler_name),
             containers=(Container(resources=ResourceRequirements(requests=room)),),
             init_containers=None,
             resources=None,
