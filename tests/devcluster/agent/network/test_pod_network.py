@@ -33,6 +33,18 @@ async def networks() -> None:
         pytest.skip(f"no network namespaces on this machine: {error}")
 
 
+async def test_a_machine_on_which_unshare_makes_networks_has_networks_for_pods() -> None:
+    """Or all tests below would be skipped by a fault of what they ask for."""
+    command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "true"]
+    try:
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"cannot compare with unshare: {error}")
+    if done.returncode != 0:
+        pytest.skip(f"no network namespaces on this machine: {done.stderr}")
+    await (await PodNetwork.open("127.0.0.1", 6443)).close()
+
+
 needs_networks = pytest.mark.usefixtures("networks")
 SERVER = """
 import socket, sys, time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,19 @@ async def output(node: OneNode, script: str, *mounts: Json, volumes: list[Json],
 
 
 MADE_UP = ("/dra-devcluster-test", "/etc/dra-devcluster-test/deep", "/var/run/dra-devcluster-test")
+
+
+def test_a_machine_on_which_unshare_can_mount_has_mounts_for_containers(tmp_path: Path) -> None:
+    """Or all tests below would be skipped by a fault of what they ask for."""
+    script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
+    command = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c", script]
+    try:
+        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(f"cannot compare with unshare: {error}")
+    if done.returncode != 0:
+        pytest.skip(f"no mounts on this machine: {done.stderr}")
+    assert why_impossible() == ""
 
 
 @needs_mounts
