@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_api import VERSION
-from dra_api.console import needing
+from dra_api.console import needing, sentence
 from dra_api.releases import BUILT, NEWEST
 
 MAX_NODES = 1000
@@ -40,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__, epilog="Example: %(prog)s up")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
+    what = "run a cluster until SIGINT or SIGTERM"
+    up = commands.add_parser("up", help=what, description=sentence(what))
 
     def add(flag: str, metavar: str | None, meaning: str, **more: Any) -> None:
         up.add_argument(flag, metavar=metavar, help=meaning, **more)
@@ -65,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
     add("--kubelet-defects", "A,B", what, default="")
     what = "where containers look for programs first, since no image is pulled (default: the system's folders only)"
     add("--programs", "DIR", what)
-    commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
+    what = "run pods with devices from start to end, and print each step"
+    commands.add_parser("demo", help=what, description=sentence(what))
     return parser
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dra_api import VERSION
-from dra_api.console import finish, printable
+from dra_api.console import finish, printable, sentence
 from dra_api.releases import BUILT, NEWEST
 from dra_api.values import NANO, Quantity
 
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         ("free", "how many devices of each class are free"),
         ("export", "the same and more as metrics for Prometheus"),
     ):
-        command = commands.add_parser(name, help=text, epilog=f"the input: {_KINDS}")
+        command = commands.add_parser(name, help=text, description=sentence(text), epilog=f"the input: {_KINDS}")
         command.add_argument(
             "-f", "--file", action="append", metavar="FILE", help="JSON of kubectl or of the API; - is standard input"
         )

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from dra_api import VERSION
-from dra_api.console import finish, needing
+from dra_api.console import finish, needing, sentence
 
 RUN = "dra_operator.app.run"
 """Has ``main``, which takes the settings."""
@@ -50,9 +50,10 @@ def parser(loaded: Collection[str] = ("run", *COMMANDS)) -> argparse.ArgumentPar
     made.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = made.add_subparsers(dest="command", required=True)
     settings = [importlib.import_module(SETTINGS).CommandLine()] if "run" in loaded else []
-    commands.add_parser("run", help="run the operator until SIGINT or SIGTERM", parents=settings, add_help=False)
+    text = "run the operator until SIGINT or SIGTERM"
+    commands.add_parser("run", help=text, description=sentence(text), parents=settings, add_help=False)
     for name, (module, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, description=sentence(text))
         if name in loaded:
             importlib.import_module(module).add_arguments(command)
     return made

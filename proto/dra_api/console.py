@@ -70,6 +70,11 @@ def not_installed(package: str, extra: str) -> str:
     return f"{package} is not installed: the extra kopf-dra[{extra}] brings it, see {INSTALLING}"
 
 
+def sentence(text: str) -> str:
+    """Return the short help of a command as the description that its own help begins with."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def printable(text: str) -> str:
     """Return the text with control characters escaped: users and drivers write texts that a terminal would obey."""
     if text.isprintable():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,26 @@ def test_each_console_script_answers_help(script: str) -> None:
     done = subprocess.run([str(Path(sys.executable).parent / script), "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout.lower()
+
+
+def untold(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What has no help of the parser and the commands below it."""
+    if not parser.description:
+        yield f"{parser.prog}: description"
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            told = {choice.dest for choice in action._choices_actions if choice.help}
+            yield from (f"{parser.prog} {name}" for name in action.choices.keys() - told)
+            for below in action.choices.values():
+                yield from untold(below)
+        elif not action.help:
+            yield f"{parser.prog} {action.option_strings or action.dest}"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_command_and_option_has_help(script: str) -> None:
+    module = PROJECT["project"]["scripts"][script].partition(":")[0].replace("kubectl.start", "kubectl.cli")
+    assert list(untold(import_module(module).parser())) == []
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

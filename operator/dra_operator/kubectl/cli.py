@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NoReturn
 
 from dra_api import VERSION
-from dra_api.console import finish, needing
+from dra_api.console import finish, needing, sentence
 
 from .commands import COMMANDS
 
@@ -70,7 +70,7 @@ def parser(
         added = commands.add_parser(
             name,
             help=command.help,
-            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            description=sentence(command.help),
             epilog=f"examples:\n{examples}\n{EXIT_CODES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
