@@ -25,7 +25,16 @@ ROOMS = (
     Path("operator/dra_operator/scheduling/strategies.py"),
 )
 INTERPRETED = frozenset(
-    {"__init__.py", "cel_language.py", "entries.py", "evaluated.py", "explain.py", "forms.py", "hints.py", "sources.py"}
+    {
+        "__init__.py",
+        "cel_language.py",
+        "entries.py",
+        "evaluated.py",
+        "explain.py",
+        "forms.py",
+        "shortages.py",
+        "sources.py",
+    }
 )
 _OF_LEDGER = ("cli.py", "features.py", "ledger.py")
 INTERPRETED_FILES = frozenset(Path("ledger/dra_ledger") / name for name in _OF_LEDGER)

@@ -14,7 +14,7 @@ from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_ledger.predicates import Predicate
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import ClaimTemplate, Cluster
-from dra_operator.cache.devices import SharedDrivers, driver_of
+from dra_operator.cache.shared_drivers import SharedDrivers, driver_of
 from dra_operator.scheduling import ANY_DRIVER
 from objects import meta
 

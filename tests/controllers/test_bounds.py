@@ -20,7 +20,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import Unreachable
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster, Key, state
-from dra_operator.cache.devices import OthersDecide
+from dra_operator.cache.shared_drivers import OthersDecide
 from dra_operator.cache.store import ObjectChange, UidMemory
 from dra_operator.controllers import context, metrics
 from dra_operator.controllers.claims import delayed_deletion

@@ -11,7 +11,7 @@ import pytest
 from controllers_world import World
 from dra_kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Features, LeftAlone
-from dra_operator.cache import devices
+from dra_operator.cache import shared_drivers
 from objects import Make, Obj
 
 OURS: Final = {"key": "dra.kopf.dev/scheduler", "value": "dra-scheduler", "effect": "NoSchedule"}
@@ -71,7 +71,7 @@ async def is_bound_without_an_event(world: World, pod: str = "ours") -> bool:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The territory has been there for long."""
-    monkeypatch.setattr(devices, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(shared_drivers, "SETTLED_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("settled")
@@ -249,7 +249,7 @@ async def test_the_time_of_a_territory_begins_when_it_is_seen_and_not_at_the_fir
     else:
         give_node(world)
     world.bring_events()
-    now += devices.SETTLED_SECONDS - 1
+    now += shared_drivers.SETTLED_SECONDS - 1
     assert own.contested({driver}) == {driver}
     now += 2
     assert own.contested({driver}) == frozenset()

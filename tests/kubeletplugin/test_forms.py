@@ -28,8 +28,8 @@ from dra_kubeletplugin import (
     device,
     marked_for,
 )
-from dra_kubeletplugin.slices.desired_pool import checked
 from dra_kubeletplugin.slices.plan import Publication, in_form_of, plan_pool
+from dra_kubeletplugin.slices.pool_sync import checked
 from dra_kubeletplugin.testing import PluginApi
 from dra_operator.allocator import Features, Usage
 from hypothesis import given

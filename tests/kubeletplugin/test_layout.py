@@ -11,9 +11,9 @@ import pytest
 from dra_api.resource import Device, DeviceTaint
 from dra_kubeletplugin import Owner, Pool, counter_set, device
 from dra_kubeletplugin.slices import model, plan
-from dra_kubeletplugin.slices.desired_pool import checked
 from dra_kubeletplugin.slices.model import is_rich
 from dra_kubeletplugin.slices.plan import Plan, Publication, Stored, body, plan_pool, stay_in_place
+from dra_kubeletplugin.slices.pool_sync import checked
 from dra_kubeletplugin.slices.writer import stored
 from hypothesis import given
 from hypothesis import strategies as st

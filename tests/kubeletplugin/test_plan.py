@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from dra_api.resource import CounterSet, Device, DeviceTaint
 from dra_kubeletplugin import Owner, Pool, PoolInvalid, Slice, counter_set, device
-from dra_kubeletplugin.slices.desired_pool import checked
 from dra_kubeletplugin.slices.plan import Plan, Publication, Stored, Write, body, plan_pool
+from dra_kubeletplugin.slices.pool_sync import checked
 from dra_kubeletplugin.slices.writer import stored
 from hypothesis import given
 from hypothesis import strategies as st

@@ -42,7 +42,7 @@ from dra_kubeletplugin.claims.conflicts import fingerprint
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_record import FORMAT_VERSION, ClaimRecord
 from dra_kubeletplugin.slices import PoolCounters
-from dra_kubeletplugin.slices.desired_pool import DesiredPool
+from dra_kubeletplugin.slices.pool_sync import DesiredPool
 from fake_host import open_files
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_kubeletplugin.slices.desired_pool import NextPublish, Reason
+from dra_kubeletplugin.slices.pool_sync import NextPublish, Reason
 from dra_kubeletplugin.slices.writer import RateLimit
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 from command import OperatorProcess
 from dra_kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
-from dra_operator.cache.devices import SETTLED_SECONDS
+from dra_operator.cache.shared_drivers import SETTLED_SECONDS
 from envtest import needs_stock_control_plane
 from proving_ground import DRIVER, RUNS_SECONDS, ProvingGround, proving_ground
 from rounds import rounds

@@ -1,7 +1,7 @@
 """ResourceSlices: what a driver offers, planned and kept in the API server."""
 
-from .desired_pool import PoolCounters, check_resources
 from .model import Owner, Pool, Resources, Slice, attribute, counter_set, device, marked_for
+from .pool_sync import PoolCounters, check_resources
 from .publisher import SlicePublisher
 from .writer import Statistics
 

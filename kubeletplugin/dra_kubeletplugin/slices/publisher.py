@@ -37,9 +37,9 @@ from dra_kubeletplugin.errors import (
 from dra_kubeletplugin.slices.plan import in_form_of
 from dra_kubeletplugin.slices.writer import follow_slices
 
-from .desired_pool import DesiredPool, NextPublish, PoolCounters, Reason, disabled_features
 from .model import Owner, Pool, Resources, Slice, check_type
 from .plan import Plan, Publication, Stored, Write, plan_pool, stay_in_place
+from .pool_sync import DesiredPool, NextPublish, PoolCounters, Reason, disabled_features
 from .writer import RateLimit, SliceView, SliceWriter, Statistics, stored, text_at
 
 log = logging.getLogger(__name__)

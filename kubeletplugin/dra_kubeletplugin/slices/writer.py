@@ -33,9 +33,9 @@ from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Change, Conflict, Go
 from dra_kube.reflector import spread
 
 from dra_kubeletplugin.errors import PoolRefused, WatchFailed, with_remedy
-from dra_kubeletplugin.slices.desired_pool import PublishError, described
 from dra_kubeletplugin.slices.model import Owner, Pool, Slice, tidy
 from dra_kubeletplugin.slices.plan import Publication, Stored, Write, body, content, same_slice
+from dra_kubeletplugin.slices.pool_sync import PublishError, described
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from dra_ledger.basics import each
 from dra_ledger.columns import Column
 from dra_ledger.pools import Status
 
-from dra_operator.allocator.hints import Hint, Meant, Shortage, hint, losses, meant, recovery
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
 from dra_operator.allocator.problem.ledgers import Ledger
 from dra_operator.allocator.problem.node_state import Domain
 from dra_operator.allocator.problem.problem import NodeProblem
+from dra_operator.allocator.shortages import Hint, Meant, Shortage, hint, losses, meant, recovery
 from dra_operator.wording import amount, counted, listed
 
 Stage = Sequence[Domain]

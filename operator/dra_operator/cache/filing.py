@@ -25,7 +25,6 @@ from dra_api.references import (
 from dra_api.resource import ResourceClaim, ResourceClaimTemplateSpec
 
 from dra_operator.allocator import Inventory
-from dra_operator.cache.devices import EVERY_CLASS, drivers_in
 from dra_operator.cache.index import (
     Index,
     V,
@@ -39,6 +38,7 @@ from dra_operator.cache.index import (
     volume_claims_used,
 )
 from dra_operator.cache.key import EVERYTHING, UNMADE, WakeConditions
+from dra_operator.cache.shared_drivers import EVERY_CLASS, drivers_in
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
 from dra_operator.scheduling.state import (

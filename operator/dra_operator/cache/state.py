@@ -35,10 +35,10 @@ from dra_api.scheduling import PodGroup
 from dra_ledger.usage import AllocatedDevices
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
-from dra_operator.cache.devices import NominatedPods, OthersDecide, OwnDevices, SharedDrivers
 from dra_operator.cache.index import Index, PodGroupView, groups_named, owner_id
 from dra_operator.cache.key import Hinted, TimesFreed, WakeConditions
 from dra_operator.cache.loads import FreedNodes, NodeLoads, StorageView
+from dra_operator.cache.shared_drivers import NominatedPods, OthersDecide, OwnDevices, SharedDrivers
 from dra_operator.cache.store import ClaimTemplate, ObjectChange, Store
 from dra_operator.eviction import DeviceTaints, EvictingRules
 from dra_operator.scheduling import Nodes, Snapshot

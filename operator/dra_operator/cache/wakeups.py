@@ -39,7 +39,6 @@ from dra_api.scheduling import PodDisruptionBudget, PodGroup
 from dra_api.storage import PersistentVolumeClaim
 
 from dra_operator.cache.crowds import crowd_of_users, pods_to_serve, spread, waiting_pods, waiting_users
-from dra_operator.cache.devices import drivers_in
 from dra_operator.cache.index import any_claim, owner_id
 from dra_operator.cache.key import (
     HINTS_AT_ONCE,
@@ -56,6 +55,7 @@ from dra_operator.cache.key import (
     place_users,
 )
 from dra_operator.cache.needs import claim_needs_work, group_needs_work, has_duplicates, may_need_work, pod_needs_work
+from dra_operator.cache.shared_drivers import drivers_in
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ClaimTemplate, ObjectChange
 from dra_operator.scheduling import ANY_DRIVER
