@@ -100,6 +100,7 @@ class BranchState:
         # A device that allows multiple allocations is never in use as a whole (section 6): what is left of it is
         # counted by ``CapacityShares``.
         self._exclusive = ~problem.node.shareable
+        self._admin_exempt = problem.node.admin_exempt
 
     def blocked(self, domain: Domain) -> int:
         """Devices in use by this call: of any ordinary request, and of any request of the same claim."""
@@ -108,15 +109,16 @@ class BranchState:
 
     def take(self, domain: Domain, device: int) -> None:
         """Gives a device to a domain."""
-        own = self.by_claim[domain.claim]
-        self.grants.append((domain, device, self.taken, own))
+        claim, taken = domain.claim, self.taken
+        own = self.by_claim[claim]
+        self.grants.append((domain, device, taken, own))
         bit = 1 << device & self._exclusive
         # In the reference what admin access takes is in use for later ordinary requests. Where the two ignore each
         # other (section 15), only the claim itself must not take the device again.
-        if not self.problem.node.exempt(domain):
-            self.taken |= bit
-        self.by_claim[domain.claim] = own | bit
-        self.results[domain.claim] += 1
+        if not (self._admin_exempt and domain.alternative.admin):
+            self.taken = taken | bit
+        self.by_claim[claim] = own | bit
+        self.results[claim] += 1
         # A ledger may fail while it takes (a derived attribute, K37-DA-10). Another alternative may be tried then, so
         # nothing of this device may stay in the ledgers before it.
         try:
@@ -136,10 +138,12 @@ class BranchState:
     def give_back(self) -> None:
         """Undoes the latest ``take``."""
         domain, device, self.taken, own = self.grants.pop()
-        self.by_claim[domain.claim] = own
-        for ledger in reversed(domain.ledgers):
-            ledger.give_back(device, domain)
-        self.results[domain.claim] -= 1
+        claim = domain.claim
+        self.by_claim[claim] = own
+        self.results[claim] -= 1
+        if domain.ledgers:
+            for ledger in reversed(domain.ledgers):
+                ledger.give_back(device, domain)
 
 
 Remaining = dict[int, int]
@@ -207,12 +211,14 @@ def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining
     stages = state.problem.domains
     if stage == len(stages):
         return None
+    domains = stages[stage]
     # A request without a choice needs no frame for it. It gets one all the same where it exceeds the limit, since that
     # frame ends with ``LIMIT``; and where it wants nothing, so that a row of such requests does not recurse.
-    only = stages[stage][0] if len(stages[stage]) == 1 else None
-    if only is None or not only.need or _exceeds_limit(state, only):
-        return AlternativesFrame(state, stage, remaining)
-    return _serve(state, pruner, stage, only, remaining)
+    if len(domains) == 1:
+        only = domains[0]
+        if only.need and state.results[only.claim] + only.need <= MOST_RESULTS:
+            return _serve(state, pruner, stage, only, remaining)
+    return AlternativesFrame(state, stage, remaining)
 
 
 def _serve(
@@ -228,10 +234,6 @@ def _serve(
             return OrderedFrame(state, state.order, stage, domain, domain.need, domain.usable)
         return DeviceFrame(state, pruner, stage, domain, domain.need, -1, remaining)
     return enter(state, pruner, stage + 1, remaining)
-
-
-def _exceeds_limit(state: BranchState, domain: Domain) -> bool:
-    return domain.need > 0 and state.results[domain.claim] + domain.need > MOST_RESULTS
 
 
 class AlternativesFrame(Frame):
@@ -258,7 +260,8 @@ class AlternativesFrame(Frame):
         domains = state.problem.domains[self.stage]
         while self.index + 1 < len(domains):
             self.index += 1
-            if not _exceeds_limit(state, domains[self.index]):
+            domain = domains[self.index]
+            if not domain.need or state.results[domain.claim] + domain.need <= MOST_RESULTS:
                 return True
         # An alternative ended with an error and no other serves the request: that is an error, and no mere refusal.
         if self._fault is not None:
@@ -295,7 +298,9 @@ class DeviceFrame(Frame):
         self._remaining = self._after = remaining
         self._pruner = pruner
         # Only devices behind the previous one of the request: combinations, not permutations (section 5).
-        free = ~state.blocked(domain) & -1 << behind + 1
+        free = -1 << behind + 1
+        if state.grants:
+            free &= ~state.blocked(domain)
         rest = domain.usable & free
         # Ledgers are asked once, for all candidates. Whenever this frame goes on, what was taken behind it has been
         # given back, so their answer stays.
@@ -310,20 +315,21 @@ class DeviceFrame(Frame):
         self._raised = domain.raised & free
         self._rest = rest | self._raised
         self.device = -1
-        if self._pruner is not None:
-            self.key = self._pruner.key(state, stage, domain, missing, self._rest)
+        if pruner is not None:
+            self.key = pruner.key(state, stage, domain, missing, self._rest)
 
     def advance(self, state: BranchState) -> bool | None:
-        if not self._rest:
+        rest = self._rest
+        if not rest:
             return False
         # Devices are numbered in the order of section 3, so the lowest bit is the next candidate.
-        lowest = self._rest & -self._rest
-        self._rest ^= lowest
-        self.device = lowest.bit_length() - 1
+        lowest = rest & -rest
+        self._rest = rest ^ lowest
+        device = self.device = lowest.bit_length() - 1
         # Not before the search arrives here: an error behind the first solution is never met (section 6).
         if lowest & self._raised:
-            raise state.problem.error_at(self._domain, self.device)
-        state.take(self._domain, self.device)
+            raise state.problem.error_at(self._domain, device)
+        state.take(self._domain, device)
         if self._pruner is not None and self._pruner.may_prune(self.stage):
             # The rest of the request may only come from devices behind this one.
             missing = self._missing - 1
@@ -531,8 +537,7 @@ class Search:
                     self.solved = True
                     return
                 # In a state that has failed before, the search fails again.
-                known = pruner.nogoods.get(following.key) if pruner is not None and following.key is not None else None
-                if known is None:
+                if pruner is None or following.key is None or (known := pruner.nogoods.get(following.key)) is None:
                     stack.append(following)
                 else:
                     frame.retract(state, self._crossing(frame, following, known))
