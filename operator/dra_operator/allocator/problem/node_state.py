@@ -53,40 +53,43 @@ class Domain:
     )
 
     def __init__(self, alternative: Alternative, claim: int, number: int, like: Domain | None = None) -> None:
-        """Make a domain that nothing passes, or one with what filters left to another one.
-
-        A problem with ledgers makes all its domains anew, so that no field is set twice.
-        """
+        """Make a domain that nothing passes, or one with what filters left to another one."""
         self.alternative = alternative
         self.claim = claim
         self.number = number
         """Position among all domains of the problem."""
-        self.usable: int = 0 if like is None else like.usable
-        """Devices that pass all filters."""
-        self.raised: int = 0 if like is None else like.raised
-        """Devices on which a selector raised, or of which a fatal amount would be consumed: the end of a search that
-        reaches one."""
-        self.collected: int = 0 if like is None else like.collected
-        """Mode All: the devices that must all be taken."""
-        self.fault: AllocationError | None = None if like is None else like.fault
-        """Mode All: why it is not known which devices the node has for it; then it has none."""
-        self.need: int = 0 if like is None else like.need
-        self.amounts: Mapping[int, Quantities] = NO_AMOUNTS if like is None else like.amounts
-        """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal
-        requests share the object."""
-        self.wanted: tuple[Wanted, ...] = () if like is None else like.wanted
-        """The ledgers that devices of the domain fall under, in the order in which they are asked."""
         self.ledgers: tuple[Ledger, ...] = ()
-        """Those ledgers, in a problem."""
+        """The ledgers that are wanted, in a problem."""
+        if like is None:
+            self.usable: int = 0
+            """Devices that pass all filters."""
+            self.raised: int = 0
+            """Devices on which a selector raised, or of which a fatal amount would be consumed: the end of a search
+            that reaches one."""
+            self.collected: int = 0
+            """Mode All: the devices that must all be taken."""
+            self.fault: AllocationError | None = None
+            """Mode All: why it is not known which devices the node has for it; then it has none."""
+            self.need: int = 0
+            self.amounts: Mapping[int, Quantities] = NO_AMOUNTS
+            """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal
+            requests share the object."""
+            self.wanted: tuple[Wanted, ...] = ()
+            """The ledgers that devices of the domain fall under, in the order in which they are asked."""
+        else:  # for each problem with ledgers: so no field is set twice, and there is one question for all of them
+            self.usable, self.raised, self.collected = like.usable, like.raised, like.collected
+            self.fault, self.need = like.fault, like.need
+            self.amounts, self.wanted = like.amounts, like.wanted
 
     def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
         """The same domain for one problem, which has made these ledgers so far."""
-        own = Domain(self.alternative, self.claim, self.number, self)
-        if self.wanted:
-            for key, make in self.wanted:
-                if key not in ledgers:
-                    ledgers[key] = make()
-            own.ledgers = tuple([ledgers[key] for key, _ in self.wanted])
+        own, found = Domain(self.alternative, self.claim, self.number, self), list[Ledger]()
+        for key, make in self.wanted:
+            ledger = ledgers.get(key)
+            if ledger is None:
+                ledger = ledgers[key] = make()
+            found.append(ledger)
+        own.ledgers = tuple(found)
         return own
 
     @property

@@ -387,7 +387,12 @@ class NodeProblem:
         self.domains = known.domains
         """By stage, an entry for each alternative. Problems share them until they need some of their own."""
         if known.wants_ledgers:
-            self.own_domains()
+            # A search changes its ledgers, and may be put aside while others on the same node go on.
+            ledgers: dict[Hashable, Ledger] = {}
+            self.domains = [
+                tuple([domain.in_problem(ledgers) if domain.wanted else domain for domain in domains])
+                for domains in self.domains
+            ]
         self._dead = known.dead
         """The first stage that cannot be served even alone."""
         self.is_faulty = known.is_faulty
@@ -399,7 +404,6 @@ class NodeProblem:
 
     def own_domains(self) -> None:
         """Makes domains for this problem alone, with new ledgers, so that more ledgers can be added to them."""
-        # A search changes its ledgers, and may be put aside while others on the same node go on.
         ledgers: dict[Hashable, Ledger] = {}
         self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in self.domains]
 
