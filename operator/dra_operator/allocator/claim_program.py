@@ -200,17 +200,17 @@ class ClaimProgram:
         self.claims = claims
         self.requests = requests
         """By claim; the one with the fault is the last."""
-        self.stages = requests[0].stages if len(requests) == 1 else tuple([it for one in requests for it in one.stages])
+        if len(requests) == 1:  # the usual claim of a pod: nothing to sum up
+            only = requests[0]
+            self.stages, self.fault = only.stages, only.fault
+            self.bytes, self.may_fail_anywhere = only.bytes, only.may_fail_anywhere
+            return
+        self.stages = tuple([stage for one in requests for stage in one.stages])
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
-        size, may_fail = 0, False
-        for one in requests:
-            size += one.bytes
-            if one.may_fail_anywhere:
-                may_fail = True
-        self.bytes = size
+        self.bytes = sum([one.bytes for one in requests])
         """The length of the requests as JSON."""
-        self.may_fail_anywhere = may_fail
+        self.may_fail_anywhere = any([one.may_fail_anywhere for one in requests])  # noqa: C419  # as in ``_filtered``
         """Some request computes what may fail on any device."""
 
     @property
@@ -246,6 +246,10 @@ def refused_fields(features: Features) -> tuple[RequestField, ...]:
     )
 
 
+_Asked = tuple[int, AttributeValue | None, bytes]
+"""The claim's place among those of the pod, the value given, and what it asks for as JSON."""
+
+
 class ClaimCompiler:
     """Compiles claims. Those that ask for the same, such as all claims of one template, get the same stages.
 
@@ -256,18 +260,21 @@ class ClaimCompiler:
         self._class_of = class_of
         self._features = features
         self._refused = refused_fields(features)
-        self._known: Cache[tuple[int, AttributeValue | None, bytes], CompiledRequests] = Cache(
+        self._known: Cache[_Asked, CompiledRequests] = Cache(
             KEPT_PROGRAM_BYTES,
             lambda key, compiled: _COMPILED_BYTES + _PROGRAM_BYTES_PER_CHARACTER * len(key[2]),
             largest=KEPT_PROGRAM_BYTES // 2,
         )
-        """By the claim's place among those of the pod, the value given, and what it asks for as JSON."""
 
     def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None) -> ClaimProgram:
         """Checks the claims and lists their alternatives, of devices that have the value if there is one."""
         requests: list[CompiledRequests] = []
-        for number, claim in enumerate(claims):
-            compiled = self._compiled(number, claim, value)
+        for claim in claims:
+            asked = claim.spec.devices
+            # Not the claim's name: claims of one template share their program. Their place counts, since stages carry
+            # it.
+            key = (len(requests), value, encode((asked.requests, asked.constraints)))
+            compiled = self._known.get(key) or self._compiled(key, claim)
             requests.append(compiled)
             # Nothing behind a fault is ever searched: the first one is the answer, and what follows need not be
             # compiled.
@@ -275,17 +282,13 @@ class ClaimCompiler:
                 break
         return ClaimProgram(tuple(claims), requests)
 
-    def _compiled(self, number: int, claim: ResourceClaim, value: AttributeValue | None) -> CompiledRequests:
-        asked = claim.spec.devices
-        # Not the claim's name: claims of one template share their program. Their place counts, since stages carry it.
-        key = (number, value, encode((asked.requests, asked.constraints)))
-        known = self._known.get(key)
-        if known is None:
-            known = _Compiler(number, claim, value, self._class_of, self._features, self._refused).compile()
-            known.bytes = len(key[2])
-            if known.fault is None:  # a fault names its claim
-                self._known.put(key, known)
-        return known
+    def _compiled(self, key: _Asked, claim: ResourceClaim) -> CompiledRequests:
+        number, value, asked = key
+        made = _Compiler(number, claim, value, self._class_of, self._features, self._refused).compile()
+        made.bytes = len(asked)
+        if made.fault is None:  # a fault names its claim
+            self._known.put(key, made)
+        return made
 
 
 class _Compiler:
