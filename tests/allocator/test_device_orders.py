@@ -307,7 +307,7 @@ def test_an_answer_that_breaks_a_rule_is_told_from_one_that_does_not() -> None:
             outcome = laboratory(case).decide(convert(Node, node))
             if isinstance(outcome, Allocated) and (result := outcome.results[0]).devices.results:
                 wrong = allocation_of(result.devices.results[0], "unknown")
-                other = dataclasses.replace(outcome, results=(wrong, *outcome.results[1:]))
+                other = outcome._replace(results=(wrong, *outcome.results[1:]))
                 assert keeps_the_rules(case, node, outcome)
                 assert not keeps_the_rules(case, node, other)
                 return

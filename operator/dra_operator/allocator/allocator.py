@@ -90,7 +90,7 @@ def configured(
         }
         made += _from_claim(claim, names)  # each entry with all requests that it names
     # From 1.37 on an entry that covers all requests names none (K37-BUG-10).
-    if release < Release.V1_37 or not made:
+    if not made or release < Release.V1_37:
         return made
     all_names = [
         {stage.request, stage.alternatives[pick].request} for stage, pick in zip(compiled.stages, picks, strict=True)
@@ -142,12 +142,11 @@ def results_of(
     problem: NodeProblem, grants: Sequence[Grant], picks: Sequence[int], features: Features, share: NewShareId
 ) -> tuple[AllocationResult, ...]:
     """One result per claim of the solution. Raises NodeSelectionError when node selectors cannot be merged."""
+    program = problem.program
     # The search grants in the order of requests, which is that of the results (section 12).
-    of_claims: list[list[Grant]] = [[] for _ in problem.program.claims]
-    for grant in grants:
-        of_claims[grant[0].claim].append(grant)
+    of_claims = [grants] if len(program.claims) == 1 else _by_claim(grants, len(program.claims))
     position, made = 0, list[AllocationResult]()
-    for claim, compiled, granted in zip(problem.program.claims, problem.program.requests, of_claims, strict=True):
+    for claim, compiled, granted in zip(program.claims, program.requests, of_claims, strict=True):
         end = position + len(compiled.stages)
         configuration = configured(claim, compiled, tuple(picks[position:end]), features.release)
         position = end
@@ -159,6 +158,13 @@ def results_of(
             )
         )
     return tuple(made)
+
+
+def _by_claim(grants: Sequence[Grant], claims: int) -> list[Sequence[Grant]]:
+    found: list[list[Grant]] = [[] for _ in range(claims)]
+    for grant in grants:
+        found[grant[0].claim].append(grant)
+    return [*found]
 
 
 def chosen_of(problem: NodeProblem, picks: Sequence[int]) -> tuple[ChosenAlternative, ...]:
@@ -175,7 +181,9 @@ def _device(
 ) -> DeviceRequestAllocationResult:
     view, alternative = problem.view, domain.alternative
     device, pool = view.devices[number], view.pools[view.pool_of[number]].pool
-    binding = features.binding_conditions
+    conditions = failures = None
+    if features.binding_conditions:
+        conditions, failures = device.binding_conditions or None, device.binding_failure_conditions or None
     # Only a device that allows multiple allocations has amounts: it is given in shares (section 9).
     amounts = domain.amounts.get(number)
     skipped: tuple[str, ...] | None = None
@@ -190,8 +198,8 @@ def _device(
         admin_access=True if alternative.admin else None,
         # Also where taints are off (section 12).
         tolerations=alternative.tolerations or None,
-        binding_conditions=(device.binding_conditions or None) if binding else None,
-        binding_failure_conditions=(device.binding_failure_conditions or None) if binding else None,
+        binding_conditions=conditions,
+        binding_failure_conditions=failures,
         share_id=share() if amounts is not None else None,
         consumed_capacity=amounts or None,
         skip_node_operations=skipped,
@@ -268,7 +276,7 @@ class Decision:
         new_share_id: NewShareId,
         order: DeviceOrder | None,
     ) -> None:
-        self._inventory = inventory = states.inventory
+        self._inventory = states.inventory
         self._states = states
         self._node = node
         self._program = program
@@ -281,8 +289,6 @@ class Decision:
         """None before it begins, and before it begins anew."""
         self._admin_exempt = False
         self._refusal: Refused | NodeFailure | None = None
-        # Only then can a second attempt find more than the first.
-        self._second = inventory.semantics.admin_ignores_allocations and program.wants_admin_access
         self.outcome: Outcome | None = None
 
     def advance(self, steps: int = INTERRUPT_STEPS) -> Outcome | None:
@@ -335,7 +341,8 @@ class Decision:
             # What the first attempt says stands: it is the reference's answer, and a second one may only find more.
             kind = NodeFailure if is_faulty or problem.view.invalid else Refused
             self._refusal = kind(self._node.metadata.name, partial(refuse, problem), self._steps)
-            if self._second:
+            # Only then can a second attempt find more than the first.
+            if self._inventory.semantics.admin_ignores_allocations and self._program.wants_admin_access:
                 self._admin_exempt, self._search = True, None
                 return
             self.outcome = self._refusal
@@ -428,7 +435,7 @@ class Allocator:
             # A claim may be of 64 KiB, and tenants may have thousands of them.
             self._program_bytes += program.bytes
             for claim in claims:
-                if (configs := claim.spec.devices.config) is not None:
+                if configs := claim.spec.devices.config:
                     self._program_bytes += len(encode(configs))
         return program
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dra_api.resource import AllocationResult
 from dra_ledger.basics import DeviceId
@@ -215,8 +215,7 @@ class ChosenAlternative:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
+class Allocated(NamedTuple):
     """Success. ``chosen`` lists the requests with alternatives, for the score of the node (scheduling.md 4.4)."""
 
     node: str
@@ -232,7 +231,7 @@ class Explain(Protocol):
         """``hints``: also what would help."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: most decisions end like this, and a frozen one takes twice as long to make
 class Unfit:
     """The claims do not fit the node. Why is worked out when it is asked for: mostly another node fits.
 
