@@ -67,13 +67,16 @@ def recorded() -> Iterator[set[Attributes]]:
         log.propagate = True
 
 
+_RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+
+
 def rules_of(objects: Iterable[Json]) -> Rbac:
     """Roles and bindings, as objects of manifests, as an authorizer; other objects are left out."""
     store = Store()
     rbac = Rbac(store)
     for obj in objects:
-        if obj["apiVersion"].startswith(GROUP):
-            store.collection(GROUP, path_of(obj).rpartition("/")[2]).put({**obj, "metadata": dict(obj["metadata"])}, {})
+        if obj["kind"] in _RBAC_KINDS:
+            store.collection(GROUP, f"{obj['kind'].lower()}s").put({**obj, "metadata": dict(obj["metadata"])}, {})
     return rbac
 
 
