@@ -101,6 +101,8 @@ class NodeView:
         self.offers: Memo[Any, Offer] = Memo(keeps=_is_short)
         """By ``Alternative.offer``; the filters compute and keep them here."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo(keeps=are_short)
+        self._failure: tuple[tuple[str, ...], int, tuple[str, Exception]] | None = None
+        """The latest failure of a cheap selector; see ``keep_failure``."""
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()
 
@@ -163,10 +165,22 @@ class NodeView:
         return known
 
     def failure(self, expressions: tuple[str, ...], number: int) -> tuple[str, Exception] | None:
-        """The costly selector that failed on a device, and how."""
+        """The selector that failed on a device, and how, if that is known."""
+        kept = self._failure
+        if kept is not None and kept[1] == number and kept[0] == expressions:
+            return kept[2]
         view = self.pools[self.pool_of[number]]
         own = number - self.offsets[self.pool_of[number]]
         return view.failure(expressions, own)
+
+    def keep_failure(self, expressions: tuple[str, ...], number: int, expression: str, error: Exception) -> None:
+        """Keep how a selector failed on a device: each decision about the same claims meets the first such error.
+
+        Only the latest one, and without the frames that raised it: there are thousands of nodes.
+        """
+        if are_short(expressions):
+            error.__traceback__ = error.__context__ = None
+            self._failure = expressions, number, (expression, error)
 
     def fitting(self, requests: Requests) -> Fitting:
         """The devices that could serve capacity requests if nothing were allocated (allocator.md section 9)."""

@@ -650,6 +650,35 @@ def test_a_selector_that_fails_only_once_still_ends_the_attempt() -> None:
     assert "request r: a selector failed on device drv/p/a, but not when" in str(outcome.error)
 
 
+class Failing:
+    """Selectors that fail on each device with their own text, and how often they are asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        def fail(driver: str, device: Device) -> bool:
+            self.asked.append(expression)
+            raise ValueError(f"{expression} fails")
+
+        return fail
+
+
+def test_a_selector_that_failed_is_not_asked_again_when_the_claim_is_tried_again() -> None:
+    inventory = Inventory(language=(language := Failing()))
+    inventory.put_class(convert(DeviceClass, device_class("any")))
+    inventory.put_slice(convert(ResourceSlice, pool(device("a"))[0]))
+    allocator = Allocator(inventory, new_share_id=str)
+    for expression in ("x", "x", "y", "y", "x"):
+        outcome = allocator.allocate(
+            make_node("n1"), [convert(ResourceClaim, claim(request("r", expression)))], Usage()
+        )
+        assert isinstance(outcome, Failed)
+        assert f"{expression} fails" in str(outcome.error)
+    # Each is evaluated once, and once more for the text of its error. Of two claims a node keeps the latest error.
+    assert language.asked == ["x", "x", "y", "y", "x"]
+
+
 def test_capacity_that_a_device_no_longer_has_belongs_to_no_claim() -> None:
     shared = device("a", capacity={"mem": "4"}, extra=MULTI)
     usage = consumed("3")

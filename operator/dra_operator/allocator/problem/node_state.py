@@ -232,6 +232,7 @@ class NodeState:
             try:
                 self.compiled.predicate(selector.expression)(id_.driver, published)
             except Exception as error:
+                self.view.keep_failure(alternative.expressions, device, selector.expression, error)
                 return selector.error(claim, id_, published, error)
         return SelectorError.of_node(
             f"claim {claim}, request {alternative.request}: a selector failed on device {id_}, but not when it was "
