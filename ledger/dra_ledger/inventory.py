@@ -83,6 +83,7 @@ class NodeView:
         self.invalid = any(view.status is Status.INVALID for view in self.troubled)
         offered = [view for view in views if view.is_offered]
         self.pools = [view for view in offered if not view.last] + [view for view in offered if view.last]
+        self.pool_ids = [view.pool for view in self.pools]
         self.offsets: list[int] = []
         self.devices: list[Device] = []
         self.pool_of: list[int] = []

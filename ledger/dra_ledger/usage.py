@@ -118,6 +118,11 @@ class Usage:
         """What is taken of one pool."""
         return self._pools.get(pool, NOTHING)
 
+    def of(self, pools: Iterable[PoolId]) -> list[PoolUsage]:
+        """What is taken of each of these pools."""
+        known = self._pools.get
+        return [known(pool, NOTHING) for pool in pools]
+
     @property
     def lineage(self) -> object:
         """Revisions of usages with the same lineage can be compared."""

@@ -169,6 +169,8 @@ def _by_claim(grants: Sequence[Grant], claims: int) -> list[Sequence[Grant]]:
 
 def chosen_of(problem: NodeProblem, picks: Sequence[int]) -> tuple[ChosenAlternative, ...]:
     """Which subrequests were used."""
+    if not problem.program.has_choices:
+        return ()
     found: list[ChosenAlternative] = []
     for stage, pick in zip(problem.program.stages, picks, strict=True):
         if stage.prioritized:

@@ -175,7 +175,7 @@ class Stage:
 class CompiledRequests:
     """The requests of one claim. Claims that request the same share them."""
 
-    __slots__ = ("bytes", "configurations", "fault", "may_fail_anywhere", "stages", "wants_admin_access")
+    __slots__ = ("bytes", "configurations", "fault", "has_choices", "may_fail_anywhere", "stages", "wants_admin_access")
 
     def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
         self.stages = stages
@@ -183,6 +183,8 @@ class CompiledRequests:
         self.fault = fault
         self.bytes = 0
         """Of the requests as JSON."""
+        self.has_choices = any(stage.prioritized for stage in stages)
+        """Some request lists subrequests, of which one is chosen."""
         self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
         """Some request has admin access."""
         self.may_fail_anywhere = any(alternative.derived for stage in stages for alternative in stage.alternatives)
@@ -194,7 +196,7 @@ class CompiledRequests:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("bytes", "claims", "fault", "may_fail_anywhere", "requests", "stages")
+    __slots__ = ("bytes", "claims", "fault", "has_choices", "may_fail_anywhere", "requests", "stages")
 
     def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
         self.claims = claims
@@ -202,12 +204,14 @@ class ClaimProgram:
         """By claim; the one with the fault is the last."""
         if len(requests) == 1:  # the usual claim of a pod: nothing to sum up
             only = requests[0]
-            self.stages, self.fault = only.stages, only.fault
+            self.stages, self.fault, self.has_choices = only.stages, only.fault, only.has_choices
             self.bytes, self.may_fail_anywhere = only.bytes, only.may_fail_anywhere
             return
         self.stages = tuple([stage for one in requests for stage in one.stages])
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
+        self.has_choices = any([one.has_choices for one in requests])  # noqa: C419  # as in ``_filtered``
+        """Some request lists subrequests, of which one is chosen."""
         self.bytes = sum([one.bytes for one in requests])
         """The length of the requests as JSON."""
         self.may_fail_anywhere = any([one.may_fail_anywhere for one in requests])  # noqa: C419  # as in ``_filtered``

@@ -282,6 +282,9 @@ class AlternativesFrame(Frame):
 class DeviceFrame(Frame):
     """One device of a request, from those behind the previous one."""
 
+    device: int = -1
+    """The current option."""
+
     def __init__(
         self,
         state: BranchState,
@@ -314,7 +317,6 @@ class DeviceFrame(Frame):
         # capacity, counters and constraints (section 6).
         self._raised = domain.raised & free
         self._rest = rest | self._raised
-        self.device = -1
         if pruner is not None:
             self.key = pruner.key(state, stage, domain, missing, self._rest)
 
@@ -489,9 +491,10 @@ class Search:
     def picks(self) -> list[int]:
         """The chosen alternative of each stage, once solved."""
         picks = [0] * len(self.problem.domains)
-        for frame in self._stack:
-            if isinstance(frame, AlternativesFrame):
-                picks[frame.stage] = frame.index
+        if self.problem.program.has_choices:
+            for frame in self._stack:
+                if isinstance(frame, AlternativesFrame):
+                    picks[frame.stage] = frame.index
         return picks
 
     def _begin(self, remaining: Remaining | None, order: DeviceOrder | None = None) -> None:

@@ -310,7 +310,7 @@ class NodeStates:
 
     def get(self, view: NodeView, usage: Usage, *, admin_exempt: bool) -> NodeState:
         """The state of a node."""
-        usages = [usage.pool(pool.pool) for pool in view.pools]
+        usages = usage.of(view.pool_ids)
         known = self._known.get((view.name, admin_exempt))
         # Compared by what is taken of the node's own pools: what is allocated elsewhere leaves the state as it is, with
         # all that filters found.
