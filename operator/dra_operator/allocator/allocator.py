@@ -145,7 +145,8 @@ def results_of(
     program = problem.program
     # The search grants in the order of requests, which is that of the results (section 12).
     of_claims = [grants] if len(program.claims) == 1 else _by_claim(grants, len(program.claims))
-    position, made = 0, list[AllocationResult]()
+    made: list[AllocationResult] = []
+    position = 0
     for claim, compiled, granted in zip(program.claims, program.requests, of_claims, strict=True):
         end = position + len(compiled.stages)
         configuration = configured(claim, compiled, tuple(picks[position:end]), features.release)

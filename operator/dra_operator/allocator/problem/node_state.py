@@ -83,7 +83,8 @@ class Domain:
 
     def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
         """The same domain for one problem, which has made these ledgers so far."""
-        own, found = Domain(self.alternative, self.claim, self.number, self), list[Ledger]()
+        own = Domain(self.alternative, self.claim, self.number, self)
+        found: list[Ledger] = []
         for key, make in self.wanted:
             ledger = ledgers.get(key)
             if ledger is None:

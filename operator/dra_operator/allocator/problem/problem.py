@@ -242,7 +242,8 @@ def _filtered(node: NodeState, program: ClaimProgram) -> Filtered:
 
     All of them, also behind a request that is short: an error of a later claim is met in any case (section 4).
     """
-    stages, made, number = program.stages, list[tuple[Domain, ...]](), 0
+    made: list[tuple[Domain, ...]] = []
+    stages, number = program.stages, 0
     # A search only takes devices away, so a request that is short alone is short behind any choice.
     dead, wants_ledgers, is_faulty = -1, False, False
     for claim in range(len(program.claims)):
@@ -349,17 +350,17 @@ def _troubled(node: NodeState, domain: Domain) -> Iterator[PoolView]:
 
 def wanted_ledgers(node: NodeState, domain: Domain) -> tuple[Wanted, ...]:
     """The ledgers that a request falls under. Their order decides which one refuses a device first."""
-    found, features = list[Wanted](), node.features
+    found: list[Wanted] = []
+    features = node.features
     # Admin access that ignores allocations falls under the constraints of its claim only.
     exempt = node.exempt(domain)
     if features.compatibility_groups and not exempt:
         # Of the pools whose devices the request may take.
-        for place in node.grouped_places(domain.usable):
-            found.append((("compatibility", place), node.compatibility(place).copy))
+        places = node.grouped_places(domain.usable)
+        found += [(("compatibility", place), node.compatibility(place).copy) for place in places]
     consuming = domain.usable & node.view.consuming
     if consuming and features.partitionable_devices and not exempt:
-        for place in node.places(consuming):
-            found.append((("counters", place), node.counters(place).copy))
+        found += [(("counters", place), node.counters(place).copy) for place in node.places(consuming)]
     for comparison in domain.alternative.constraints:
         key = ("constraint", domain.claim, comparison.position)
         found.append((key, constraint_maker(node, comparison)))
