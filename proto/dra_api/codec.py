@@ -83,7 +83,9 @@ def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_, dec_hook=_from_json)
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_to_json)
+encode: Final = msgspec.json.Encoder(enc_hook=_to_json).encode
+"""A struct as JSON bytes; unset and default fields are left out, quantities keep their text. No function around it:
+each new claim is encoded, to find those that ask for the same."""
 
 
 class RawList(msgspec.Struct, rename="camel"):
@@ -117,11 +119,6 @@ def convert(type_: type[T], value: Any) -> T:
     except (UnicodeEncodeError, RecursionError, TypeError) as error:  # half of a surrogate pair; too deep; odd keys
         raise DecodeError(str(error)) from error
     return decode(type_, data)
-
-
-def encode(value: object) -> bytes:
-    """A struct as JSON bytes; unset and default fields are left out, quantities keep their text."""
-    return _encoder.encode(value)
 
 
 def to_dict(value: object) -> Any:

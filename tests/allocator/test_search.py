@@ -679,6 +679,13 @@ def test_a_selector_that_failed_is_not_asked_again_when_the_claim_is_tried_again
     assert language.asked == ["x", "x", "y", "y", "x"]
 
 
+def test_a_program_counts_the_claims_behind_a_fault_since_it_holds_them_too() -> None:
+    made = lab(pool(device("a")), [claim(request("r", deviceClassName="gone")), claim(request("r", "true || " * 99))])
+    program = made.allocator.compile(made.claims)
+    assert program.fault is not None
+    assert program.bytes + program.more_bytes > 99 * len("true || ")
+
+
 def test_capacity_that_a_device_no_longer_has_belongs_to_no_claim() -> None:
     shared = device("a", capacity={"mem": "4"}, extra=MULTI)
     usage = consumed("3")

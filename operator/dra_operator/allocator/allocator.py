@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence, S
 from functools import partial
 from typing import Final
 
-from dra_api.codec import encode
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.releases import Release
 from dra_api.resource import (
@@ -436,10 +435,7 @@ class Allocator:
                 self._forget_programs()
             program = self._programs[key] = self._compiler.program(claims, value)
             # A claim may be of 64 KiB, and tenants may have thousands of them.
-            self._program_bytes += program.bytes
-            for claim in claims:
-                if configs := claim.spec.devices.config:
-                    self._program_bytes += len(encode(configs))
+            self._program_bytes += program.bytes + program.more_bytes
         return program
 
     def _forget_programs(self) -> None:

@@ -196,10 +196,12 @@ class CompiledRequests:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("bytes", "claims", "fault", "has_choices", "may_fail_anywhere", "requests", "stages")
+    __slots__ = ("bytes", "claims", "fault", "has_choices", "may_fail_anywhere", "more_bytes", "requests", "stages")
 
-    def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests]) -> None:
+    def __init__(self, claims: tuple[ResourceClaim, ...], requests: list[CompiledRequests], more_bytes: int) -> None:
         self.claims = claims
+        self.more_bytes = more_bytes
+        """The length of the rest of the claims as JSON: their configuration, and all of those behind the fault."""
         self.requests = requests
         """By claim; the one with the fault is the last."""
         if len(requests) == 1:  # the usual claim of a pod: nothing to sum up
@@ -207,14 +209,21 @@ class ClaimProgram:
             self.stages, self.fault, self.has_choices = only.stages, only.fault, only.has_choices
             self.bytes, self.may_fail_anywhere = only.bytes, only.may_fail_anywhere
             return
-        self.stages = tuple([stage for one in requests for stage in one.stages])
+        stages: list[Stage] = []
+        size, has_choices, may_fail = 0, False, False
+        for one in requests:  # one loop: there are a few claims, and each is new
+            stages += one.stages
+            size += one.bytes
+            has_choices = has_choices or one.has_choices
+            may_fail = may_fail or one.may_fail_anywhere
+        self.stages = tuple(stages)
         """All stages in the order of the search."""
         self.fault = requests[-1].fault if requests else None
-        self.has_choices = any([one.has_choices for one in requests])  # noqa: C419  # as in ``_filtered``
+        self.has_choices = has_choices
         """Some request lists subrequests, of which one is chosen."""
-        self.bytes = sum([one.bytes for one in requests])
+        self.bytes = size
         """The length of the requests as JSON."""
-        self.may_fail_anywhere = any([one.may_fail_anywhere for one in requests])  # noqa: C419  # as in ``_filtered``
+        self.may_fail_anywhere = may_fail
         """Some request computes what may fail on any device."""
 
     @property
@@ -273,6 +282,7 @@ class ClaimCompiler:
     def program(self, claims: Sequence[ResourceClaim], value: AttributeValue | None) -> ClaimProgram:
         """Checks the claims and lists their alternatives, of devices that have the value if there is one."""
         requests: list[CompiledRequests] = []
+        configs = 0
         for claim in claims:
             asked = claim.spec.devices
             # Not the claim's name: claims of one template share their program. Their place counts, since stages carry
@@ -280,11 +290,14 @@ class ClaimCompiler:
             key = (len(requests), value, encode((asked.requests, asked.constraints)))
             compiled = self._known.get(key) or self._compiled(key, claim)
             requests.append(compiled)
+            if asked.config:
+                configs += len(encode(asked.config))
             # Nothing behind a fault is ever searched: the first one is the answer, and what follows need not be
             # compiled.
             if compiled.fault is not None:
+                configs += sum(len(encode(behind.spec)) for behind in claims[len(requests) :])
                 break
-        return ClaimProgram(tuple(claims), requests)
+        return ClaimProgram(tuple(claims), requests, configs)
 
     def _compiled(self, key: _Asked, claim: ResourceClaim) -> CompiledRequests:
         number, value, asked = key
