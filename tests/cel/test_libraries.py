@@ -69,6 +69,11 @@ HOLDS = {
         "'%s'.format([[duration('1s')]]) == '[duration(\"1s\")]'",
         r"""'%s'.format([['\u0001\u0085\U000e0001']]) == r'["\x01\u0085\U000e0001"]'""",
     ],
+    "keys that are no numbers": [
+        "duration('1s') in {dyn(duration('1s')): 1} && !(duration('2s') in {dyn(duration('1s')): 1})",
+        "timestamp(0) in {timestamp(0): 1} && !(timestamp(1) in {timestamp(0): 1})",
+        "!(null in {dyn(1): 1}) && !(type(1) in {dyn(type('')): 1}) && !(dyn(true) in {dyn(1): 1})",
+    ],
     "lists": [
         "[3, 1, 2].sort() == [1, 2, 3] && ['b', 'a'].sortBy(e, e) == ['a', 'b'] && [1, 2].sortBy(e, -e) == [2, 1]",
         "[1, 2, 2].distinct() == [1, 2] && [1, 2].reverse() == [2, 1] && lists.range(3) == [0, 1, 2]",

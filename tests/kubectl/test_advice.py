@@ -83,6 +83,16 @@ def test_a_value_is_proposed_only_for_a_likely_slip(asked: str, published: dict[
     assert written == said, found.text
 
 
+@pytest.mark.parametrize("similar", [f"{DRIVER}/model2", "gpus.example.com/model"])
+def test_a_published_attribute_is_not_taken_for_a_slip_of_a_similar_one(similar: str) -> None:
+    """The other attribute has the value by chance."""
+    attributes = {"model": {"string": "a100"}, similar: {"string": "h100"}}
+    devices = [device("gpu-0", attributes=attributes)]
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", devices), claims=selecting(f'{MODEL} == "h100"')))
+    assert found.advice
+    assert not any("model2" in it or "gpus.example.com" in it for it in found.advice)
+
+
 @pytest.mark.parametrize(
     ("wrong", "domain", "capacity"),
     [("A", DRIVER, "40Gi"), ("h100", "gpu.nvidia.com", "40Gi"), ("h100", DRIVER, "99Gi")],

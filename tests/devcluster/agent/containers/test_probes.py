@@ -56,6 +56,13 @@ async def test_a_container_is_ready_when_its_readiness_probe_says_so(node: OneNo
     assert (await state(node, ready=False))["restartCount"] == 0
 
 
+async def test_a_probe_finds_a_port_by_its_name(node: OneNode) -> None:
+    probe = {"httpGet": {"port": "web"}, "periodSeconds": 1, "failureThreshold": 1}
+    ports = [{"containerPort": 2}, {"name": "web", "containerPort": 1}]
+    await node.pod("pod-a", containers=[container(ports=ports, readinessProbe=probe)])
+    await node.event("pod-a", "Unhealthy", 'Readiness probe failed: Get "http://127.0.0.1:1/": ')
+
+
 async def test_a_container_is_restarted_when_its_liveness_probe_gives_up(node: OneNode, tmp_path: Path) -> None:
     flag = tmp_path / "alive"
     flag.touch()
