@@ -46,7 +46,7 @@ from dra_kube import (
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cache import Cluster
-from dra_operator.scheduling import CycleState, Fits, NoPlace, PodFilter, decided, plan, pre_filter, total
+from dra_operator.scheduling import CycleState, Faulty, Fits, NoPlace, PodFilter, decided, plan, pre_filter, total
 from envtest import needs_stock_control_plane
 from rounds import rounds
 
@@ -450,12 +450,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """What we say: the nodes that fit, with their scores without room, and the devices there."""
+    """What we say: the nodes that fit, with their scores without room, and the devices there.
+
+    ``is_error`` is about the pod as a whole, ``is_faulty_somewhere`` about a node at which it cannot be decided.
+    """
 
     scores: dict[str, int]
     devices: dict[str, Devices]
     is_error: bool
     text: str
+    is_faulty_somewhere: bool = False
 
 
 @dataclass
@@ -543,8 +547,9 @@ class Trial:
             verdict = await self._verdict(pod)
             answer = self._answer(pod)
             difference = _difference(verdict, answer) or await self._other_devices(verdict, answer, made)
-            if difference and verdict.is_error and self._uses_devices(pod):
-                difference = ""  # an error on a node where the pod cannot go: DEVIATE of scheduling.md 4.2
+            # One node's error ends kube-scheduler's attempt on all: DEVIATE of allocator.md 15, scheduling.md 4.2.
+            if difference and verdict.is_error and (answer.is_faulty_somewhere or self._uses_devices(pod)):
+                difference = ""
             stays = probe.stays and verdict.node is not None and not difference
             self.bound += verdict.node is not None
         if stays and pod is not None:
@@ -600,6 +605,7 @@ class Trial:
             {state.name: {uid: _results(its) for uid, its in fit.plan.allocations.items()} for state, fit in fits},
             isinstance(found, NoPlace) and found.is_error,
             "; ".join(f"{state.name}: {answer.text}" for state, answer in answers),
+            any(isinstance(answer, Faulty) for _, answer in answers),
         )
 
     async def _other_devices(self, verdict: Verdict, answer: Answer, claims: Sequence[Json]) -> str:
