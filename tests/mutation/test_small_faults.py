@@ -94,16 +94,16 @@ def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) ->
     run: Any = module_from_spec(spec)
     spec.loader.exec_module(run)
     (tmp_path / "file.py").write_text("x = 1")
-    asked: list[tuple[str, ...]] = []
+    asked: list[tuple[bool | str, ...]] = []
 
     class Scripted(run.Worker):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.root, self._limit, self._fails_anyway = tmp_path, 60.0, dict[str, bool]()
+            self.root, self._limit, self._fails_anyway = tmp_path, 60.0, dict[tuple[bool, str], bool]()
             self._selection = SimpleNamespace(of=lambda _: [[ANYWAY, BY_CHANCE, RIGHT]])
             self.by_chance = 1
 
         def _failed(self, tests: Sequence[str], seconds: float, spared: Sequence[str]) -> str | None:
-            asked.append(tuple(tests))
+            asked.append((self._is_whole, *tests))
             left = [it for it in tests if it not in spared]
             if ANYWAY in left:
                 return ANYWAY
@@ -116,4 +116,5 @@ def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) ->
     assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",))) == RIGHT
     asked.clear()
     assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "3", ("decide",))) == ""
-    assert asked == [(ANYWAY, BY_CHANCE, RIGHT)]
+    every = (ANYWAY, BY_CHANCE, RIGHT)
+    assert asked == [(False, *every), (True, *every), (True, ANYWAY), (True, ANYWAY), (True, *every)]
