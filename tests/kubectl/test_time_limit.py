@@ -15,7 +15,7 @@ from dra_api.core import Pod
 from dra_operator.allocator import Allocator
 from dra_operator.kubectl import devices, free
 from dra_operator.kubectl.answer import ExitCode
-from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.cli import main, parser
 from dra_operator.kubectl.commands import COMMANDS
 from dra_operator.kubectl.pipeline import Abandoned, Pausing, Pipeline, TookTooLong, pipeline
 from dra_operator.kubectl.snapshot import load
@@ -242,6 +242,12 @@ def test_fit_says_that_it_was_not_found_out_what_would_be_left(
     (file := tmp_path / "pod.yaml").write_text(MANY.format(count=1))
     assert main(["fit", "-f", str(file), "--from", str(costly), "-n", "default"]) == 0
     assert f"what would be left was not found out: {FIT_LIMIT}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["--time-limit", "--timeout"])
+def test_defrag_takes_the_former_name_of_its_time_limit(name: str) -> None:
+    assert parser().parse_args(["defrag", "--for", "pod/p", name, "7s"]).time_limit == 7.0
+    assert parser().parse_args(["defrag", "--for", "pod/p"]).time_limit == 30.0
 
 
 @pytest.mark.parametrize(

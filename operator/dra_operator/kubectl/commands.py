@@ -377,6 +377,8 @@ def _defrag_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-moves", type=positive, default=4, metavar="N", help="limit of moves (%(default)s)")
     add_time_limit_argument(parser)
+    # The name of --time-limit in earlier versions: scripts have it.
+    parser.add_argument("--timeout", dest="time_limit", type=seconds, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--apply", action="store_true", help="make the moves, one after the other")
     parser.add_argument("--yes", action="store_true", help="answer each question of --apply with yes")
     parser.add_argument(
