@@ -262,7 +262,7 @@ class ClaimTemplate(Object, frozen=True):
 def without_bulk(obj: T) -> T:
     """The object itself, or what is kept of it if it is large.
 
-    Nodes, namespaces and volumes keep their labels, which selectors look at, as far as there is room.
+    Nodes, namespaces and volumes keep their labels, which selectors look at, if there is room.
     """
     match obj:
         case Pod():
@@ -292,14 +292,10 @@ _BY_THE_THOUSAND: Final = (
 
 
 def _cut(obj: T) -> T:
-    match obj:
-        case Node() | Namespace() | PersistentVolume():
-            obj = replace(obj, metadata=_with_labels(obj.metadata))
-            is_cut = isinstance(obj, Namespace) or len(encode(obj)) <= LARGEST_OBJECT_BYTES
-            return obj if is_cut else _matching_nothing(obj)
-    obj = replace(obj, metadata=_without_labels(obj.metadata))
-    if not isinstance(obj, _BY_THE_THOUSAND) and len(encode(obj)) > LARGEST_OBJECT_BYTES:
-        return _matching_nothing(obj)
+    shorten = _with_labels if isinstance(obj, Node | Namespace | PersistentVolume) else _without_labels
+    obj = replace(obj, metadata=shorten(obj.metadata))
+    if not isinstance(obj, _BY_THE_THOUSAND):
+        return obj if len(encode(obj)) <= LARGEST_OBJECT_BYTES else _matching_nothing(obj)
     if isinstance(obj, PersistentVolumeClaim):
         obj = replace(obj, spec=_that_counts(obj.spec))
     match obj:
