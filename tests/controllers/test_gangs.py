@@ -677,6 +677,14 @@ def has_to_be_attached(slice_: Obj) -> None:
     slice_["spec"]["devices"][0].update(conditions)
 
 
+def furnish_with_conditions(world: World) -> None:
+    """Give each of two nodes a device that has to be attached; allocations have a time."""
+    furnish(world, 2, 1)
+    world.now = "2026-01-01T00:00:00Z"
+    for slice_ in world.api.of(RESOURCE_SLICES):
+        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+
+
 def attached(claim: Obj, condition: str) -> None:
     """What the driver writes of the claim's device."""
     result = claim["status"]["allocation"]["devices"]["results"][0]
@@ -687,10 +695,7 @@ def attached(claim: Obj, condition: str) -> None:
 
 @pytest.mark.parametrize("end", ["attached", "broken", "never"])
 async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_them_back(end: str, world: World) -> None:
-    furnish(world, 2, 1)
-    world.now = "2026-01-01T00:00:00Z"
-    for slice_ in world.api.of(RESOURCE_SLICES):
-        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    furnish_with_conditions(world)
     add(world, "g", 2, range(2))
     world.start()
     async with world.running():
@@ -716,10 +721,7 @@ async def test_a_gang_is_bound_when_all_its_devices_are_ready_or_gives_all_of_th
 async def test_a_further_pod_takes_no_place_of_one_whose_devices_get_ready(world: World) -> None:
     """Three pods, of which two are needed and two have devices: the first that was ready planned the third instead of
     the second, found no device for it, and gave its own back, in turn and for ever."""
-    furnish(world, 2, 1)
-    world.now = "2026-01-01T00:00:00Z"
-    for slice_ in world.api.of(RESOURCE_SLICES):
-        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    furnish_with_conditions(world)
     add(world, "g", 2, range(3))
     world.start()
     async with world.running():
@@ -743,10 +745,7 @@ def is_allocated(claim: Obj) -> bool:
 
 async def test_another_pod_takes_the_place_of_one_that_gave_up_while_its_devices_got_ready(world: World) -> None:
     """Its claim is deleted, and there is no template for another one. Nothing but its own decision says so."""
-    furnish(world, 2, 1)
-    world.now = "2026-01-01T00:00:00Z"
-    for slice_ in world.api.of(RESOURCE_SLICES):
-        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    furnish_with_conditions(world)
     add(world, "g", 2, range(3))
     world.start()
     async with world.running():
@@ -769,10 +768,7 @@ async def test_another_pod_takes_the_place_of_one_that_gave_up_while_its_devices
 
 async def test_a_gang_whose_devices_break_at_once_tries_ever_more_seldom(world: World) -> None:
     """A driver that reports each device as broken would have it allocated and given back without end."""
-    furnish(world, 2, 1)
-    world.now = "2026-01-01T00:00:00Z"
-    for slice_ in world.api.of(RESOURCE_SLICES):
-        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    furnish_with_conditions(world)
     add(world, "g", 2, range(2))
     world.start()
     written: list[Call] = []
@@ -787,7 +783,7 @@ async def test_a_gang_whose_devices_break_at_once_tries_ever_more_seldom(world: 
         end = asyncio.get_running_loop().time() + 3
         while asyncio.get_running_loop().time() < end:
             for claim in world.api.of(RESOURCE_CLAIMS):
-                if (claim.get("status") or {}).get("allocation") and not claim["status"].get("devices"):
+                if is_allocated(claim) and not claim["status"].get("devices"):
                     world.api.change(RESOURCE_CLAIMS, f"ns/{claim['metadata']['name']}", broken)
             world.bring_events()
             await world.tick()
@@ -803,10 +799,7 @@ async def test_a_gang_gives_all_devices_back_though_a_write_for_one_of_its_pods_
     number: int, world: World
 ) -> None:
     """The pod whose write it was waited with its devices until the sweep: only the other one was looked at again."""
-    furnish(world, 2, 1)
-    world.now = "2026-01-01T00:00:00Z"
-    for slice_ in world.api.of(RESOURCE_SLICES):
-        world.api.change(RESOURCE_SLICES, slice_["metadata"]["name"], has_to_be_attached)
+    furnish_with_conditions(world)
     add(world, "g", 2, range(2))
     world.start()
     async with world.running():
