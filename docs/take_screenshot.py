@@ -72,7 +72,7 @@ async def group_by(page: Page, facet: str) -> None:
 
 
 async def main(numbers: Collection[int]) -> None:
-    """Take the pictures of clusters of so many nodes."""
+    """Take the pictures of clusters with these numbers of nodes."""
     for picture in PICTURES:
         if picture.nodes in numbers:
             await take(picture)

@@ -78,7 +78,7 @@ def longest_step() -> Iterator[dict[str, int]]:
 
 
 async def with_records(node: DriverNode, claims: int) -> ClaimRef:
-    """Write the records of so many prepared claims of a node, and return one of them."""
+    """Write the records of prepared claims of a node, and return one of them."""
     settings = node.settings(NAME)
     records = ClaimRecords(settings.records_dir)
     records.create()

@@ -81,7 +81,7 @@ CHANCE = re.compile(r"tmp\w{8}|[.-]\w{8}(\.tmp)?'|\.[0-9a-f]{16}\b")
 
 
 def test_a_seed_is_the_same_history_whatever_the_order_of_sets() -> None:
-    """Otherwise nobody could play one that went wrong a second time."""
+    """Otherwise a history that went wrong could not be repeated."""
     command, told = [sys.executable, "-c", PLAYED], set()
     for number in ("0", "1", "7"):
         environment = {"PYTHONPATH": str(SUPPORT), "PYTHONHASHSEED": number}

@@ -267,7 +267,7 @@ async def contest(arena: Arena, number: int) -> None:
 
 
 async def play_leaders(folder: Path, count: int) -> Outcome:
-    """So many new leaders, in turn by start, take-over and upgrade."""
+    """Play ``count`` new leaders, in turn by start, take-over and upgrade."""
     async with arena(folder) as made:
         for number in range(count):
             if not await made.is_sound():
@@ -277,7 +277,7 @@ async def play_leaders(folder: Path, count: int) -> Outcome:
 
 
 async def play_contests(folder: Path, count: int) -> Outcome:
-    """So many contests in one go."""
+    """Play ``count`` contests of one leader."""
     async with arena(folder, nodes=2, devices=4) as made, made.ground.kept_running(*LEASE):
         await made.ground.leader()
         for number in range(count):

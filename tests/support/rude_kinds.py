@@ -64,7 +64,7 @@ KINDS: Final[dict[str, Rudeness]] = {}
 
 
 def rude(number: int) -> Callable[[Rudeness], Rudeness]:
-    """Make a kind of what one client does: so many of them at a time."""
+    """Make a kind of what one client does, with ``number`` clients at a time."""
 
     def decorate(one: Rudeness) -> Rudeness:
         async def again(target: Target) -> None:

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser(()).print_help()
         return 0
     named = [word for word in words if word in COMMANDS][:1]
-    # Whoever gives a command first never sees the others: it takes 2 ms to make their parsers.
+    # A line that begins with its command needs no other parsers: they take 2 ms to make.
     options = parser(named, among=named if words[:1] == named else COMMANDS).parse_args(words)
     return finish(lambda: needing("operator", "kubectl-dra", lambda: COMMANDS[options.command].run(options)))
 

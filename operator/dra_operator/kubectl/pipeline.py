@@ -89,7 +89,7 @@ class Pausing:
     def within(
         self, seconds: float, is_gone: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
     ) -> Iterator[None]:
-        """Inside the block raise TookTooLong after so many seconds (0: never), and Abandoned if the asker is gone.
+        """Inside the block raise TookTooLong after this time (0: never), and Abandoned if the asker is gone.
 
         The limit that was there before holds as well.
         """

@@ -8,7 +8,7 @@ it. ``replica`` is a process of the operator, of which there may be several; it 
 scheduler that gives away the same devices; ``stage`` has them all. ``judge`` looks at every state of the server, and at
 the order in which pods got devices; ``rest`` looks at the last state.
 
-Here a history goes by: the script is played, then the weather clears, and everything comes to rest.
+Here a history is played: its script first, then the weather clears, and everything comes to rest.
 
 What each step of a script does. A step that cannot happen any more does nothing.
 """

@@ -7,7 +7,7 @@ may be killed at any file operation. ``kubelet`` calls it and starts containers,
 pulled and plugged in, and what the plugin does with them. ``judge`` knows what must never be, and what has to be when
 all is quiet.
 
-Here a history goes by: the script is played, then all is well again, and everything comes to rest.
+Here a history is played: its script first, then all is well again, and everything comes to rest.
 """
 
 from __future__ import annotations

@@ -178,15 +178,15 @@ class Tenant:
         await asyncio.gather(*(turn(write) for write in writes))
 
     async def crowd(self, number: int, make: Callable[[int], Awaitable[object]]) -> None:
-        """Make so many of what is numbered, in the full form."""
+        """Make ``number`` objects in the full form, each from its number."""
         await self.each(make(it) for it in range(self.some(number)))
 
     async def pods(self, number: int, claims: Sequence[str] = (), **pod: Any) -> None:
-        """So many pods ``pod-0``, ``pod-1``, ... that are alike."""
+        """Make ``number`` pods that are alike: ``pod-0``, ``pod-1``, ..."""
         await self.crowd(number, lambda it: self.pod(f"pod-{it}", claims, **pod))
 
     async def pods_with(self, number: int, claim: Object) -> None:
-        """So many pods, each with such a claim of its own."""
+        """Make ``number`` pods, each with such a claim of its own."""
         await self.crowd(number, lambda it: self.pod_with(f"pod-{it}", claim))
 
     async def claim(self, name: str, spec: Object, **meta: Any) -> Object:
@@ -241,7 +241,7 @@ STORAGE: Object = {
     "resources": {"requests": {"storage": "1Gi"}},
     "storageClassName": "",
 }
-"""The spec of a claim to a volume that nobody makes."""
+"""The spec of a claim to a volume that no provisioner makes."""
 
 Act = Callable[[Tenant], Awaitable[None]]
 
@@ -299,7 +299,7 @@ def costly(name: str, selector: Selector) -> Beast:
 
 
 def asking(count: int, claim: Object) -> Act:
-    """So many pods with such a claim each."""
+    """Make ``count`` pods with such a claim each."""
     return lambda tenant: tenant.pods_with(count, claim)
 
 

@@ -18,7 +18,7 @@ NEVER = spec(request("req", kind="nothing"))
 
 
 def placing(count: int, claim: Object = ONE, app: str = "a{}", **pod: Any) -> Act:
-    """So many pods with such a spec each, which share a template; their labels ``app`` are of ten kinds."""
+    """Make ``count`` pods with such a spec, which share a template; their labels ``app`` are of ten kinds."""
 
     async def release(tenant: Tenant) -> None:
         await tenant.template("shared", claim)

@@ -18,7 +18,7 @@ def _near(**more: Any) -> Object:
 
 
 def _anywhere(count: int) -> Object:
-    """So many terms, of which every node meets the last one: all of its topologies count."""
+    """Return ``count`` terms, of which every node meets the last one: all of its topologies count."""
     absent = [{"key": HOST, "operator": "In", "values": [f"none-{number}"]} for number in range(count)]
     terms = [{"matchExpressions": [it]} for it in (*absent, {"key": HOST, "operator": "Exists"})]
     return required("nodeAffinity", {"nodeSelectorTerms": terms})
@@ -40,7 +40,7 @@ def _everywhere() -> list[Object]:
 
 
 def _entries(count: int) -> Object:
-    """What a pod says that asks for so many claims from one template."""
+    """Return the spec of a pod that asks for ``count`` claims from one template."""
     entries = [{"name": f"e{number}", "resourceClaimTemplateName": "one"} for number in range(count)]
     return {"resourceClaims": entries, "containers": [{"name": "main", "image": "none"}]}
 

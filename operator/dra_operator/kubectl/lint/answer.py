@@ -311,8 +311,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the manifests in this cluster, and what each request would find there.
 
-    One object after the other is whole in memory, if they are large. Raises TookTooLong after so many seconds (0:
-    never); ``manifests.checked`` counts the objects before.
+    Of large objects one at a time is whole in memory. ``seconds`` is the time limit (0: none); beyond it TookTooLong is
+    raised, and ``manifests.checked`` counts the objects that were checked.
     """
 
     def reread(objects: Sequence[T]) -> Sequence[T]:

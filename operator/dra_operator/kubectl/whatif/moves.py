@@ -142,7 +142,7 @@ class MoveSearch:
     _failed: set[tuple[str, bool, frozenset[tuple[str, str, tuple[str, ...]]]]] = field(default_factory=set)
 
     def plan(self, most_moves: int) -> MovePlan | None:
-        """The plan with the fewest moves; None if there is none with so many. Raises OutOfBudget, TookTooLong."""
+        """Return the plan with the fewest moves, or None if none has at most these. Raises OutOfBudget, TookTooLong."""
         self._nodes = sorted(self.overlay.cluster.nodes.keys())
         for node in self.goals:
             if self._fits(node):
