@@ -70,7 +70,6 @@ STORIES = {
         },
         before={
             3: f"{RUNNING}; kubectl get nodes,resourceslices,deviceclasses -o yaml > cluster.yaml; "
-            "mkdir cluster; cp cluster.yaml cluster; "
             "cp manifests/examples/inline-claim.yaml pod.yaml",
             8: "kubectl delete -f manifests/examples/ --timeout=60s",  # they hold all devices
         },
@@ -94,7 +93,7 @@ STORIES = {
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
     ),
     "roles, tokens and a stuck claim": Story(
-        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 6)),
+        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 5)),
         check="kubectl wait --for=delete resourceclaim/stuck --timeout=30s",
         words={"resourceclaim NAME": "resourceclaim stuck"},
         before={
@@ -154,22 +153,11 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
     ("docs/kubernetes-1.37.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl rollout"): DEPLOYED,
-    ("docs/operating.md", "kubectl dra territory"): RECORDED,
-    ("docs/operating.md", "kubectl taint nodes"): "tests/reliability/test_mixed_queue.py taints one, on a real server",
-    (
-        "docs/operating.md",
-        "helm upgrade",
-    ): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
     ("docs/operating.md", "kubectl label"): DEPLOYED,
-    ("docs/install-drivers.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl get resourceclaims"): DEPLOYED,
     ("docs/operating.md", "kubectl delete"): DEPLOYED,
     ("docs/territories.md", "kubectl taint"): "tests/reliability/test_mixed_queue.py taints one, on a real server",
-    (
-        "docs/territories.md",
-        "helm upgrade",
-    ): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
-    ("docs/taints.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
+    ("docs/territories.md", "helm upgrade"): CHART,
     ("docs/taints.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
     ("docs/taints.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
     ("docs/ui.md", "cd headlamp"): "needs npm; .github/workflows/headlamp.yaml builds and tests the plugin",

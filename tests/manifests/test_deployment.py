@@ -33,7 +33,7 @@ from rounds import LONG
 from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
-INSTALL, DRIVER, LABEL, _TERRITORY, UPGRADE, REMOVE = range(6)  # the blocks of docs/operating.md
+INSTALL, DRIVER, LABEL, UPGRADE, REMOVE = range(5)  # the blocks of docs/operating.md
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
             for pod in yaml_text.load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
