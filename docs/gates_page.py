@@ -25,8 +25,6 @@ A gate is refused if the component does not look at it, if the release lacks it 
 gate that it needs is off. `operator` stands for the operator and the commands that decide as it does, `API server` and
 `nodes` for the development cluster's.
 
-`make settings` writes this page.
-
 """
 _LOOKS: Final = {"operator": OPERATOR.gates, "API server": API_SERVER.gates, "nodes": NODE_GATES}
 

@@ -115,20 +115,13 @@ def _of(path: tuple[str, ...]) -> dict[str, Any]:
 
 HEAD = """# Settings of the operator
 
-Every setting of `dra-operator run` can be given in three ways. The flag has precedence over the variable, the variable
-over the file, the file over the default. All times are in seconds.
-
-| Where | How |
-|---|---|
-| flag | `--metrics-port 8080`; a switch: `--leader-elect`, `--no-leader-elect`; `-v` and `-vv` for the verbosity |
-| environment variable | `DRA_OPERATOR_METRICS_PORT=8080` |
-| file | `metrics-port: 8080` in the YAML file that `--config FILE` or `DRA_OPERATOR_CONFIG` names |
+Every setting of `dra-operator run` is a flag (`--metrics-port 8080`, `--no-leader-elect`), an environment variable
+(`DRA_OPERATOR_METRICS_PORT=8080`), or a key in the YAML file that `--config FILE` or `DRA_OPERATOR_CONFIG` names
+(`metrics-port: 8080`). A flag has precedence over a variable, a variable over the file. All times are in seconds.
 
 An unknown setting or a wrong value ends the operator with exit code 2 and one line that says what is allowed. Set
 `enableServiceLinks: false` in manifests of your own: a Service `dra-operator-metrics` brings a variable that looks like
 a setting.
-
-`make settings` writes this page.
 
 | Setting | Default | Allowed | Meaning |
 |---|---|---|---|
