@@ -24,7 +24,9 @@ import statistics
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -33,8 +35,9 @@ from typing import Any, Final
 import msgspec
 from dra_api.codec import to_dict
 from dra_api.console import not_installed, printable
-from dra_api.core import Node
-from dra_api.gates import GateError
+from dra_api.core import Node, Pod
+from dra_api.gates import FeatureGates, GateError
+from dra_api.meta import Object
 from dra_api.releases import BUILT, NEWEST, Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.values import Quantity
@@ -60,6 +63,7 @@ from dra_operator.commands.file_items import BadInput, read_text
 from dra_operator.commands.object_files import (
     Case,
     Fields,
+    Item,
     add_cases_argument,
     answer_all,
     is_snapshot,
@@ -68,8 +72,11 @@ from dra_operator.commands.object_files import (
 )
 from dra_operator.commands.simulated import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
-from dra_operator.gates import REMEDY, features_of, parse_gates
+from dra_operator.gates import OPERATOR, REMEDY, features_of, parse_gates
+from dra_operator.kubectl.lint.checks import invalid_fields
+from dra_operator.kubectl.lint.manifest import Manifest, faults_of, faults_of_pod, pod_templates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
+from dra_operator.wording import listed
 
 from dra_simulator.comparison import compared, table
 from dra_simulator.report import SimulatedAttempt, attempts, document, report
@@ -197,8 +204,9 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
         )
         print(*map(printable, table(list(found))), sep="\n")
         return 0
+    written = _Written(FeatureGates.of(parse_gates(options.feature_gates), release, OPERATOR))
     cluster = simulated(
-        read_objects(options.file),
+        read_objects(options.file, written.keep, other=written.other),
         options.node,
         features=features,
         semantics=semantics,
@@ -215,12 +223,56 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
             yield attempt
 
     if options.output == "json":
-        print(json.dumps(document(watched(), cluster.notes), indent=2))
+        print(json.dumps(document(watched(), [*written.notes(), *cluster.notes]), indent=2))
     else:
         lines = report(watched(), cluster.allocator.inventory, sequential=options.sequential)
-        for line in chain(cluster.notes, lines):
+        for line in chain(written.notes(), cluster.notes, lines):
             print(printable(line))
-    return int(is_open)
+    return int(is_open or bool(written.faults))
+
+
+MOST_FAULT_LINES: Final = 20
+"""Faults of objects that are told."""
+
+
+class _Written:
+    """What the API server would refuse of objects that a person wrote, and the kinds that nothing is done with.
+
+    An object with a UID or a resourceVersion comes from a server, which has looked at it.
+    """
+
+    def __init__(self, gates: FeatureGates) -> None:
+        self._gates = gates
+        self.faults: list[str] = []
+        self._others: Counter[str] = Counter()
+        self._have_pods = False
+
+    def keep(self, item: Item, obj: Object) -> Object:
+        """Note the faults of an object."""
+        if not obj.metadata.uid and not obj.metadata.resource_version:
+            manifest = Manifest(item.where, f"{item.value['kind']} {obj.key}", obj)
+            found = [f"{path}: {text}" for severity, path, text in faults_of(item.value, None) if severity == "error"]
+            if isinstance(obj, Pod):
+                found += [f"{path}: {text}" for path, text in faults_of_pod(item.value.get("spec") or {})]
+            found += [f"{it.field}: {it.message}" for it in invalid_fields([manifest], self._gates)]
+            self.faults += [f"{item.where}: {manifest.title}: {text}" for text in found]
+        return obj
+
+    def other(self, item: Item) -> None:
+        """Note an object of a kind that is not read."""
+        self._others[item.value["kind"]] += 1
+        with suppress(BadInput):
+            self._have_pods = self._have_pods or any(pod_templates(item.value))
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a reader of the answers has to know."""
+        yield from (f"error: {text}" for text in self.faults[:MOST_FAULT_LINES])
+        if len(self.faults) > MOST_FAULT_LINES:
+            yield f"and {len(self.faults) - MOST_FAULT_LINES} more faults: kubectl dra lint -f tells them all"
+        if self._others:
+            kinds = listed(f"{kind} ({n})" if n > 1 else kind for kind, n in sorted(self._others.items()))
+            remedy = "; kubectl dra fit -f places the pods of workloads" if self._have_pods else ""
+            yield f"left out: {kinds}{remedy}"
 
 
 def _mix(path: str | None) -> Sequence[Asked]:

@@ -409,6 +409,8 @@ WRONG: dict[str, list[JSON]] = {
     "toleration of a value without a key": [
         claim(tolerations=[{"operator": "Equal", "value": "x", "effect": "NoSchedule"}])
     ],
+    "pod in lower case": [{**asking(), "kind": "pod"}],
+    "pod of another version": [{**asking(), "apiVersion": "v1beta1"}],
     "toleration without an effect of a taint that evicts": [
         claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}]),
         rule(driver=GPU),

@@ -13,6 +13,9 @@ import yaml
 from allocator_lab import claim, device, device_class, first_available, pool, request, sub
 from corpus import CONFORMANCE, cases, kit
 from dra_operator.cli import main
+from dra_operator.commands.file_items import BadInput
+from dra_operator.commands.object_files import KINDS as READ_KINDS
+from dra_operator.commands.object_files import decoded
 from kit_cases import FOLDER, expected
 from kit_compare import difference
 from volume_lab import (
@@ -526,6 +529,70 @@ def test_empty_documents_and_other_kinds_are_left_out(capsys: pytest.CaptureFixt
     path.write_text("a: [")
     assert main(["simulate", "-f", str(path)]) == 2
     assert "not YAML: while parsing a flow node" in capsys.readouterr().err
+
+
+def test_fields_that_the_api_server_refuses_are_told_and_the_answer_is_not_trusted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A ``selector`` for ``selectors`` makes a claim that takes any device. A server's object has no such field."""
+    wanted = kubernetes("claim", claim(request("r", selector=[{"cel": {"expression": "false"}}]), request("r")))
+    wanted["metadata"] = {"name": "c"}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+    template = {"spec": {"containers": [{"name": "c"}]}}
+    path = tmp_path / "objects.yaml"
+    path.write_text(yaml.safe_dump_all([CLASS, *SLICES, wanted, {**deployment, "spec": {"template": template}}]))
+    assert main(["simulate", "-f", str(path), "-o", "json"]) == 1
+    unknown, twice, left_out = json.loads(capsys.readouterr().out)["notes"]
+    assert 'unknown field "selector", which the API server refuses; did you mean "selectors"?' in unknown
+    assert "document 3: ResourceClaim " in twice
+    assert 'Duplicate value: "r"' in twice
+    assert left_out == "left out: Deployment; kubectl dra fit -f places the pods of workloads"
+    of_server = {**wanted, "metadata": {**wanted["metadata"], "uid": "u", "resourceVersion": "1"}}
+    path.write_text(yaml.safe_dump_all([CLASS, *SLICES, of_server]))
+    assert main(["simulate", "-f", str(path)]) == 0
+    assert "error" not in capsys.readouterr().out
+
+
+def _slips(kind: str) -> list[str]:
+    """Slips of the pen that no other kind's name is."""
+    return [f"{kind}s", kind.lower(), kind.upper(), kind[:-1] + kind[-1] * 2, f"{kind[:3]}s{kind[3:]}"]
+
+
+SLIPS = [(kind, slip) for kind in READ_KINDS for slip in _slips(kind)]
+
+
+@pytest.mark.parametrize(("kind", "slip"), SLIPS, ids=[slip for _, slip in SLIPS])
+def test_a_kind_that_is_misspelt_is_an_error_and_not_another_kind(kind: str, slip: str) -> None:
+    item = {"apiVersion": READ_KINDS[kind][0].api_version(), "kind": slip, "metadata": {"name": "x"}}
+    with pytest.raises(BadInput, match=f'did you mean "{kind}"'):
+        decoded("file", item)
+
+
+@pytest.mark.parametrize("kind", READ_KINDS)
+def test_a_group_that_is_misspelt_is_an_error(kind: str) -> None:
+    resource, _ = READ_KINDS[kind]
+    wrong = "v1" if resource.group else "core/v1"
+    with pytest.raises(BadInput, match=f"a {kind} is of {resource.api_version()}, not {wrong}"):
+        decoded("file", {"apiVersion": wrong, "kind": kind, "metadata": {"name": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("longhorn.io/v1beta2", "Node"),
+        ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+        ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+        ("scheduling.k8s.io/v1alpha1", "Workload"),
+        ("events.k8s.io/v1", "Event"),
+        ("coordination.k8s.io/v1alpha2", "LeaseCandidate"),
+        ("v1", "PodTemplate"),
+        ("v1", "ConfigMap"),
+        ("resource.k8s.io/v1alpha2", "ResourceClass"),
+        ("gpu.resource.example.com/v1alpha1", "ResourceClaim"),
+    ],
+)
+def test_kinds_of_others_are_left_out(version: str, kind: str) -> None:
+    assert decoded("file", {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}) is None
 
 
 BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {

@@ -17,6 +17,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -27,7 +28,7 @@ from dra_api.codec import DecodeError, convert
 from dra_api.conversion import set_defaults
 from dra_api.core import Event
 from dra_api.leases import Lease
-from dra_api.meta import EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta, OwnerReference
+from dra_api.meta import DEVICE_CLASSES, EVENTS, LEASES, RESOURCE_QUOTAS, Object, ObjectMeta, OwnerReference
 from dra_api.quota import ResourceQuota
 from dra_api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dra_api.values import now
@@ -52,6 +53,9 @@ JSON = dict[str, Any]
 _TABLE: Final[Kinds] = {**TABLE, RESOURCE_QUOTAS: ResourceQuota, EVENTS: Event, LEASES: Lease, **OF_KUEUE}
 KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in _TABLE.items()}
 """All that the operator watches, the quotas that its writes would meet, and what `kubectl dra` explains with."""
+GROUP: Final = DEVICE_CLASSES.group
+GONE: Final = ("v1alpha1", "v1alpha2")
+"""Versions of resource.k8s.io that no release serves any more; v1alpha3 serves DeviceTaintRules alone."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
 
@@ -86,17 +90,19 @@ def read_objects(
     paths: Iterable[str],
     keep: Callable[[Item, Object], Object] = lambda _item, obj: obj,
     begin: Begin = lambda _path, _top: None,
+    other: Callable[[Item], None] = lambda _item: None,
 ) -> list[Object]:
     """All objects of the kinds above, in the order of the files; of one that is there twice the newer state.
 
-    ``keep`` returns the form in which each is held, as it is decoded. Raises BadInput, also if two states of an object
-    cannot be compared.
+    ``keep`` returns the form in which each is held, as it is decoded; ``other`` gets each object of another kind.
+    Raises BadInput, also if two states of an object cannot be compared.
     """
     found: dict[tuple[str, str], tuple[str, ObjectMeta, Object]] = {}
     for path in files(paths):
         for item in each_item(path, begin=begin):
             made = decoded(item.where, item.value)
             if made is None:
+                other(item)
                 continue
             key = (item.value["kind"], made.key)
             version = ObjectMeta(uid=made.metadata.uid, resource_version=made.metadata.resource_version)
@@ -278,8 +284,37 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
+def misspelt(item: JSON) -> tuple[str, str] | None:
+    """Return the field by which an object just misses a kind that is read, and the fault; None for another kind.
+
+    Other projects have kinds of the same names, such as the Node of Longhorn or the PodGroup of scheduler-plugins. So
+    another group is a mistake only where it is none at all, or nearly ``resource.k8s.io``.
+    """
+    kind, version = item["kind"], item.get("apiVersion")
+    group, _, short = version.rpartition("/") if isinstance(version, str) else ("", "", "")
+    if kind not in KINDS:
+        its = {name.lower(): name for name, (resource, _) in KINDS.items() if resource.group == group}
+        found = get_close_matches(kind.lower(), its, 1, 0.85)
+        if not found or short in GONE:
+            return None
+        return "kind", f'{version or "v1"} has no kind {kind}; did you mean "{its[found[0]]}"?'
+    right = KINDS[kind][0]
+    if group == right.group:
+        is_meant = not group and short not in ("", "v1")
+    elif not right.group:
+        is_meant = group == "core"
+    elif right.group == GROUP:
+        is_meant = not group or bool(get_close_matches(group, [GROUP], 1, 0.8))
+    else:
+        is_meant = not group and bool(short)
+    said = f"not {version}" if version else "but it has none"
+    return ("apiVersion", f"a {kind} is of {right.api_version()}, {said}") if is_meant else None
+
+
 def decoded(where: str, item: JSON) -> Object | None:
     """The object as an API server would store it; None if it is of none of the kinds. Raises BadInput."""
+    if (fault := misspelt(item)) is not None:
+        raise BadInput(f"{where}: {item['kind']}: {': '.join(fault)}")
     if item["kind"] not in KINDS:
         return None
     resource, type_ = KINDS[item["kind"]]

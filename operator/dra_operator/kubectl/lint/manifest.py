@@ -44,7 +44,18 @@ from dra_api.yaml_text import repeated_keys
 from msgspec import structs
 
 from dra_operator.commands.file_items import BadInput
-from dra_operator.commands.object_files import KINDS, Item, data_of, decoded, each_item, files, without_nulls
+from dra_operator.commands.object_files import (
+    GONE,
+    GROUP,
+    KINDS,
+    Item,
+    data_of,
+    decoded,
+    each_item,
+    files,
+    misspelt,
+    without_nulls,
+)
 from dra_operator.kubectl.answer import ExitCode, Fact, Problem
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.kubectl.room import in_brief, is_brief
@@ -232,10 +243,7 @@ def claims_in(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Resourc
 
 # --- Manifests as they are written ---
 
-GROUP: Final = "resource.k8s.io"
 CHECKED: Final = ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
-GONE: Final = ("v1alpha1", "v1alpha2")
-"""Versions that no release serves any more; v1alpha3 serves DeviceTaintRules alone."""
 POD_SPEC: Final = frozenset(
     {
         *("volumes", "initContainers", "containers", "ephemeralContainers", "restartPolicy", "dnsPolicy", "os"),
@@ -267,19 +275,15 @@ def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, s
     """Yield the faults of an object as it is written: severity, path, reason. ``release`` is None if unknown."""
     kind, version = item["kind"], item.get("apiVersion")
     group = version.rpartition("/")[0] if isinstance(version, str) else None
+    if (fault := misspelt(item)) is not None:
+        yield Severity.ERROR, *fault
+        return
     if group == GROUP and kind not in KINDS and not kind.endswith("List"):
         hint = _similar(kind, [name for name, (resource, _) in KINDS.items() if resource.group == GROUP])
         if hint:
             yield Severity.ERROR, "kind", f"{GROUP} has no kind {kind}{hint}"
         return
-    if kind not in CHECKED:
-        return
-    if group and group != GROUP and not get_close_matches(group, [GROUP], 1, 0.8):
-        return  # another project's kind of the same name
-    if group != GROUP:
-        newest = f"{GROUP}/{conversion.VERSIONS[kind][0]}"
-        said = f"not {version}" if version else "but it has none"
-        yield Severity.ERROR, "apiVersion", f"a {kind} is of {newest}, {said}"
+    if kind not in CHECKED or group != GROUP:
         return
     short = str(version).rpartition("/")[2]
     newest, *others = conversion.VERSIONS[kind]
@@ -505,7 +509,9 @@ def _read(
         try:
             obj = decoded(where, each)
         except BadInput as error:
-            fault(prefix.rstrip("."), str(error).removeprefix(f"{where}: "))
+            is_told = any(it.severity is Severity.ERROR and it.field in ("kind", "apiVersion") for it in faults)
+            if prefix or not is_told:
+                fault(prefix.rstrip("."), str(error).removeprefix(f"{where}: "))
             continue
         if obj is not None:
             manifests.append(Manifest(where, title, obj, prefix))
