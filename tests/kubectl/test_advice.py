@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,12 +146,13 @@ def test_of_many_drivers_with_an_attribute_of_that_name_the_domain_of_the_class_
 def numbered(number: int, version: str = "535.104.5") -> Json:
     """A device with a number and a version."""
     attributes: Json = {"model": {"string": "a100"}, "numa": {"int": number}, "driverVersion": {"version": version}}
-    attributes["ecc"] = {"bool": False}
+    attributes |= {"ecc": {"bool": False}, "productName": {"string": "ACME A100-40GB"}}
     return device(f"gpu-{number}", attributes=attributes)
 
 
 NUMA = f'device.attributes["{DRIVER}"].numa'
 VERSION = f'device.attributes["{DRIVER}"].driverVersion'
+LONG_NAME = f'device.attributes["{DRIVER}"].productName'
 
 
 @pytest.mark.parametrize(
@@ -175,12 +177,60 @@ VERSION = f'device.attributes["{DRIVER}"].driverVersion'
         (f'{VERSION} == "535"', 'write semver("535.104.5") instead of "535"'),
         (f'{VERSION}.startsWith("535.")', f"write {VERSION}.major() == 535 instead of"),
         (f'device.attributes["{DRIVER}"].ecc == true', "write false instead of true"),
+        (f'{MEMORY}.compareTo(quantity("40GB")) >= 0', 'write "40Gi" instead of "40GB"'),
+        (f'{MEMORY}.compareTo(quantity("40 GiB")) >= 0', 'write "40Gi" instead of "40 GiB"'),
+        (f'{MEMORY}.isGreaterThan(quantity("41gb"))', 'write "41G" instead of "41gb"'),
+        (f'{VERSION}.isGreaterThan(semver("535"))', 'write "535.0.0" instead of "535"'),
+        (f'{VERSION}.compareTo(semver("535.104.05")) == 0', 'write "535.104.5" instead of "535.104.05"'),
+        (f'{VERSION}.isGreaterThan(semver("v535.1"))', 'write "535.1.0" instead of "v535.1"'),
+        (f'{LONG_NAME}.contains("acme")', 'write "ACME" instead of "acme"'),
+        (f'{LONG_NAME}.startsWith("A100")', 'write "ACME A100" instead of "A100"'),
+        (f'{LONG_NAME}.endsWith("a100")', 'write "A100-40GB" instead of "a100"'),
+        (f'{LONG_NAME}.matches("^A100.*$")', 'write "A100" instead of "^A100.*$"'),
+        (f'{LONG_NAME} == "A100"', 'write "ACME A100-40GB" instead of "A100"'),
+        (f'{LONG_NAME} in ["H100", "a100"]', 'write "ACME A100-40GB" instead of "a100"'),
     ],
 )
 def test_a_mistake_in_one_literal_is_mended_in_the_literal(wants: str, said: str) -> None:
     found = told(cluster(node("gpu-1"), slice_("gpu-1", [numbered(0), numbered(1)]), claims=selecting(wants)))
     assert found.advice, found.text
     assert said in found.advice[0], found.text
+
+
+COMPARED = {
+    "attributes.productName": '{} == "ACME A100-40GB"',
+    "attributes.numa": "{} == 1",
+    "attributes.ecc": "!{}",
+    "attributes.driverVersion": '{}.isGreaterThan(semver("1.0.0"))',
+    "capacity.memory": '{}.compareTo(quantity("1Gi")) > 0',
+}
+OTHER_KIND = {"attributes": "capacity", "capacity": "attributes"}
+WRONG_WAYS: dict[str, Callable[[str, str], str]] = {
+    "of the other kind": lambda kind, name: f'device.{OTHER_KIND[kind]}["{DRIVER}"].{name}',
+    "without a domain": lambda kind, name: f"device.{kind}.{name}",
+    "without a domain, in brackets": lambda kind, name: f'device.{kind}["{name}"]',
+    "the domain without brackets": lambda kind, name: f"device.{kind}.{DRIVER}.{name}",
+    "domain and name in one": lambda kind, name: f"device.{kind}['{DRIVER}/{name}']",
+    "with the field of the slice": lambda kind, name: f'device.{kind}["{DRIVER}"].{name}.value',
+}
+
+
+@pytest.mark.parametrize("way", WRONG_WAYS)
+@pytest.mark.parametrize("read", COMPARED)
+def test_a_name_that_is_read_in_a_wrong_way_is_mended_in_the_name(read: str, way: str) -> None:
+    """These are the forms that users try first; to remove the selector would give them any device."""
+    kind, name = read.split(".")
+    wrong = WRONG_WAYS[way](kind, name)
+    claims = selecting(COMPARED[read].format(wrong))
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", [numbered(0), numbered(1)]), claims=claims))
+    assert found.advice, found.text
+    assert f'write device.{kind}["{DRIVER}"].{name} instead of {wrong} in selector' in found.advice[0], found.text
+
+
+def test_an_amount_that_is_compared_as_an_attribute_and_as_a_text_is_mended_at_once() -> None:
+    claims = selecting(f'device.attributes["{DRIVER}"].memory >= "40Gi"')
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", [numbered(0)]), claims=claims))
+    assert f'write {MEMORY}.compareTo(quantity("40Gi")) >= 0 as selector #0' in found.advice[0], found.text
 
 
 def test_two_conditions_that_each_hold_on_another_node_lose_as_little_as_possible() -> None:

@@ -409,6 +409,10 @@ WRONG: dict[str, list[JSON]] = {
     "toleration of a value without a key": [
         claim(tolerations=[{"operator": "Equal", "value": "x", "effect": "NoSchedule"}])
     ],
+    "capacity read as an attribute": [selecting(f'device.attributes["{GPU}"].memory.compareTo(quantity("1Gi")) > 0')],
+    "domain without brackets": [selecting(f'device.attributes.{GPU}.model == "a100"')],
+    "attribute without a domain": [selecting('device.attributes["model"] == "a100"')],
+    "field that no device has": [selecting('device.nodeName == "n1"')],
     "pod in lower case": [{**asking(), "kind": "pod"}],
     "pod of another version": [{**asking(), "apiVersion": "v1beta1"}],
     "toleration without an effect of a taint that evicts": [
@@ -457,6 +461,13 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("string against a version", "semver("),
         ("both kinds of a constraint", "is ignored beside matchAttribute"),
         ("fewer devices than none", "must not be negative"),
+        ("capacity read as an attribute", f'did you mean device.capacity["{GPU}"].memory?'),
+        ("domain without brackets", f'did you mean device.attributes["{GPU}"].model?'),
+        ("attribute without a domain", f'did you mean device.attributes["{GPU}"].model?'),
+        (
+            "field that no device has",
+            "a device has driver, attributes, capacity, allowMultipleAllocations, and nothing",
+        ),
         ("claims of a pod that no scheduler sees", 'nodeSelector: {kubernetes.io/hostname: "n1"}'),
         ("device that draws from a counter set of no slice", "counter set gpu-0-counters, which no slice of the pool"),
         ("device that draws from a counter that its set does not have", "counter memory of counter set c, which does"),

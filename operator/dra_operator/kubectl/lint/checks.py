@@ -60,7 +60,7 @@ from dra_operator.allocator import (
 )
 from dra_operator.kubectl.facts import marks_of
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.published import Published
+from dra_operator.kubectl.why.published import Accessor, Published, accessors
 from dra_operator.kubectl.why.request_changes import Wanted, every_request
 from dra_operator.wording import counted, listed
 
@@ -203,8 +203,9 @@ def _of_selector(
     try:
         selector = compile(expression, environment)
     except CompileError as error:
+        hint = _spelled(expression, published)
         for issue in error.issues:
-            yield manifest.error(path, f"line {issue.line}, column {issue.column}: {issue.message}")
+            yield manifest.error(path, f"line {issue.line}, column {issue.column}: {issue.message}{hint}")
         return
     if selector.max_cost > COST_LIMIT:
         text = f"too complex: it may cost {selector.max_cost} units, and the API server takes {COST_LIMIT}"
@@ -215,7 +216,21 @@ def _of_selector(
     if published.drivers:
         for name in sorted(selector.references):
             if not published.values(name):
-                yield manifest.warning(path, _unknown(name, published))
+                text = _unknown(name, published)
+                yield manifest.warning(path, text + _spelled(expression, published) * ("did you mean" not in text))
+
+
+def _spelled(expression: str, published: Published) -> str:
+    """How to read what an expression means, if no device has it as it is written; empty if that is not known."""
+    found = [one for wrong in accessors(expression) for one in published.spellings(wrong)]
+    if found:
+        return f"; did you mean {listed(dict.fromkeys(found), SIMILAR_NAMES)}?"
+    fields = [name for name in re.findall(r"\bdevice\.(\w+)", expression) if name not in DEVICE_FIELDS]
+    return f"; a device has {listed(DEVICE_FIELDS, len(DEVICE_FIELDS))}, and nothing else" if fields else ""
+
+
+DEVICE_FIELDS: Final = ("driver", "attributes", "capacity", "allowMultipleAllocations")
+"""What a selector may read."""
 
 
 def _unknown(name: Reference, published: Published) -> str:
@@ -223,6 +238,8 @@ def _unknown(name: Reference, published: Published) -> str:
     if domains := published.domains_of(name.kind, name.id):
         others = listed((f"{domain}/{name.id}" for domain in domains), SIMILAR_NAMES)
         return f"{what}; {counted(len(domains), 'driver publishes', 'others publish')} {others}"
+    if spelled := published.spellings(Accessor(0, 0, name.kind, (name.domain, name.id))):
+        return f"{what}; did you mean {listed(spelled, SIMILAR_NAMES)}?"
     known = published.names_of(name.kind, name.domain)
     if similar := get_close_matches(name.id, known, SIMILAR_NAMES):
         return f"{what}; similar: {listed(f'{name.domain}/{one}' for one in similar)}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_api.core import NodeSelector, NodeSelectorRequirement
 from dra_api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceClaim, ResourceSlice
@@ -87,6 +88,24 @@ class Published:
                 if value is not None:
                     yield value_text(value) if isinstance(value, DeviceAttribute) else str(value.value)
 
+    def spellings(self, wrong: Accessor, drivers: Collection[str] = ()) -> list[str]:
+        """How to write an accessor that no device has, so that it reads a published name; the likeliest first.
+
+        It may name the other kind, leave out the domain, join domain and name, or write the domain without brackets;
+        or it may go on to a field of the slice, as in ``.model.string``. ``drivers``: those that are meant.
+        """
+        if len(wrong.parts) == 2 and (wrong.kind, *wrong.parts) in self._names:
+            return []
+        found: dict[str, tuple[bool, bool, str]] = {}
+        for parts in (wrong.parts, wrong.parts[:-1] if wrong.parts[-1] in _FIELDS_OF_VALUES else ()):
+            said = ".".join(parts).replace("/", ".")
+            for kind, domain, name in self._names if said else ():
+                text = f'device.{kind}["{domain}"].{name}'
+                if said in (name, f"{domain}.{name}"):
+                    is_meant = bool(self.publishers(kind, domain, name).intersection(drivers))
+                    found.setdefault(text, (not is_meant, kind != wrong.kind, text))
+        return sorted(found, key=found.__getitem__)
+
     def domains_of(self, kind: str, id_: str) -> list[str]:
         """The domains in which devices publish a name, the most frequent first."""
         found = {domain: count for (what, domain, name), count in self._names.items() if (what, name) == (kind, id_)}
@@ -141,6 +160,33 @@ def value_of(device: Device, driver: str, name: Reference) -> DeviceAttribute | 
     ) or {}
     found = members.get(f"{name.domain}/{name.id}")
     return members.get(name.id) if found is None and driver == name.domain else found
+
+
+class Accessor(NamedTuple):
+    """What a selector reads of a device, as it is written: ``device.attributes["domain"].name``."""
+
+    start: int
+    end: int
+    kind: str
+    """``attributes`` or ``capacity``."""
+    parts: tuple[str, ...]
+    """The names behind it, in brackets or not."""
+
+
+_ACCESSOR: Final = re.compile(
+    r"""device\.(attributes|capacity)((?:\.\??[A-Za-z_]\w*\b(?!\s*\()|\[\??(?:"[^"\\\n]*"|'[^'\\\n]*')\])+)"""
+)
+_PART: Final = re.compile(r"""\w+|"[^"]*"|'[^']*'""")
+_FIELDS_OF_VALUES: Final = frozenset({"string", "int", "bool", "version", "value", "stringValue", "intValue"})
+"""Fields in which slices have values. A selector reads the value itself."""
+
+
+def accessors(expression: str) -> list[Accessor]:
+    """What an expression reads of a device, in its order."""
+    return [
+        Accessor(found.start(), found.end(), found[1], tuple(it.strip("\"'") for it in _PART.findall(found[2])))
+        for found in _ACCESSOR.finditer(expression)
+    ]
 
 
 def _place(slice_: ResourceSlice) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from dra_api.resource import CELDeviceSelector, Device, DeviceClass, DeviceSelector, ResourceClaim
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from dra_operator.cache import Cluster
 from dra_operator.kubectl.why.changes import Change, Effort, Patch
-from dra_operator.kubectl.why.published import Published, likely_meant, value_of
+from dra_operator.kubectl.why.published import Published, accessors, likely_meant, value_of
 from dra_operator.kubectl.why.request_changes import Wanted, every_request, named, with_request
 from dra_operator.scheduling import CycleState
 
@@ -37,6 +38,9 @@ COMPARED: Final = re.compile(
 )
 STARTS: Final = re.compile(r"([\w.?\[\]\"'/-]+?)\.startsWith\(([\"'])v?(\d+)(?:\.(\d+))?\.?\2\)")
 """Comparisons written for numbers and texts. Versions and quantities do not have them."""
+TEXT_CALL_BEFORE: Final = re.compile(r"\.(contains|startsWith|endsWith|matches)\(\s*$")
+PART_LETTERS: Final = 3
+"""Letters that a text has at least which is taken for a part of a published one."""
 CALL_BEFORE: Final = re.compile(r"\b(quantity|semver)\(\s*$")
 AFTER_COMPARISON: Final = re.compile(r"compareTo\(.*\)\s*(?:[<>]=?|[=!]=)\s*-?\s*$", re.DOTALL)
 """A number behind this is the result of a comparison, and no value of a device."""
@@ -147,6 +151,7 @@ class Mending:
             yield from self._drivers()
             if not self._driver_is_typed_wrong and not self._asks_for_another_driver:
                 return  # no change of a selector brings the devices of a driver that publishes none
+        yield from self._spelled()
         yield from self._domains()
         yield from self._identifiers()
         yield from self._values()
@@ -161,9 +166,12 @@ class Mending:
 
     @cached_property
     def _kinds(self) -> list[tuple[str, Device]]:
-        """The devices that the other selectors match. Other wrong selectors are left out, from the last on; one
-        that names a driver never is."""
-        names = {name for text in (self._expression, *self._rest) for name in references_of(text)}
+        return self._kinds_by(frozenset())
+
+    def _kinds_by(self, more: frozenset[Reference]) -> list[tuple[str, Device]]:
+        """The devices that the other selectors match, one for each set of values of the names that are read and of
+        ``more``. Other wrong selectors are left out, from the last on; one that names a driver never is."""
+        names = more.union(*map(references_of, (self._expression, *self._rest)))
         every = self._published.kinds(sorted(names), MOST_KINDS)
         of_drivers = [text for text in self._rest if drivers_of(text)]
         rest = [text for text in self._rest if text not in of_drivers]
@@ -177,7 +185,8 @@ class Mending:
         """Whether some device that the request can mean is selected, and it is a new proposal."""
         if expression == self._expression or expression in self._seen:
             return False
-        if any(_matches(expression, *kind) for kind in self._kinds):
+        more = references_of(expression) - references_of(self._expression)
+        if any(_matches(expression, *kind) for kind in (self._kinds_by(more) if more else self._kinds)):
             self._seen.add(expression)
             return True
         return False
@@ -240,6 +249,21 @@ class Mending:
             for other in likely_meant(name.id, self._published.names_of(name.kind, name.domain))[:MOST_VALUES]:
                 yield _instead(other, name.id, Effort.MENDED_SELECTOR, self._everywhere(name.id, other), quoted=False)
 
+    def _spelled(self) -> Iterator[Other]:
+        """Read a published name where the expression misses it: ``capacity`` for ``attributes``, with its domain."""
+        drivers = {driver for driver, _ in self._kinds}
+        for wrong in accessors(self._expression):
+            old = self._expression[wrong.start : wrong.end]
+            for new in self._published.spellings(wrong, drivers)[:MOST_VALUES]:
+                after = self._expression[: wrong.start] + new + self._expression[wrong.end :]
+                if self._helps(after):
+                    yield _instead(new, old, Effort.MENDED_SELECTOR, after, quoted=False)
+                elif typed := next(filter(self._helps, _in_types(after, wrong.start)), None):
+                    yield Other(f"write {_braced(typed)} as {{where}}", Effort.MENDED_SELECTOR, typed)
+                elif compiled(after) is not None and after not in self._seen:
+                    self._seen.add(after)  # another change follows
+                    yield _instead(new, old, Effort.MENDED_SELECTOR, after, quoted=False)
+
     # --- literals ---
 
     def _values(self) -> Iterator[Other]:
@@ -284,8 +308,11 @@ class Mending:
         texts = [value for value in dict.fromkeys(known) if '"' not in value and "\\" not in value]
         if token.word not in texts:
             core = PATTERN_ENDS.sub("", token.word)
-            meant = likely_meant(core, texts)[:MOST_VALUES] if core else []
-            for new in (token.word.replace(core, it) for it in meant):
+            call = TEXT_CALL_BEFORE.search(self._expression[: token.start])
+            parts = _parts_in(core, texts, call[1] if call is not None else "", token.word)
+            helping = islice((it for it in parts if self._helps(self._written(token, f'"{it}"'))), MOST_VALUES)
+            meant = [token.word.replace(core, it) for it in likely_meant(core, texts)[:MOST_VALUES]] if core else []
+            for new in chain(helping, meant) if call is not None else chain(meant, helping):
                 yield _instead(new, token.word, Effort.MENDED_SELECTOR, self._written(token, f'"{new}"'))
         elif len(self._terms) > 1:
             for new in texts[:MOST_KINDS]:
@@ -361,8 +388,9 @@ def _numbers_in(value: str) -> Iterator[int]:
 def _near_quantities(word: str, known: Sequence[str]) -> list[str]:
     """Published amounts, and one unit less or more for ``<`` and ``>``; the nearest first."""
     found: dict[str, int] = {}
+    spelled = _quantities_meant(word)
     with suppress(ValueError):
-        asked = Quantity(word).nanos
+        asked = Quantity((*spelled, word)[0]).nanos
         for value in known:
             with suppress(ValueError):
                 found.setdefault(value, Quantity(value).nanos)
@@ -371,8 +399,21 @@ def _near_quantities(word: str, known: Sequence[str]) -> list[str]:
                     for other in (f"{number - 1}{unit}", f"{number + 1}{unit}"):
                         found.setdefault(other, Quantity(other).nanos)
         order = sorted(found, key=lambda text: (text not in known, abs(found[text] - asked), text))
-        return [text for text in order if found[text] >= 0]
+        return [*spelled, *(text for text in order if found[text] >= 0)]
     return []
+
+
+def _quantities_meant(word: str) -> list[str]:
+    """What a person may mean by an amount that is no quantity: ``40Gi`` or ``40G`` for ``40GB``, ``40 Gi`` for 40Gi."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?)(?:b|bytes?)?\s*", word, re.IGNORECASE)
+    with suppress(ValueError):
+        Quantity(word)
+        return []
+    if found is None:
+        return []
+    number, unit, binary = found.groups()
+    decimal = f"{number}{'k' if unit in 'kK' and unit else unit.upper()}"
+    return [f"{number}{unit.upper()}i"] * bool(unit) + [decimal] * (not binary)
 
 
 def _near_versions(word: str, known: Sequence[str]) -> list[str]:
@@ -386,13 +427,45 @@ def _near_versions(word: str, known: Sequence[str]) -> list[str]:
             below = (major, minor, patch - 1) if patch else (major, minor - 1, 0) if minor else (major - 1, 0, 0)
             if min(below) >= 0:
                 found.setdefault(".".join(map(str, below)), below)
-    asked = re.match(r"(\d+)\.(\d+)\.(\d+)", word)
-    wanted = tuple(int(part) for part in asked.groups()) if asked is not None else (0, 0, 0)
+    asked = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", word)
+    wanted = tuple(int(part or 0) for part in asked.groups()) if asked is not None else (0, 0, 0)
 
     def distance(text: str) -> tuple[bool, tuple[int, ...], str]:
         return text not in known, tuple(abs(one - two) for one, two in zip(found[text], wanted, strict=True)), text
 
-    return sorted(found, key=distance)
+    whole = ".".join(map(str, wanted))
+    is_whole = asked is None or word.startswith(whole)
+    return [whole] * (not is_whole) + sorted(found, key=distance)
+
+
+def _parts_in(core: str, texts: Sequence[str], call: str, word: str) -> Iterator[str]:
+    """Published texts, or the parts of them that a call asks for, in which ``core`` stands but for the case.
+
+    ``call`` is the function of which ``word`` is the argument, or empty where whole texts are compared.
+    """
+    for text in texts if len(core) >= PART_LETTERS else ():
+        at = text.lower().find(core.lower())
+        if at < 0 or len(text.lower()) != len(text) or len(core.lower()) != len(core):
+            continue
+        end = at + len(core)
+        if call == "startsWith":
+            yield text[:end]
+        elif call == "endsWith":
+            yield text[at:]
+        elif call:
+            yield word.replace(core, text[at:end])
+            if call == "matches":
+                yield text[at:end]  # without what binds it to the start or the end
+        elif not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            yield text
+
+
+def _in_types(expression: str, place: int) -> Iterator[str]:
+    """The expression with the comparison at a place as versions and quantities have it."""
+    for term in terms(expression):
+        if term.start <= place < term.end:
+            for new in _compared(term.word):
+                yield expression[: term.start] + new + expression[term.end :]
 
 
 def _compared(term: str) -> Iterator[str]:
