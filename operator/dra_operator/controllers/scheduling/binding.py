@@ -82,26 +82,34 @@ _PASSING = (Conflict, NotFound, Gone, TooManyRequests, Unauthorized)
 
 
 class BindingCycle:
-    """One plan on its way to the server. ``reserve`` takes the devices and the room, ``write`` does the rest.
+    """One ``plan`` for a ``pod``, on its way to the server; ``bind_step`` is its last write.
 
-    A cycle that fails wakes the pods that may use the devices and room it gives back.
+    ``reserve`` takes the devices and the room. A cycle that fails wakes the pods that may use what it gives back.
     """
 
-    def __init__(self, context: SchedulingContext, bind_step: BindStep) -> None:
-        self._context, self._bind_step = context, bind_step
+    def __init__(
+        self, context: SchedulingContext, bind_step: BindStep, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan
+    ) -> None:
+        self.pod, self.plan, self.bind_step = pod, plan, bind_step
+        self._context, self._pod_claims = context, pod_claims
         self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
         self._conflict_check = context.conflict_check
         self._reserved: list[ResourceClaim] = []
-        self._extended: ResourceClaim | None = None
+        self._extended = next((claim for entry, claim in pod_claims if entry is None), None)
         self._has_node_use = False
         self._unknown: set[str] = set()
         self._action = ""
 
-    def reserve(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
+    @property
+    def waits(self) -> bool:
+        """Return whether another member of the gang allocates a claim that this one only reserves."""
+        open_claims = (it.metadata.uid for _, it in self._pod_claims if it.status.allocation is None)
+        return any(uid not in self.plan.allocations for uid in open_claims)
+
+    def reserve(self) -> None:
         """Take everything or nothing. Raises DeviceTaken when the plan gives away what is not free."""
-        self._pod, self._pod_claims, self._plan = pod, pod_claims, plan
-        self._extended = next((claim for entry, claim in pod_claims if entry is None), None)
-        claims = [claim for _, claim in pod_claims]
+        pod, plan = self.pod, self.plan
+        claims = [claim for _, claim in self._pod_claims]
         if plan.extended is not None:
             claims.append(plan.extended.claim)
         try:
@@ -131,7 +139,7 @@ class BindingCycle:
             claims += await self._serve_extended_resources()
             await self._record_node_use()
             # The kubelet finds a pod's claims by their recorded names: these are written before the pod is bound.
-            await self._context.names_being_written.over(self._pod)
+            await self._context.names_being_written.over(self.pod)
             return claims
 
     async def bind_volumes(self) -> None:
@@ -139,10 +147,10 @@ class BindingCycle:
 
         Raises as ``pre_bind``.
         """
-        if is_at_gate(self._pod):
+        if is_at_gate(self.pod):
             return  # the pod's own scheduler does that
         async with self._undoing():
-            node, volumes = self._plan.node, self._plan.volumes
+            node, volumes = self.plan.node, self.plan.volumes
             for claim, volume in volumes.reserve:
                 self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
                 await self._context.volumes.reserve(volume, claim)
@@ -156,20 +164,20 @@ class BindingCycle:
         Raises as ``pre_bind``; without ``undo`` a pod that exists keeps all it has when that fails.
         """
         async with self._undoing(always=undo):
-            self._action = self._bind_step.action(self._plan.node)
+            self._action = self.bind_step.action(self.plan.node)
             # The kubelet mounts what the status names: a pod that is bound with other claims would never start.
-            pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
+            pod = self._cluster.pods.get(self.pod.key, self.pod.metadata.uid)
             if pod is not None:  # otherwise the server knows better
                 check_recorded(pod, claims)
-            await self._bind_step.write(self._pod, self._plan.node, claims)
-        if not is_placeholder(self._pod):
+            await self.bind_step.write(self.pod, self.plan.node, claims)
+        if not is_placeholder(self.pod):
             # A bound pod needs no check any more; an immediate claim still does, until pods use it.
             self._conflict_check.forget(claims)
 
     def unreserve(self) -> None:
         """Reverse ``reserve``; what was written stays."""
         self._unreserve_devices()
-        self._context.queues.add(self._cluster.forget_placed(self._pod))
+        self._context.queues.add(self._cluster.forget_placed(self.pod))
 
     async def take_back(self) -> None:
         """Reverse ``reserve`` and all writes that succeeded."""
@@ -203,27 +211,27 @@ class BindingCycle:
     def _failure(self, error: Exception) -> BindingFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
             refused = f"cannot {self._action}: the API server refused: {with_remedy(error)}"
-            return BindingRefused(without_chance(self._pod, refused))
+            return BindingRefused(without_chance(self.pod, refused))
         if isinstance(error, ClaimStripped):
-            return BindingRefused(without_chance(self._pod, f"cannot {self._action}: {error}"))
-        failed = f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}"
-        return BindingFailed(without_chance(self._pod, failed))
+            return BindingRefused(without_chance(self.pod, f"cannot {self._action}: {error}"))
+        failed = f"{title(self.pod)} to node {self.plan.node}: cannot {self._action}: {error}"
+        return BindingFailed(without_chance(self.pod, failed))
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
-        allocation = self._plan.allocations.get(claim.metadata.uid)
-        if is_placeholder(self._pod):
+        allocation = self.plan.allocations.get(claim.metadata.uid)
+        if is_placeholder(self.pod):
             if allocation is not None:
                 claim = await self._allocate(claim, allocation, self._claims.allocate(claim, allocation, None))
             return claim
         # An earlier attempt wrote it: nothing is to be done, and nothing to be undone.
-        if allocation is None and is_reserved_for(self._pod, claim):
+        if allocation is None and is_reserved_for(self.pod, claim):
             return claim
-        pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
-        group = self._cluster.groups.of(self._pod)
+        pod_entry = next(item for item in self.pod.spec.resource_claims or () if item.name == entry)
+        group = self._cluster.groups.of(self.pod)
         # Without the group it is not known who the consumer is: the pod or the group.
-        if group is None and group_name(self._pod) is not None:
-            raise PodGroupChanged(f"PodGroup {group_name(self._pod)} is gone")
-        consumer = consumer_of(self._pod, group, pod_entry)
+        if group is None and group_name(self.pod) is not None:
+            raise PodGroupChanged(f"PodGroup {group_name(self.pod)} is gone")
+        consumer = consumer_of(self.pod, group, pod_entry)
         writing = (
             self._claims.reserve(claim, consumer)
             if allocation is None
@@ -246,8 +254,8 @@ class BindingCycle:
             if not is_over(error):
                 self._unknown.add(claim.metadata.uid)
             raise
-        pod = "" if is_placeholder(self._pod) else self._pod.key
-        fields = {"claim": claim.key, "pod": pod, "node": self._plan.node}
+        pod = "" if is_placeholder(self.pod) else self.pod.key
+        fields = {"claim": claim.key, "pod": pod, "node": self.plan.node}
         if allocation is not None:
             # The check counts from here: another scheduler that decided before it saw this write needs its grace.
             self._conflict_check.wrote(written)
@@ -260,15 +268,15 @@ class BindingCycle:
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
         """Write the claim that the plan asks for, if it does, and the status that names it to the kubelet (7.3)."""
-        plan = self._plan
+        plan = self.plan
         if plan.extended is None:
-            if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
+            if self._extended is None and self.pod.status.extended_resource_claim_status is not None:
                 await self._record(None)  # what is recorded is of an attempt for a node where devices served
             return []
         # Remembered before the next write: what fails from here on has to delete it.
         self._extended = made = await self._create(plan.extended)
         allocation = plan.allocations[plan.extended.claim.metadata.uid]
-        writing = self._claims.allocate(made, allocation, pod_as_consumer(self._pod))
+        writing = self._claims.allocate(made, allocation, pod_as_consumer(self.pod))
         written = await self._allocate(made, allocation, writing)
         await self._record(
             PodExtendedResourceClaimStatus(
@@ -280,21 +288,21 @@ class BindingCycle:
     async def _record(self, status: PodExtendedResourceClaimStatus | None) -> None:
         self._action = "record the claim for extended resources in the pod's status"
         try:
-            await self._pods.record_extended(self._pod, status)
+            await self._pods.record_extended(self.pod, status)
         except NotFound as error:
             raise PodVanished(str(error)) from error
 
     async def _record_node_use(self) -> None:
         """Record the node resources that the devices take in the pod's status before it is bound (K37-NA-08)."""
-        statuses = self._plan.node_use.statuses
-        if is_placeholder(self._pod) or is_at_gate(self._pod):
+        statuses = self.plan.node_use.statuses
+        if is_placeholder(self.pod) or is_at_gate(self.pod):
             return  # the scheduler that binds the pod records it
         # An earlier attempt has written the same.
-        if statuses == (self._pod.status.node_allocatable_resource_claim_statuses or ()):
+        if statuses == (self.pod.status.node_allocatable_resource_claim_statuses or ()):
             return
         self._action = "record resources of the node in the pod's status"
         try:
-            await self._pods.record_node_use(self._pod, statuses)
+            await self._pods.record_node_use(self.pod, statuses)
         except NotFound as error:
             raise PodVanished(str(error)) from error
         self._has_node_use = bool(statuses)
@@ -304,14 +312,14 @@ class BindingCycle:
 
         When the answer is lost the devices are free again, since they are not allocated yet.
         """
-        self._action = f"create the claim for extended resources of pod {self._pod.key}"
+        self._action = f"create the claim for extended resources of pod {self.pod.key}"
         try:
-            made = await self._claims.create(claim_for_extended_resources(self._pod, extended.claim.spec))
+            made = await self._claims.create(claim_for_extended_resources(self.pod, extended.claim.spec))
         except KubeError:
             self._context.metrics.created(success=False)
             raise
         self._context.metrics.created(success=True)
-        tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
+        tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self.pod.key, template="")
         # The devices were taken for a claim that existed only here.
         self._cluster.follow(extended.claim.metadata.uid, made)
         return made
@@ -323,10 +331,10 @@ class BindingCycle:
         """
         # The room first: others may be planned while the writes below are on their way.
         self.unreserve()
-        uid = self._pod.metadata.uid
+        uid = self.pod.metadata.uid
         for claim in self._reserved:
             # A claim that had devices and no consumer before keeps them: somebody allocated it on purpose.
-            frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
+            frees = vanished or claim.metadata.uid in self.plan.allocations or not is_alone(self.pod, claim)
             await self._try_to_undo(claim, self._claims.unreserve(claim, {uid}, deallocate=frees))
         earlier = list(self._allocated_earlier()) if refused else []
         for claim in earlier:
@@ -336,7 +344,7 @@ class BindingCycle:
         # Left in the status it would charge the pod for devices that it does not have.
         if self._has_node_use and not vanished:
             with suppress(KubeError):  # the next attempt writes it anew
-                await self._pods.record_node_use(self._pod, ())
+                await self._pods.record_node_use(self.pod, ())
         if self._extended is not None:
             await self._try_to_undo(self._extended, discard(self._claims, self._extended, uid))
 
@@ -359,12 +367,12 @@ class BindingCycle:
 
         Up to Kubernetes 1.36 they stay so, and the next attempt uses them or gives them back.
         """
-        if self._cluster.features.release < Release.V1_37 or group_name(self._pod) is None:
+        if self._cluster.features.release < Release.V1_37 or group_name(self.pod) is None:
             return
         for _, planned in self._pod_claims:
             claim = self._cluster.claims.get(planned.key, planned.metadata.uid)
-            group = group_consumer(self._pod, claim) if claim is not None else None
-            if claim is None or group is None or self._cluster.groups.has_placed(self._pod):
+            group = group_consumer(self.pod, claim) if claim is not None else None
+            if claim is None or group is None or self._cluster.groups.has_placed(self.pod):
                 continue
             # As it was when the plan was made: then the group's reservation is ours to take off, and the devices are
             # not.
@@ -375,7 +383,7 @@ class BindingCycle:
             self._conflict_check.given_up([claim])
 
     async def _try_to_undo(self, claim: ResourceClaim, undoing: Awaitable[object]) -> None:
-        fields = {"claim": claim.key, "pod": self._pod.key}
+        fields = {"claim": claim.key, "pod": self.pod.key}
         try:
             await undoing
         except (KubeError, ClaimChanged) as error:
@@ -384,7 +392,7 @@ class BindingCycle:
             tell(logger, logging.INFO, "claim released", because="the pod was not bound", **fields)
 
     def _unreserve_devices(self) -> None:
-        for entry in self._cluster.allocated_devices.assumed_for(self._pod.key):
+        for entry in self._cluster.allocated_devices.assumed_for(self.pod.key):
             # The write may still land. Given away now, the device would be held twice.
             if entry.claim.metadata.uid not in self._unknown:
                 self._context.queues.add(self._cluster.confirm(entry.claim.metadata.uid))
@@ -405,11 +413,10 @@ class Permit:
         self._context, self._report = context, report
         self._cluster, self._conflict_check = context.cluster, context.conflict_check
 
-    async def write(
-        self, pod: Pod, plan: Plan, binding_cycle: BindingCycle, bind_step: BindStep
-    ) -> AttemptResult | None:
+    async def write(self, binding_cycle: BindingCycle) -> AttemptResult | None:
         """Write the plan, as much of it as may be written by now; None if the bind step has to wait. Raises
         BindingFailed."""
+        pod, plan = binding_cycle.pod, binding_cycle.plan
         try:
             with span(
                 "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
@@ -428,20 +435,20 @@ class Permit:
             self._cluster.storage.written(pod.metadata.uid)
         pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:
-            waits_for, obstacle = self._look_again(pod, plan), self._conflict_check.obstacle
+            waits_for, obstacle = self._look_again(pod, plan.node), self._conflict_check.obstacle
             # The list does not come, and the pod waits for nothing else: that has to be said at once.
             if obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
                 await self._report.waits(pod, SCHEDULER_ERROR, obstacle)
             elif waits_for:
                 await self._report.goes_on_waiting(pod, SCHEDULER_ERROR, waits_for)
             return None
-        self.ended(pod, plan, bind_step)
+        self.ended(pod, binding_cycle)
         return AttemptResult.SCHEDULED
 
-    def ended(self, pod: Pod, plan: Plan, bind_step: BindStep) -> None:
-        """Note that the pod is bound, or released from the gate."""
+    def ended(self, pod: Pod, binding_cycle: BindingCycle) -> None:
+        """Note that the pod, of which this is the newest version, is bound, or released from the gate."""
         self._report.forget(pod)
-        if news := bind_step.news(pod, plan.node):
+        if news := binding_cycle.bind_step.news(pod, binding_cycle.plan.node):
             self._context.events.post(*news)
         for claim in self._claims_of(pod):
             self._context.metrics.awaited(claim, Readiness.READY, self._context.now())
@@ -465,18 +472,18 @@ class Permit:
             self._cluster.contested.setdefault(claim.metadata.uid, claim)
         return not any(self._must_give_way(pod, claim) for claim in claims)
 
-    def _look_again(self, pod: Pod, plan: Plan) -> str:
+    def _look_again(self, pod: Pod, node: str) -> str:
         """Have the pod, which has its devices and cannot be bound yet, looked at when that may have changed.
 
         Return for what it waits, or an empty text if that is seen at once.
         """
         claims = self._claims_of(pod)
-        unbound = self.await_volumes(pod, plan)
+        unbound = self.await_volumes(pod, node)
         wait = self._conflict_check.wait(claims)
         is_unready = any(self._context.readiness(claim).state is not Readiness.READY for claim in claims)
         # Told now, even if other schedulers are waited for first: later attempts find the claim allocated.
         if is_unready and not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
-            waiting = f"waiting for binding conditions for device on node {plan.node}"
+            waiting = f"waiting for binding conditions for device on node {node}"
             self._context.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         if wait > 0:
             # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
@@ -485,14 +492,14 @@ class Permit:
         self._context.look_again(pod.key)
         return ""
 
-    def await_volumes(self, pod: Pod, plan: Plan) -> bool:
+    def await_volumes(self, pod: Pod, node: str) -> bool:
         """Return whether the pod waits for volumes, which are being bound: it says so, and there is a time for it."""
         unbound = ", ".join(self._unbound_volumes(pod))
         if unbound:
             # A provisioner may never answer: then the devices are given to others.
             deadline = self._context.now() + timedelta(seconds=self._context.times.volume_binding_timeout)
-            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
-            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {node}"
             self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
         return bool(unbound)
 

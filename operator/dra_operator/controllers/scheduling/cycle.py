@@ -463,15 +463,15 @@ class SchedulingCycle:
         # Others took devices and room while the plan was made in pieces.
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
-        bind_step = self._bind_step(pod)
-        binding_cycle = BindingCycle(self._context, bind_step)
+        claims = attempt.cycle_state.claims
+        binding_cycle = BindingCycle(self._context, self._bind_step(pod), pod, claims, decision)
         try:
-            binding_cycle.reserve(pod, attempt.cycle_state.claims, decision)
+            binding_cycle.reserve()
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
-        if attempt.cycle_state.claims:
+        if claims:
             self._context.delayed_deletion.abundance.placed()
-        return partial(self._permit.write, pod, decision, binding_cycle, bind_step)
+        return partial(self._permit.write, binding_cycle)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""

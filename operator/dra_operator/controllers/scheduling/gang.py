@@ -29,7 +29,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for
@@ -57,7 +57,6 @@ from dra_operator.scheduling import (
     NoPlace,
     NotTried,
     Pause,
-    Plan,
     PreFilterResult,
     Snapshot,
     pre_filter,
@@ -353,15 +352,6 @@ def fingerprint(state: CycleState) -> Fingerprint:
     return state.pod.metadata.uid, state.pod.spec, state.pod.metadata.labels, claims
 
 
-class MemberBinding(NamedTuple):
-    """One member on its way to its node. ``waits``: another member allocates a claim of it."""
-
-    pod: Pod
-    plan: Plan
-    binding_cycle: BindingCycle
-    waits: bool
-
-
 class GangBinding:
     """The binding cycle of gangs."""
 
@@ -369,9 +359,9 @@ class GangBinding:
         self._context, self._permit, self._report, self._bind = context, permit, report, bind
         self._cluster = context.cluster
 
-    def reserve(self, attempt: GangAttempt, plans: JointPlan) -> list[MemberBinding]:
+    def reserve(self, attempt: GangAttempt, plans: JointPlan) -> list[BindingCycle]:
         """Take the devices and the room of all. Raises PlacementFailed when they are no more what they were."""
-        usage, parts = attempt.states[0].usage, list[MemberBinding]()
+        usage, made = attempt.states[0].usage, dict[int, BindingCycle]()
         failed = PlacementFailed(f"the cluster changed while gang {attempt.gang.title} was being planned")
         # Before anything is taken: the devices of one member are no change for the others.
         if not all(has_devices(usage, plan, self._cluster) for plan in plans):
@@ -379,130 +369,121 @@ class GangBinding:
         # In the order in which they were planned: each counts on what those before it take.
         for number in plans.order:
             state, plan = attempt.states[number], plans[number]
-            binding_cycle = BindingCycle(self._context, self._bind)
-            open_claims = {it.metadata.uid for it in state.resource_claims if it.status.allocation is None}
+            cycle = BindingCycle(self._context, self._bind, state.pod, state.claims, plan)
             try:
                 if is_promised(state, plan, self._cluster) or not has_room(state.pod, plan, self._cluster):
                     raise failed
-                binding_cycle.reserve(state.pod, state.claims, plan)
+                cycle.reserve()
             except (DeviceTaken, PlacementFailed) as error:
-                for part in parts:
-                    part.binding_cycle.unreserve()
+                for it in made.values():
+                    it.unreserve()
                 raise PlacementFailed(str(error)) from error
-            parts.append(MemberBinding(state.pod, plan, binding_cycle, not open_claims <= plan.allocations.keys()))
-        # Back in the order of the members, in which their states are.
-        parts = [part for _, part in sorted(zip(plans.order, parts, strict=True), key=lambda it: it[0])]
+            made[number] = cycle
         if any(state.claims for state in attempt.states):
             self._context.delayed_deletion.abundance.placed()
-        return parts
+        return [made[number] for number in range(len(attempt.states))]
 
-    async def write(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> AttemptResult | None:
-        """Write the plan; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
+    async def write(self, attempt: GangAttempt, cycles: Sequence[BindingCycle]) -> AttemptResult | None:
+        """Write the plans; None if the pods cannot be bound yet. Raises as ``Permit.write``."""
         try:
-            with span("binding_cycle", pod=attempt.leader.key, node=parts[0].plan.node):
-                claims = await self._reserve(attempt, parts)
+            with span("binding_cycle", pod=attempt.leader.key, node=cycles[0].plan.node):
+                claims = await self._reserve(attempt, cycles)
         finally:
-            for part in parts:
-                self._cluster.storage.written(part.pod.metadata.uid)
-        unready = [it for it, its in zip(parts, claims, strict=True) if not self._permit.may_bind(it.pod, its)]
+            for cycle in cycles:
+                self._cluster.storage.written(cycle.pod.metadata.uid)
+        unready = [cycle for cycle, its in claims.items() if not self._permit.may_bind(cycle.pod, its)]
         if unready:
-            if waits_for := self._look_again(attempt, unready, [claim for its in claims for claim in its]):
+            if waits_for := self._look_again(attempt, unready, [claim for its in claims.values() for claim in its]):
                 await self._report.goes_on_waiting(attempt.leader, SCHEDULER_ERROR, waits_for)
             return None
-        await self._end(attempt, parts, claims)
+        await self._end(attempt, claims)
         return AttemptResult.SCHEDULED
 
-    async def _reserve(self, attempt: GangAttempt, parts: Sequence[MemberBinding]) -> list[list[ResourceClaim]]:
-        done: dict[int, list[ResourceClaim] | BaseException] = {}
+    async def _reserve(
+        self, attempt: GangAttempt, cycles: Sequence[BindingCycle]
+    ) -> dict[BindingCycle, list[ResourceClaim]]:
         # Side by side: a gang of a thousand pods would take minutes one after the other.
-        first = [number for number, part in enumerate(parts) if not part.waits]
-        answers = await asyncio.gather(*(parts[it].binding_cycle.pre_bind() for it in first), return_exceptions=True)
-        done.update(zip(first, answers, strict=True))
-        for number, part in enumerate(parts):
-            if part.waits and not _errors(done.values()):
+        first = [cycle for cycle in cycles if not cycle.waits]
+        answers = await asyncio.gather(*(cycle.pre_bind() for cycle in first), return_exceptions=True)
+        done: dict[BindingCycle, list[ResourceClaim] | BaseException] = dict(zip(first, answers, strict=True))
+        for cycle in cycles:
+            if cycle.waits and not _errors(done.values()):
                 # Another member has allocated the claim by now: the plan's version of it would conflict.
-                part.binding_cycle.renew()
-                [done[number]] = await asyncio.gather(part.binding_cycle.pre_bind(), return_exceptions=True)
-        errors = _errors(done.values())
-        if not errors:
+                cycle.renew()
+                [done[cycle]] = await asyncio.gather(cycle.pre_bind(), return_exceptions=True)
+        if not _errors(done.values()):
             # Last, since it is never taken back: until here every member may still fail.
-            await self._bind_volumes(parts, done)
-            errors = _errors(done.values())
-        if not errors:
-            return [it for number in range(len(parts)) if not isinstance(it := done[number], BaseException)]
-        for number, part in enumerate(parts):
-            if isinstance(done.get(number), BaseException):
-                self._come_back(attempt, part)
-            else:
-                await part.binding_cycle.take_back()
-        await self._raise(attempt, errors[0])
-        raise errors[0]
+            await self._bind_volumes(cycles, done)
+        if errors := _errors(done.values()):
+            for cycle in cycles:
+                if isinstance(done.get(cycle), BaseException):
+                    self._come_back(attempt, cycle)
+                else:
+                    await cycle.take_back()
+            await self._raise(attempt, errors[0])
+        return {cycle: it for cycle in cycles if not isinstance(it := done[cycle], BaseException)}
 
     async def _bind_volumes(
-        self, parts: Sequence[MemberBinding], done: dict[int, list[ResourceClaim] | BaseException]
+        self, cycles: Sequence[BindingCycle], done: dict[BindingCycle, list[ResourceClaim] | BaseException]
     ) -> None:
         """Begun when all have their devices: it is never taken back. Puts errors into ``done``."""
-        numbers = [number for number, part in enumerate(parts) if part.plan.volumes != NO_BINDINGS]
-        begun = (parts[number].binding_cycle.bind_volumes() for number in numbers)
-        answers = await asyncio.gather(*begun, return_exceptions=True)
-        done.update((it, answer) for it, answer in zip(numbers, answers, strict=True) if answer is not None)
+        some = [cycle for cycle in cycles if cycle.plan.volumes != NO_BINDINGS]
+        answers = await asyncio.gather(*(cycle.bind_volumes() for cycle in some), return_exceptions=True)
+        done.update((cycle, answer) for cycle, answer in zip(some, answers, strict=True) if answer is not None)
 
-    async def _end(
-        self, attempt: GangAttempt, parts: Sequence[MemberBinding], claims: Sequence[Sequence[ResourceClaim]]
-    ) -> None:
+    async def _end(self, attempt: GangAttempt, claims: Mapping[BindingCycle, Sequence[ResourceClaim]]) -> None:
         # Without undoing: others of the gang may run already, and the one that failed joins them with its devices.
-        ends = (part.binding_cycle.bind(its, undo=False) for part, its in zip(parts, claims, strict=True))
-        answers = await asyncio.gather(*ends, return_exceptions=True)
+        ends = (cycle.bind(its, undo=False) for cycle, its in claims.items())
+        answers = dict(zip(claims, await asyncio.gather(*ends, return_exceptions=True), strict=True))
         unanswered = self._context.pods.unanswered
         # A binding without an answer counts as one that happened.
         runs = any(
-            not isinstance(answer, BaseException) or unanswered(part.pod) is not None
-            for part, answer in zip(parts, answers, strict=True)
+            not isinstance(answer, BaseException) or unanswered(cycle.pod) is not None
+            for cycle, answer in answers.items()
         )
-        for part, answer in zip(parts, answers, strict=True):
+        for cycle, answer in answers.items():
+            pod = cycle.pod
             if isinstance(answer, BaseException):
-                if not isinstance(answer, PodVanished) and unanswered(part.pod) is None:
-                    await self._let_go(part, keep=runs)
-                self._come_back(attempt, part)
+                if not isinstance(answer, PodVanished) and unanswered(pod) is None:
+                    await self._let_go(cycle, keep=runs)
+                self._come_back(attempt, cycle)
             else:
-                pod = self._cluster.pods.get(part.pod.key, part.pod.metadata.uid) or part.pod
-                self._permit.ended(pod, part.plan, self._bind)
-        if errors := _errors(answers):
+                self._permit.ended(self._cluster.pods.get(pod.key, pod.metadata.uid) or pod, cycle)
+        if errors := _errors(answers.values()):
             await self._raise(attempt, errors[0])
 
-    async def _let_go(self, part: MemberBinding, *, keep: bool) -> None:
+    async def _let_go(self, cycle: BindingCycle, *, keep: bool) -> None:
         """Undo a pod that was not bound: it keeps its devices if others of its gang were, else gives them back."""
         if keep:
-            part.binding_cycle.unreserve()
+            cycle.unreserve()
         else:
-            await part.binding_cycle.take_back()
+            await cycle.take_back()
 
-    def _come_back(self, attempt: GangAttempt, part: MemberBinding) -> None:
+    def _come_back(self, attempt: GangAttempt, cycle: BindingCycle) -> None:
         """Have a pod looked at again of which a write failed. The leader is, since its decision fails."""
-        if part.pod.key != attempt.leader.key:
-            self._context.look_again(part.pod.key, self._context.pauses.did(part.pod.metadata.uid))
+        if cycle.pod.key != attempt.leader.key:
+            self._context.look_again(cycle.pod.key, self._context.pauses.did(cycle.pod.metadata.uid))
 
-    async def _raise(self, attempt: GangAttempt, error: BaseException) -> None:
+    async def _raise(self, attempt: GangAttempt, error: BaseException) -> NoReturn:
         if isinstance(error, BindingRefused):
             text = f"{title(attempt.leader)} waits with gang {attempt.gang.title}: {error}; {AGAIN}"
             await self._report.waits(attempt.leader, SCHEDULER_ERROR, text)
         raise error
 
     def _look_again(
-        self, attempt: GangAttempt, unready: Sequence[MemberBinding], claims: Sequence[ResourceClaim]
+        self, attempt: GangAttempt, unready: Sequence[BindingCycle], claims: Sequence[ResourceClaim]
     ) -> str:
         """Have the pods, which have their devices and cannot be bound yet, looked at when that may have changed.
 
         Return for what they wait, or an empty text if that is seen at once.
         """
-        for part in unready:
-            self._permit.await_volumes(self._cluster.pods.get(part.pod.key) or part.pod, part.plan)
-        if self._context.conflict_check.wait(claims) > 0:
-            wait = self._context.conflict_check.wait(claims)
+        for cycle in unready:
+            self._permit.await_volumes(self._cluster.pods.get(cycle.pod.key) or cycle.pod, cycle.plan.node)
+        if (wait := self._context.conflict_check.wait(claims)) > 0:
             self._context.look_again(attempt.leader.key, min(wait, UNSEEN_LOOK_SECONDS))
             return self._context.conflict_check.obstacle or ConflictCheckDue(tuple(claims)).text
-        for part in unready:
-            self._context.look_again(part.pod.key)
+        for cycle in unready:
+            self._context.look_again(cycle.pod.key)
         self._context.look_again(attempt.leader.key, UNSEEN_LOOK_SECONDS)
         return ""
 

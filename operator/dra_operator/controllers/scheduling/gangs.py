@@ -24,6 +24,7 @@ from dra_api.core import Pod
 
 from dra_operator.cache import EVERYTHING, FAILED, WITH_GANG, Key, WakeConditions
 from dra_operator.controllers.errors import PlacementFailed, PodVanished
+from dra_operator.controllers.scheduling.binding import BindingCycle
 from dra_operator.controllers.scheduling.gang import (
     AwaitedClaims,
     GangAttempt,
@@ -32,7 +33,6 @@ from dra_operator.controllers.scheduling.gang import (
     GangRefusal,
     GangState,
     GangTask,
-    MemberBinding,
     Unready,
     fingerprint,
 )
@@ -334,21 +334,21 @@ class Gangs:
                 # Asked again: the plan was made in pieces, and a member may have been decided on in between.
                 if any(self._is_unsure(pod) for pod in attempt.members if pod is not attempt.leader):
                     return self._wait_for_mate(progress, attempt)
-                parts = self._binding.reserve(attempt, answer)
+                cycles = self._binding.reserve(attempt, answer)
                 progress.take(attempt.members)
                 for pod in attempt.members:
                     self._cluster.set_wake_conditions(pod.key, WITH_GANG)
                     self.in_hand[pod.key] = progress
-                return Decided(partial(self._write, progress, attempt, parts), attempt.spent)
+                return Decided(partial(self._write, progress, attempt, cycles), attempt.spent)
         if isinstance(answer, Unready):
             return self._wait(progress, attempt, answer)
         return self._refuse(progress, attempt, answer)
 
     async def _write(
-        self, progress: GangProgress, attempt: GangAttempt, parts: list[MemberBinding]
+        self, progress: GangProgress, attempt: GangAttempt, cycles: Sequence[BindingCycle]
     ) -> AttemptResult | None:
         try:
-            return await self._binding.write(attempt, parts)
+            return await self._binding.write(attempt, cycles)
         finally:
             self._over(progress)
 
