@@ -1116,9 +1116,9 @@ def test_pods_that_were_nominated_are_forgotten_when_they_are_gone() -> None:
                 nominated = world.cluster.pods.get(f"ns/g{turn}-0")
                 assert nominated is not None
                 assert nominated.status.nominated_node_name
-                makes_room = control.placer._makes_room
-                assert makes_room is not None
-                makes_room.forget(nominated)  # and they go before a decision says so in their status
+                preemption = control.placer._preemption
+                assert preemption is not None
+                preemption.forget(nominated)  # and they go before a decision says so in their status
                 for number in range(2):
                     world.api.drop(PODS, f"ns/g{turn}-{number}")
                 await passes(world, REST * 2)

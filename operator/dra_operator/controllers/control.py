@@ -194,10 +194,10 @@ class Control:
             group_waits=self.group_conditions.waits,
             claim_failure=self.generator.failure,
         )
-        ended_for_others = PreemptionMetrics(registry)
-        preemption = options.preemption
-        makes_room = Preemption(scheduling, preemption, ended_for_others) if preemption is not None else None
-        self.placer = SchedulingCycle(scheduling, allocator, makes_room, options.placement, options.mix)
+        victims, preemption = PreemptionMetrics(registry), None
+        if options.preemption is not None:
+            preemption = Preemption(scheduling, options.preemption, victims)
+        self.placer = SchedulingCycle(scheduling, allocator, preemption, options.placement, options.mix)
 
         # Tainted devices, and questions about pools.
         rules = RuleReporter(context, RuleWriter(client, self.answered))

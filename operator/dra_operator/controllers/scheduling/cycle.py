@@ -54,7 +54,7 @@ from dra_operator.controllers.scheduling.planning import (
     RemoveGate,
     SchedulingContext,
 )
-from dra_operator.controllers.scheduling.preemption import MakesRoom
+from dra_operator.controllers.scheduling.preemption import Preemption
 from dra_operator.controllers.scheduling.report import (
     AGAIN,
     SCHEDULER_ERROR,
@@ -135,11 +135,11 @@ class SchedulingCycle:
         self,
         context: SchedulingContext,
         allocator: Allocator,
-        makes_room: MakesRoom | None,
+        preemption: Preemption | None,
         placement: Placement | None,
         mix: MixMemory | None,
     ) -> None:
-        self._context, self._allocator, self._makes_room = context, allocator, makes_room
+        self._context, self._allocator, self._preemption = context, allocator, preemption
         self._cluster, self._times, self._clock = context.cluster, context.times, context.clock
         is_limited = self._cluster.features.filter_timeout and self._times.filter_timeout
         self._filter_timeout = self._times.filter_timeout if is_limited else math.inf
@@ -152,7 +152,7 @@ class SchedulingCycle:
         self._patience = DevicePatience(context.delayed_deletion, self._clock)
         self._mix = MixLearner(self._cluster, allocator, mix)
         binding = GangBinding(context, self._permit, report, self._bind)
-        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, makes_room, self._filter_timeout)
+        self._gangs = Gangs(context, binding, self._unreserve, report, self._snapshot, preemption, self._filter_timeout)
         self._claim_came_at, self._late_claims = -math.inf, Recently(self._clock)
         self._put_aside: dict[str, PlanInProgress] = {}
 
@@ -295,7 +295,7 @@ class SchedulingCycle:
         Its answer would be the same: all that was in use at that attempt is in use again. Where pods end for others it
         may find one by now, so it is tried if there are pods of lower priority.
         """
-        if (self._makes_room is not None and self._cluster.may_preempt(key)) or self._cluster.may_find_more(key):
+        if (self._preemption is not None and self._cluster.may_preempt(key)) or self._cluster.may_find_more(key):
             return False
         if self._cluster.waiting[key].freed:
             self._context.delayed_deletion.scarce()
@@ -365,8 +365,8 @@ class SchedulingCycle:
             return Decided(partial(self._read_whole, pod, obstacle))
         if obstacle.reason is CLAIM_PARKED:
             return Decided(partial(self._unreserve.without_parked, pod, NoPlace(obstacle.text, reason)))
-        if self._makes_room is not None:
-            self._makes_room.forget(pod)
+        if self._preemption is not None:
+            self._preemption.forget(pod)
         if obstacle.reason is GANG_INCOMPLETE:
             return self._gangs.lacks_pods(pod, obstacle.text)
         # Nobody can plan for its gang, so nobody would ever use the devices.
@@ -407,7 +407,7 @@ class SchedulingCycle:
     def _planning(self, cycle_state: CycleState) -> Planning:
         """Counts first what the pod's rules ask about; the pod waits for any change of it until they are made."""
         pod, nodes = cycle_state.pod, cycle_state.nodes
-        post_filter = self._makes_room.post_filter if self._makes_room is not None else None
+        post_filter = self._preemption.post_filter if self._preemption is not None else None
 
         def answered(node: str, answer: NodeStatus) -> None:
             tell(logger, logging.DEBUG, "node asked", pod=pod.key, node=node, answer=answer.text)
@@ -501,13 +501,13 @@ class SchedulingCycle:
 
     async def _tell(self, pod: Pod, decision: NoPlace) -> AttemptResult:
         """Why the pod waits; then room is made for it, if a post filter found out how."""
-        if self._makes_room is None:
+        if self._preemption is None:
             return await self._unreserve.refuse(pod, decision)
-        prospect = self._makes_room.prospect(pod)
+        prospect = self._preemption.prospect(pod)
         message = f"{decision.message}; {prospect}" if prospect else decision.message
         # The pod releases its own claims before others are preempted for it: their room may be enough.
         result = await self._unreserve.refuse(pod, replace(decision, message=message))
-        await self._makes_room.prepare_candidate(pod, decision.nominated)
+        await self._preemption.prepare_candidate(pod, decision.nominated)
         return result
 
     async def _read_whole(self, pod: Pod, obstacle: Obstacle) -> None:

@@ -47,7 +47,7 @@ from dra_operator.controllers.scheduling.planning import (
     has_room,
     is_promised,
 )
-from dra_operator.controllers.scheduling.preemption import MakesRoom
+from dra_operator.controllers.scheduling.preemption import Preemption
 from dra_operator.controllers.scheduling.report import AGAIN, SCHEDULER_ERROR, WaitingReport
 from dra_operator.controllers.workers import AttemptResult
 from dra_operator.scheduling import (
@@ -269,13 +269,13 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         task: GangTask,
         snapshot: Callable[[], Snapshot],
         is_unsure: Callable[[Pod], bool],
-        makes_room: MakesRoom | None,
+        preemption: Preemption | None,
     ) -> None:
         super().__init__(self._plan())
         self.gang, self.leader, self.wanted, self.tried_at = task.gang, task.leader, task.wanted, task.tried_at
         self._waiting, self._same, self._filter_timeout = task.waiting, task.same, task.filter_timeout
         self._has_place = task.has_place
-        self._snapshot, self._is_unsure, self._makes_room = snapshot, is_unsure, makes_room
+        self._snapshot, self._is_unsure, self._preemption = snapshot, is_unsure, preemption
         self.states: list[CycleState] = []
         self.nominated: GangNomination | None = None
         """How room is made, if the gang has no place."""
@@ -302,8 +302,8 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
         answer = yield from joint_plan(self.states, self._same, self._filter_timeout)
         has_refusal = isinstance(answer, NoPlace) and not answer.is_error
         # Others must not end for devices that the gang itself is about to give back.
-        if has_refusal and self._makes_room is not None and not self._holds_devices():
-            self.nominated = yield from self._makes_room.for_gang(self.gang, self.states, self._same)
+        if has_refusal and self._preemption is not None and not self._holds_devices():
+            self.nominated = yield from self._preemption.for_gang(self.gang, self.states, self._same)
         return answer
 
     def _look(self) -> Generator[Pause, Elapsed, Unready | None]:

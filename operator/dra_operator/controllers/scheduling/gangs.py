@@ -37,7 +37,7 @@ from dra_operator.controllers.scheduling.gang import (
     fingerprint,
 )
 from dra_operator.controllers.scheduling.planning import SchedulingContext
-from dra_operator.controllers.scheduling.preemption import MakesRoom
+from dra_operator.controllers.scheduling.preemption import Preemption
 from dra_operator.controllers.scheduling.report import NOT_ANSWERED, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 from dra_operator.controllers.scheduling.unreserve import Unreserve
 from dra_operator.controllers.workers import AttemptResult, Decided, Postponed
@@ -62,11 +62,11 @@ class Gangs:
         unreserve: Unreserve,
         report: WaitingReport,
         snapshot: Callable[[], Snapshot],
-        makes_room: MakesRoom | None,
+        preemption: Preemption | None,
         filter_timeout: float,
     ) -> None:
         self._context, self._binding, self._unreserve, self._report = context, binding, unreserve, report
-        self._cluster, self._snapshot, self._makes_room = context.cluster, snapshot, makes_room
+        self._cluster, self._snapshot, self._preemption = context.cluster, snapshot, preemption
         self._filter_timeout = filter_timeout
         self._gangs: dict[str, GangProgress] = {}
         """Gangs that are led, or that wait, by key. A gang without a state has no entry."""
@@ -191,7 +191,7 @@ class Gangs:
         progress.lead(pod)
         self.in_hand[pod.key] = progress
         task = GangTask(gang, pod, waiting, wanted, same, tried_at, self._filter_timeout, self._has_place)
-        return GangAttempt(task, self._snapshot, self._is_unsure, self._makes_room)
+        return GangAttempt(task, self._snapshot, self._is_unsure, self._preemption)
 
     def _ask_later(self, progress: GangProgress, pod: Pod, waits_for: str) -> Decided:
         """Look at the pod again when the gang's attempt is over."""
@@ -304,8 +304,8 @@ class Gangs:
 
     async def _tell_of_lack(self, pod: Pod, text: str) -> AttemptResult:
         await self._report.waits(pod, UNSCHEDULABLE, text, alone=True)
-        if self._makes_room is not None:
-            await self._makes_room.prepare_candidate(pod, None)
+        if self._preemption is not None:
+            await self._preemption.prepare_candidate(pod, None)
         return AttemptResult.UNSCHEDULABLE
 
     # --- the plan ---
@@ -365,8 +365,8 @@ class Gangs:
             return Decided(None, attempt.spent, waits_for=text)
         refusal = GangRefusal(attempt, {unready.pod.key: unready.found.obstacle})
         progress.refuse(refusal)
-        if self._makes_room is not None:
-            self._makes_room.forget_gang(attempt.gang)
+        if self._preemption is not None:
+            self._preemption.forget_gang(attempt.gang)
         return Decided(partial(self._tell, progress, refusal, attempt, NoPlace(text, "with-gang")), attempt.spent)
 
     def _wait_for_mate(self, progress: GangProgress, attempt: GangAttempt) -> Decided:
@@ -398,7 +398,7 @@ class Gangs:
         self._cluster.set_wake_conditions(attempt.leader.key, wake_on)
         for pod in attempt.members:
             self._context.queues.add(self._cluster.forget_placed(pod))
-        prospect = self._makes_room.prospect(attempt.leader, attempt.gang) if self._makes_room is not None else ""
+        prospect = self._preemption.prospect(attempt.leader, attempt.gang) if self._preemption is not None else ""
         told = f"gang {attempt.gang.title}: {decision.message}{f'; {prospect}' if prospect else ''}"
         return Decided(partial(self._tell, progress, refusal, attempt, decision, told), attempt.spent)
 
@@ -454,8 +454,8 @@ class Gangs:
         result = await self._tell_all(progress, refusal, attempt.gang, members, reason, text)
         if decision.is_error:
             raise PlacementFailed(decision.message)
-        if self._makes_room is not None:
-            await self._makes_room.prepare_for_gang(attempt.gang, members, attempt.nominated)
+        if self._preemption is not None:
+            await self._preemption.prepare_for_gang(attempt.gang, members, attempt.nominated)
         return result
 
     async def _tell_all(

@@ -1,9 +1,9 @@
 """Preemption: deletes pods of lower priority so that one that fits nowhere gets their devices and node resources.
 
-``MakesRoom`` is the seam of PostFilter. ``post_filter`` decides inside the scheduling cycle, from the state of the
-cycle, and writes nothing. Its nomination is carried out after the pod's condition was written, beside the writes of
-other pods. The pod is tried again when the victims' devices and node resources come free, as after any other refusal.
-By default the operator has no ``MakesRoom``; with the setting ``preemption`` it has ``Preemption``.
+``post_filter`` decides inside the scheduling cycle, from the state of the cycle, and writes nothing. Its nomination is
+carried out after the pod's condition was written, beside the writes of other pods. The pod is tried again when the
+victims' devices and node resources come free, as after any other refusal. Only with the setting ``preemption`` the
+operator has a ``Preemption``.
 
 ``scheduling.preemption`` chooses the victims. This module decides when to ask it, and carries out the answer:
 
@@ -29,7 +29,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from dra_api.core import Pod
 from dra_kube import NotFound
@@ -55,44 +55,6 @@ from dra_operator.scheduling.preemption import (
 from dra_operator.scheduling.state import Gang, Nomination
 from dra_operator.wording import counted, listed
 
-
-class MakesRoom(Protocol):
-    """Deletes pods so that another one fits."""
-
-    def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
-        """Return a nomination, or None. See ``scheduling.PostFilter``."""
-        ...
-
-    def for_gang(
-        self, gang: Gang, states: Sequence[CycleState], same: SameValues
-    ) -> Generator[Pause, Elapsed, GangNomination | None]:
-        """The same for a gang without a joint plan; the first of the states is its leader's."""
-        ...
-
-    def forget_gang(self, gang: Gang) -> None:
-        """Free the devices that were kept for the gang: it lacks pods."""
-        ...
-
-    def forget(self, pod: Pod) -> None:
-        """Free what was kept for the pod, and for the gang with which it was nominated: it is not tried."""
-        ...
-
-    def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
-        """Return a clause about the victims that the nominated pod, or its gang, waits for; or an empty text."""
-        ...
-
-    async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
-        """Delete the victims. Without a nomination, correct an outdated status.
-
-        Raises KubeError and PlacementFailed; then the pod is tried again.
-        """
-        ...
-
-    async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
-        """The same for a gang; the first of the pods is its leader."""
-        ...
-
-
 MOST_NOMINATED_PODS: Final = 100
 """Limit on nominated pods. A gang is nominated as a whole even beyond it.
 
@@ -105,7 +67,7 @@ T = TypeVar("T")
 
 
 class Preemption:
-    """A ``MakesRoom``. It wakes pods that may use a place that is no longer kept for another pod."""
+    """Has pods end so that another one fits. It wakes pods that may use a place that is no longer kept for another."""
 
     def __init__(self, context: SchedulingContext, settings: PreemptionSettings, metrics: PreemptionMetrics) -> None:
         self._context, self._settings, self._metrics = context, settings, metrics
@@ -130,7 +92,7 @@ class Preemption:
     # --- deciding ---
 
     def post_filter(self, failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
-        """See ``MakesRoom``."""
+        """Return a nomination, or None. See ``scheduling.PostFilter``."""
         pod, uid = failed.cycle_state.pod, failed.cycle_state.pod.metadata.uid
         if not may_preempt(pod) or not self._may_begin(uid, [pod]):
             return None
@@ -152,7 +114,7 @@ class Preemption:
     def for_gang(
         self, gang: Gang, states: Sequence[CycleState], same: SameValues
     ) -> Generator[Pause, Elapsed, GangNomination | None]:
-        """See ``MakesRoom``."""
+        """As ``post_filter``, for a gang without a joint plan; the first of the states is its leader's."""
         leader, pods = states[0].pod, [state.pod for state in states]
         if not all(map(may_preempt, pods)) or not self._may_begin(gang.key, pods):
             return None
@@ -173,11 +135,11 @@ class Preemption:
         return None if self._turns.is_resting else found
 
     def forget_gang(self, gang: Gang) -> None:
-        """See ``MakesRoom``."""
+        """Free the devices that were kept for the gang: it lacks pods."""
         self._forget(gang.key, self._nominated_of(gang))
 
     def forget(self, pod: Pod) -> None:
-        """See ``MakesRoom``."""
+        """Free what was kept for the pod, and for the gang with which it was nominated: it is not tried."""
         known = self._cluster.nominated_pods.get(pod.metadata.uid)
         if known is not None and known.gang is not None:
             self._forget(known.gang, [it.pod for it in self._cluster.nominated_pods if it.gang == known.gang])
@@ -309,7 +271,7 @@ class Preemption:
     # --- carrying out ---
 
     def prospect(self, pod: Pod, gang: Gang | None = None) -> str:
-        """See ``MakesRoom``."""
+        """Return a clause about the victims that the nominated pod, or its gang, waits for; or an empty text."""
         known = self._under_way.get(gang.key if gang is not None else pod.metadata.uid)
         if known is None:
             return ""
@@ -318,7 +280,10 @@ class Preemption:
         return f"{gets} when {names} {'has' if one else 'have'} terminated"
 
     async def prepare_candidate(self, pod: Pod, nominated: PostFilterResult | None) -> None:
-        """See ``MakesRoom``."""
+        """Delete the victims. Without a nomination, correct an outdated status.
+
+        Raises KubeError and PlacementFailed; then the pod is tried again.
+        """
         if nominated is None:
             await self._correct([pod])
             return
@@ -328,7 +293,7 @@ class Preemption:
         await self._end_victims([(pod, node)], nominated.victims, after, pod.key, why)
 
     async def prepare_for_gang(self, gang: Gang, pods: Sequence[Pod], nominated: GangNomination | None) -> None:
-        """See ``MakesRoom``."""
+        """The same for a gang; the first of the pods is its leader."""
         if nominated is None:
             await self._correct(self._cluster.members_of(gang)[1])
             return
