@@ -128,8 +128,8 @@ scheduling/report.py WaitingReport._has_to_pause _later  said: other-reason
 scheduling/report.py WaitingReport._look_when_settled _later  said: refused
 scheduling/cycle.py SchedulingCycle.decide look_again  said: deferring
 scheduling/cycle.py SchedulingCycle._fail sleep  below 5 s: TELL_AGAIN_SECONDS
-scheduling/cycle.py SchedulingCycle._attempt puts_off  said: gang-unanswered
-scheduling/cycle.py SchedulingCycle._attempt Decided  no pod: it has its node, or is not ours
+scheduling/cycle.py SchedulingCycle._taken_up puts_off  said: gang-unanswered
+scheduling/cycle.py SchedulingCycle._taken_up Decided  no pod: it has its node, or is not ours
 scheduling/cycle.py SchedulingCycle._begin look_again  said: deferring
 scheduling/cycle.py SchedulingCycle._begin Decided  said: deferring, another-write, volumes
 scheduling/cycle.py SchedulingCycle._await_claims look_again  said: claim-not-made

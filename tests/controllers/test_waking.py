@@ -14,7 +14,6 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLIC
 from dra_operator.allocator import Allocator, Features
 from dra_operator.cache import Key
 from dra_operator.controllers import OwnControllers, PreemptionSettings
-from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.scheduling import CycleState, NoPlace, decided, plan, pre_filter
 from fake_api import ERRORS
 from hypothesis import example, given, settings
@@ -141,13 +140,13 @@ def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str,
 def noted_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the pods that are decided about from now on."""
     decided: list[str] = []
-    decide = world.control.placer._attempt
+    take_up = world.control.placer._taken_up
 
-    async def noted(key: str) -> Decided | Postponed:
+    def noted(key: str) -> object:
         decided.append(key)
-        return await decide(key)
+        return take_up(key)
 
-    monkeypatch.setattr(world.control.placer, "_attempt", noted)
+    monkeypatch.setattr(world.control.placer, "_taken_up", noted)
     return decided
 
 

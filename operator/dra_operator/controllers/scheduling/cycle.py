@@ -192,10 +192,17 @@ class SchedulingCycle:
         if pod is not None:
             # Counted from the first attempt on: however often the pod is put off, it says why once that has lasted.
             self._report.begin(pod)
+        decided: Decided | Postponed
         # Should the decision hang, the probe can say at which pod.
         self.deciding = f"pod {key}"
         try:
-            decided = await self._attempt(key)
+            attempt = self._taken_up(key)
+            if isinstance(attempt, PlanInProgress):
+                decided = await self._go_on(attempt)
+            elif isinstance(attempt, GangAttempt):
+                decided = await self._gangs.go_on(attempt)
+            else:
+                decided = attempt
         except Exception as error:
             if self._is_to_be_told(key, error):
                 return Decided(partial(self._fail, key, error))
@@ -255,7 +262,8 @@ class SchedulingCycle:
                 await asyncio.sleep(pause)
         raise error
 
-    async def _attempt(self, key: str) -> Decided | Postponed:
+    def _taken_up(self, key: str) -> PlanInProgress | GangAttempt | Decided:
+        """Return the attempt that was put aside, or a new one; a decision if there is nothing to plan."""
         attempt = self._put_aside.pop(key, None)
         # Something is being written for the pod with its gang: the last word on its status is that one.
         of_gang = self._gangs.in_hand.get(key)
@@ -275,19 +283,17 @@ class SchedulingCycle:
         if self._context.pods.unanswered(pod) is not None:
             return Decided(partial(self._unreserve.confirm_bind_step, pod, self._bind_step(pod)), clears_up=True)
         if of_gang is not None and (planned := self._gangs.taken_up(key, of_gang)) is not None:
-            return await self._gangs.go_on(planned)
+            return planned
         # A plan that was put aside continues, unless the pod or a claim of it is another one by now.
-        if attempt is None or not attempt.is_of(self._cluster):
-            began = time.thread_time()
-            begun = self._begin(pod)
-            spent = time.thread_time() - began
-            if isinstance(begun, Decided):
-                return begun._replace(spent=spent)  # a look at all pods of a large gang is not cheap
-            begun.spent = spent
-            if isinstance(begun, GangAttempt):
-                return await self._gangs.go_on(begun)
-            attempt = begun
-        return await self._go_on(attempt)
+        if attempt is not None and attempt.is_of(self._cluster):
+            return attempt
+        began = time.thread_time()
+        begun = self._begin(pod)
+        spent = time.thread_time() - began
+        if isinstance(begun, Decided):
+            return begun._replace(spent=spent)  # a look at all pods of a large gang is not cheap
+        begun.spent = spent
+        return begun
 
     def is_vain(self, key: str) -> bool:
         """Return whether the pod that devices or room were to help would find no more of them than at its last attempt.
