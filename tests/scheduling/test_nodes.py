@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from dra_operator.scheduling import Nodes
-from dra_operator.scheduling.nodes import SPARE_NODES
 from dra_operator.scheduling.rules.node_rules import OTHER_NODE
 from dra_operator.scheduling.state import Obstacle, add, subtract
 from placement_lab import node, pod
@@ -28,16 +27,14 @@ def test_a_node_that_no_longer_counts_a_resource_is_forgotten_for_it() -> None:
     assert nodes.counting("example.com/gpu") == frozenset()
 
 
-def test_changes_of_nodes_that_are_gone_are_not_remembered_for_ever() -> None:
-    nodes = Nodes([node("stays")])
-    seen = {0: nodes.revision}
-    for number in range(1, 4000):
-        nodes.put(node(f"autoscaled-{number}"))
-        nodes.remove(f"autoscaled-{number}")
-        seen[number] = nodes.revision
-    assert len(nodes._changed) <= 2 + SPARE_NODES
-    assert nodes.changed_since(seen[0]) is None
-    assert nodes.changed_since(seen[3990]) == [f"autoscaled-{number}" for number in range(3999, 3990, -1)]
+def test_nodes_that_came_went_or_changed_are_remembered() -> None:
+    nodes = Nodes([node("changes"), node("goes"), node("stays")])
+    seen = nodes.changes.revision
+    nodes.put(node("changes", used={"cpu": "1"}))
+    nodes.put(node("comes"))
+    nodes.remove("goes")
+    nodes.remove("unknown")
+    assert nodes.changes.since(seen) == {"changes", "comes", "goes"}
 
 
 def test_the_largest_node_is_known_while_nodes_come_go_and_change() -> None:

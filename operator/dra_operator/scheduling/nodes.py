@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Final
 
 from dra_api.core import Node, Pod
+from dra_ledger.basics import Journal
 
 from dra_operator.scheduling.rules.volumes import NO_VOLUMES, PodVolumes
 from dra_operator.scheduling.scores import OF_NODES_SCORES, SCORES, PodScores, ScoredCluster
@@ -89,8 +89,6 @@ class PodRules:
 LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
 LABELS_PER_SET: Final = 20
 """Labels that are compared in the time in which a set of pods is looked up."""
-SPARE_NODES: Final = 1000
-"""Changes that are remembered beyond two for each node."""
 STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
 
 
@@ -107,11 +105,8 @@ class Nodes:
         self._counting: dict[str, set[str]] = {}
         self._sizes: dict[int, int] = {}
         """How many nodes have so much cpu in all: few sizes, so that the largest is found at once."""
-        self._changed: dict[str, int] = {}
-        self._forgotten = 0
-        """The last revision whose change is not known any more."""
-        self.revision = 0
-        """Grows with each change."""
+        self.changes: Journal[str] = Journal()
+        """The names of nodes that came, went or changed."""
         self.pods_by_node = PodsByNode()
         """The pods on the nodes."""
         self._topologies = Topologies(self._after, self.pods_by_node.forget)
@@ -126,7 +121,7 @@ class Nodes:
         else:
             self._take_out(old)
         self._states[state.name] = state
-        self._note(state.name)
+        self.changes.add(state.name)
         before, now = None if old is None else old.node, state.node
         # What a kubelet says every minute leaves labels and taints alone, and with them the domains of the node.
         if before is None or (
@@ -149,7 +144,7 @@ class Nodes:
             self._take_out(old)
             self._topologies.remove(old.node)
             del self._names[bisect_left(self._names, name)]
-            self._note(name)
+            self.changes.add(name)
 
     @property
     def largest_cpu(self) -> int:
@@ -159,22 +154,6 @@ class Nodes:
     def get(self, name: str) -> LoadedNode | None:
         """One node."""
         return self._states.get(name)
-
-    def changed_since(self, revision: int) -> list[str] | None:
-        """Return the nodes that came, went or changed after a revision, the latest first; None if it is too old."""
-        if revision < self._forgotten:
-            return None
-        return [name for name, _ in takewhile(lambda it: it[1] > revision, reversed(self._changed.items()))]
-
-    def _note(self, name: str) -> None:
-        self.revision += 1
-        # Taken out and put back, so that the journal is in the order of the latest changes.
-        self._changed.pop(name, None)
-        self._changed[name] = self.revision
-        # An autoscaler may give each node a new name, and the names of deleted nodes would stay.
-        if len(self._changed) > 2 * len(self._states) + SPARE_NODES:
-            for gone in list(self._changed)[: len(self._changed) // 2]:
-                self._forgotten = self._changed.pop(gone)
 
     def counting(self, resource: str) -> frozenset[str]:
         """The nodes that count an extended resource themselves."""

@@ -158,7 +158,7 @@ class Ranking:
     def _follow(self, state: CycleState) -> None:
         usage, inventory, nodes = state.usage, state.allocator.inventory, state.nodes
         version = state.allocator.learned.mix.version if self._strategy.uses_mix else 0
-        now = (usage.lineage, usage.revision, inventory.version, nodes.revision, version)
+        now = (usage.lineage, usage.revision, inventory.version, nodes.changes.revision, version)
         seen, self._seen = self._seen, now
         names = None
         if seen is not None and seen[0] is now[0] and seen[4] == version:
@@ -178,9 +178,10 @@ class Ranking:
         """The nodes that may have changed; None if that is not known of some, or if it may concern all of them."""
         inventory = state.allocator.inventory
         used, published = state.usage.touched_since(revision), inventory.touched_since(version)
-        names = state.nodes.changed_since(nodes)
-        if used is None or published is None or names is None:
+        changed = state.nodes.changes.since(nodes)
+        if used is None or published is None or changed is None:
             return None
+        names = sorted(changed)
         for id_ in sorted(used | published):
             pool = inventory.pool(id_)
             # Devices of several nodes: any of these may be better or worse now.
