@@ -7,7 +7,6 @@ Objects are frozen and shared, so callers cannot change what the cache hands out
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -80,14 +79,13 @@ class Cluster(FiledState):
         *,
         scheduler_name: str = SCHEDULER_NAME,
         scoring_strategy: str = STRATEGIES[0],
-        clock: Callable[[], float] = time.monotonic,
         leaves: LeftAlone | None = None,
         limits: BulkLimits | None = None,
     ) -> None:
         """``limits``: how much of what tenants make is held whole (``cache.bulk``); None for all."""
         # Before the first slice: the territory judges each slice and node when it is put in.
         inventory.territory.leaves = leaves or LeftAlone()
-        super().__init__(inventory, scheduler_name, scoring_strategy, clock)
+        super().__init__(inventory, scheduler_name, scoring_strategy)
         self.bulk = Bulk(limits, lambda pod: bool(self.node_of(pod))) if limits is not None else None
         self.pods_aside = self.bulk.pods_aside if self.bulk is not None else frozenset()
         self.kept: Callable[[Object], Object] = without_bulk if self.bulk is None else self.bulk.kept

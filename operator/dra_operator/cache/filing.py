@@ -62,10 +62,8 @@ T = TypeVar("T", bound=Object)
 class FiledState(ClusterState):
     """The state, and what follows from each object that comes in or goes: indexes, sums, taken devices, who waits."""
 
-    def __init__(
-        self, inventory: Inventory, scheduler_name: str, scoring_strategy: str, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(inventory, scheduler_name, scoring_strategy, clock)
+    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
+        super().__init__(inventory, scheduler_name, scoring_strategy)
         # What a new look-up needs: filed for one pod, for a batch, and forgotten, all by these tables.
         self._pod_indexes: tuple[tuple[Index[str], Callable[[Pod], Iterable[str]]], ...] = (
             (self.pods_by_claim, claims_used),

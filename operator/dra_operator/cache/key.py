@@ -212,7 +212,3 @@ class Hinted:
         for hint in near:
             if not isinstance(hint, ClusterEvent) and hint.helped_by(before, after, pods_by_node):
                 yield from self._waiting.keys(hint)
-
-    def waiting_for(self, change: ClusterEvent) -> tuple[str, ...]:
-        """The waiting pods that a change of this kind may help."""
-        return self._waiting.keys(change)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Final, NamedTuple
@@ -168,12 +169,10 @@ class OwnDevices:
       it is off, say. From then on the territory protects nothing, which is logged once, and its devices count as open.
 
     ``is_safe`` is asked for an allocation, ``contested`` for drivers before a decision.
-
-    ``clock`` gives seconds that only grow.
     """
 
-    def __init__(self, territory: Territory, clock: Callable[[], float]) -> None:
-        self._territory, self._clock = territory, clock
+    def __init__(self, territory: Territory) -> None:
+        self._territory, self._clock = territory, time.monotonic
         self._of_nodes = Taint(key=SCHEDULER_KEY, value=territory.scheduler, effect="NoSchedule")
         self.visitors = SharedDrivers()
         """Claims of other schedulers' pods that tolerate the taint of our territory."""

@@ -72,9 +72,7 @@ class ClusterState:
     ``scoring_strategy``: see ``Nodes``.
     """
 
-    def __init__(
-        self, inventory: Inventory, scheduler_name: str, scoring_strategy: str, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
         self.pods: Store[Pod] = Store()
         self.nodes: Store[Node] = Store()
         self.namespaces: Store[Namespace] = Store()
@@ -108,7 +106,7 @@ class ClusterState:
         ten thousand placed pods each change would name all of them."""
         self.hinted = Hinted()
         self._shared_drivers = SharedDrivers()
-        self._own_devices = OwnDevices(inventory.territory, clock)
+        self._own_devices = OwnDevices(inventory.territory)
         self._late_sharing: list[tuple[_Note, Sequence[ObjectChange[Any]]]] = []
         self.pods_by_claim, self.pods_by_template = Index[str](), Index[str]()
         self.pods_aside: Set[str] = frozenset()
@@ -544,7 +542,6 @@ class ClusterState:
             group_of=self.groups.of,
             has_placed_members=self.groups.has_placed,
             now=now,
-            prioritized_list=self.features.prioritized_list,
             nominations=self.nominated_pods.as_seen_by,
             binding_timeout=binding_timeout,
         )

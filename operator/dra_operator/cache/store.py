@@ -115,9 +115,9 @@ class ObjectChange(NamedTuple, Generic[T]):
 class Store(Generic[T]):
     """Objects by ``namespace/name``."""
 
-    def __init__(self, memory: int = 10_000) -> None:
+    def __init__(self) -> None:
         self._objects: dict[str, T] = {}
-        self.deleted = UidMemory(memory)
+        self.deleted = UidMemory(10_000)
 
     def put(self, obj: T) -> ObjectChange[T] | None:
         """Take ``obj`` in; None if that is no news."""

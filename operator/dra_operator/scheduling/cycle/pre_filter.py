@@ -108,7 +108,6 @@ class Snapshot:
     usage: Callable[[], Usage]
     """The devices in use; the result must not change."""
     now: datetime
-    prioritized_list: bool = True
     gang_pods: Callable[[Gang], int] = lambda gang: gang.size
     """How many pods of the gang run, have run or wait; ``MOST_PODS`` are counted, and one more if there are more."""
     features: Features = field(default_factory=Features)
@@ -431,7 +430,7 @@ def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> 
         or _without_gang(pod, snapshot)
         or crowded(pod, claims)
         or too_large(wanted)
-        or unservable(wanted, snapshot.has_class, prioritized_list=snapshot.prioritized_list)
+        or unservable(wanted, snapshot.has_class, prioritized_list=snapshot.features.prioritized_list)
     )
 
 
