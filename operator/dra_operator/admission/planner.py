@@ -391,7 +391,6 @@ class Planner:
         return found
 
     def _pods_of(self, workload: Workload) -> list[Pod]:
-        """Return the pods of a Workload that are there."""
         meta, owner = workload.metadata, workload.metadata.controller
         named = {meta.name, owner.uid if owner is not None else ""}
         its = (pod for name in sorted(named) for pod in self._pods_by_owner.get((meta.namespace, name), ()))

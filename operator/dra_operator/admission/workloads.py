@@ -134,7 +134,6 @@ class CheckNames(NamedTuple):
 
 
 def own_checks(checks: Iterable[AdmissionCheck]) -> CheckNames:
-    """Return the names of the checks of the operator."""
     return CheckNames().after(checks)
 
 

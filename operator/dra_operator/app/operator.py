@@ -232,7 +232,6 @@ class Operator:
 
     @property
     def kinds(self) -> Kinds:
-        """The kinds that are watched."""
         return self.in_force.kinds
 
     def _can_judge(self) -> bool:

@@ -307,7 +307,6 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return variable_of(self.name)
 
 

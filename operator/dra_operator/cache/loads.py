@@ -124,7 +124,6 @@ class NodeLoads:
         return any(it < priority for it in self._priorities)
 
     def used(self, node: str) -> Mapping[str, int]:
-        """The sum on one node."""
         return self._used.get(node, _NONE)
 
     def node_of(self, uid: str) -> str | None:
@@ -220,18 +219,15 @@ class StorageView:
         return with_node(found, plan.node)
 
     def volume(self, name: str) -> PersistentVolume | None:
-        """By name."""
         found = self.volumes.get(name)
         plan = self._plan_with(name)
         return found if found is None or plan is None else with_claim(found, plan.reserved[name])
 
     def volumes_of_class(self, name: str) -> Iterator[PersistentVolume]:
-        """The volumes of a class."""
         found = map(self.volume, self._volumes_by_class.keys(name))
         return (volume for volume in found if volume is not None)
 
     def storage_class(self, name: str) -> StorageClass | None:
-        """By name."""
         return self.classes.get(name)
 
     def attach_limits(self, node: str) -> dict[str, int]:

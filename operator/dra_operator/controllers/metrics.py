@@ -175,7 +175,6 @@ class DeviceGauges(Collector):
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
-        """By driver."""
         published, used, beside = Tally[str](), Tally[str](), Tally[str]()
         usage = self._cluster.allocated_devices.usage
         for pool, slices in newest_slices(self._cluster.slices).items():
@@ -288,7 +287,6 @@ class PlacementMetrics:
         )
 
     def attempted(self, result: AttemptResult, seconds: float) -> None:
-        """Count an attempt."""
         self._attempts[result].inc()
         self._seconds[result].observe(seconds)
 
@@ -356,7 +354,6 @@ class PreemptionMetrics:
         )
 
     def attempted(self) -> None:
-        """Count an attempt."""
         self._attempts.inc()
 
     def ended(self, victims: int) -> None:

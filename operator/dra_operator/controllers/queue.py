@@ -507,7 +507,6 @@ class WorkQueues:
             queue.is_gathering = lambda: bool(self._crowds)
 
     def of(self, controller: Controller) -> WorkQueue:
-        """Return the queue of one controller."""
         return self._queues[controller]
 
     def add(self, hints: Iterable[Hint]) -> None:
@@ -530,11 +529,9 @@ class WorkQueues:
             self.add(crowd.hints(key.object))
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """As that of the key's queue."""
         self._queues[key.controller].add_after(key, seconds)
 
     def all(self) -> Mapping[Controller, WorkQueue]:
-        """Each controller with its queue."""
         return self._queues
 
     @property

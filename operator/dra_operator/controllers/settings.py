@@ -87,7 +87,6 @@ def own_controllers(text: str) -> OwnControllers:
 
 
 def names_admission(text: str) -> bool:
-    """Return whether the text names the controller ``admission``."""
     return ADMISSION in (name.strip() for name in text.split(","))
 
 

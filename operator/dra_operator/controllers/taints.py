@@ -252,7 +252,6 @@ class PodEvictor:
         return min(max(MATES_LOOK_SECONDS, len(waiting) * SECONDS_FOR_A_MATE), EVICTION_LOOK_SECONDS)
 
     def _is_due_alone(self, pod: Pod, now: datetime) -> bool:
-        """Return whether the pod is due by its own taints."""
         planned = self._planned.get(pod.key)
         own = evictions.own_eviction(self._cluster, pod, planned.since if planned is not None else now)
         return own is not None and own.due <= now

@@ -76,7 +76,6 @@ _attempt: ContextVar[str] = ContextVar("attempt", default="")
 
 
 def new_attempt() -> str:
-    """Return the id of a new attempt."""
     return f"{_PROCESS}-{next(_numbers):x}"
 
 
@@ -104,7 +103,6 @@ class LogLine:
         return about.rpartition("/")[0]
 
     def with_(self, **fields: object) -> LogLine:
-        """Return the line with more fields."""
         return LogLine(self.what, {**self._fields, **fields})
 
     def fields(self) -> dict[str, object]:

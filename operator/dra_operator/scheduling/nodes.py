@@ -152,7 +152,6 @@ class Nodes:
         return max(self._sizes, default=0)
 
     def get(self, name: str) -> LoadedNode | None:
-        """One node."""
         return self._states.get(name)
 
     def counting(self, resource: str) -> frozenset[str]:

@@ -281,7 +281,6 @@ class PodScores:
         return bool(self._scores)
 
     def raw(self, state: LoadedNode) -> Raw:
-        """Return the raw scores of a node."""
         return tuple(it.raw(state) for it in self._scores)
 
     def is_ideal(self, raw: Raw) -> bool:

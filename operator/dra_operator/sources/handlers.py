@@ -265,7 +265,6 @@ async def login(**_: Any) -> kopf.AiohttpSession:
 
 
 def session_for(settings: Connection) -> kopf.AiohttpSession:
-    """Return a session of aiohttp for these settings."""
     authorization = settings.authorization()
     proxy, credentials = proxy_and_credentials(settings.proxy)
     with warnings.catch_warnings():

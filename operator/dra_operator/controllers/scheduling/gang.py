@@ -291,7 +291,6 @@ class GangAttempt(InProgress[JointPlan | NoPlace | Unready]):
 
     @property
     def members(self) -> list[Pod]:
-        """Return the pods that are planned."""
         return [state.pod for state in self.states]
 
     def _plan(self) -> Generator[Pause, Elapsed, JointPlan | NoPlace | Unready]:

@@ -232,11 +232,9 @@ class Bind:
         self._cluster, self._pods = cluster, pods
 
     def action(self, node: str) -> str:
-        """See ``BindStep``."""
         return f"bind the pod to node {node}"
 
     def news(self, pod: Pod, node: str) -> BindEvent:
-        """See ``BindStep``."""
         return BindEvent(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
@@ -295,11 +293,9 @@ class RemoveGate:
         self._cluster, self._pods = cluster, pods
 
     def action(self, node: str) -> str:
-        """See ``BindStep``."""
         return f"remove the scheduling gate {GATE}"
 
     def news(self, pod: Pod, node: str) -> BindEvent:
-        """See ``BindStep``."""
         return BindEvent(
             pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}"
         )
@@ -328,13 +324,11 @@ class AllocateImmediate:
         self._cluster = cluster
 
     def action(self, node: str) -> str:
-        """See ``BindStep``."""
         return f"allocate devices of node {node}"
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``BindStep``."""
 
     def news(self, pod: Pod, node: str) -> BindEvent | None:
-        """See ``BindStep``."""
         claim = self._cluster.claims.get(claim_behind(pod))
         return BindEvent(claim, EventReason.CLAIM_ALLOCATED, f"Devices of node {node} allocated") if claim else None

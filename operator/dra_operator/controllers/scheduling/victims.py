@@ -281,7 +281,6 @@ class Preempting:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The nominated nodes."""
         return frozenset(it.node for it in self.nominations)
 
 

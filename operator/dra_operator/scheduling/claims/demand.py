@@ -195,7 +195,6 @@ class Demands:
         return demand is not None and demand.may_fit(node)
 
     def nodes_of(self, demand: Demand, names: Iterable[str]) -> Iterator[str]:
-        """Which of the nodes have this demand."""
         # The usual case: one demand for all nodes, so none has to be asked for its own.
         if demand is self._rest and len(self._groups) == 1:
             return iter(names)

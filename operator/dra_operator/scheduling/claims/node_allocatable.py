@@ -226,7 +226,6 @@ def _quantity(nanos: int) -> Quantity:
 
 
 def _containers(pod: Pod, claim: ResourceClaim) -> Iterator[str]:
-    """The containers that refer to the claim."""
     entries = {it.entry.name for it in claims_of_pod(pod) if it.entry is not None and it.name == claim.metadata.name}
     for container in _all_containers(pod):
         # Only containers that use the claim bear its overhead.

@@ -138,7 +138,6 @@ class NotTried:
 
     @property
     def text(self) -> str:
-        """With the obstacle."""
         return f"is not tried: {self.obstacle.text}"
 
 
@@ -150,7 +149,6 @@ class WriteUnderWay:
 
     @property
     def text(self) -> str:
-        """With the claim."""
         return f"waits for claim {self.claim.key}, to which another write is under way"
 
 
@@ -163,7 +161,6 @@ class Stolen:
 
     @property
     def text(self) -> str:
-        """With the devices."""
         devices = ", ".join(map(str, self.devices))
         were = "was" if len(self.devices) == 1 else "were"
         return f"releases claim {self.claim.key} and is rescheduled: {devices} {were} also allocated to another claim"
@@ -238,7 +235,6 @@ class Unsettled:
 
     @property
     def text(self) -> str:
-        """With the claims."""
         names = ", ".join(claim.key for claim in self.claims)
         return f"releases {names} and is rescheduled: a write to it was not answered, and may still take effect"
 
@@ -254,7 +250,6 @@ class Deferring:
 
     @property
     def text(self) -> str:
-        """With the drivers."""
         devices = "devices" if ANY_DRIVER in self.drivers else f"devices of {', '.join(sorted(self.drivers))}"
         return f"lets other schedulers decide first, which allocate {devices} as well"
 
@@ -281,7 +276,6 @@ class ConflictCheckDue:
 
     @property
     def text(self) -> str:
-        """With the claims."""
         names = ", ".join(claim.key for claim in self.claims)
         return f"waits for a list of all claims, to see that no other scheduler allocated devices of {names} as well"
 

@@ -49,7 +49,6 @@ class Fit:
     by: str = ROOM
 
     def named(self) -> Plan:
-        """The plan, with the strategy."""
         return self.plan if self.by == ROOM else replace(self.plan, strategy=self.by)
 
 

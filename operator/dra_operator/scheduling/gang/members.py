@@ -57,7 +57,6 @@ class Member:
 
     @property
     def pod(self) -> Pod:
-        """The pod."""
         return self.state.pod
 
 
@@ -87,7 +86,6 @@ class MemberFrame:
     """Whether a rule that other members can fulfil kept this member, or one after it, from a node."""
 
     def node(self, position: int) -> str:
-        """Return the node at a position."""
         return self.order[(self.first + position) % len(self.order)]
 
 

@@ -236,7 +236,6 @@ class Bundle:
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
-        """All pods of the bundle."""
         return (*self.victims, *self.leaving)
 
     @cached_property
@@ -247,7 +246,6 @@ class Bundle:
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """The nodes of its pods."""
         return frozenset(pod.spec.node_name for pod in self.pods)
 
     @cached_property

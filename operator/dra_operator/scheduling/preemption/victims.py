@@ -213,7 +213,6 @@ class VictimsOnNode:
 
     @property
     def highest(self) -> tuple[int, int]:
-        """The highest level of a victim."""
         return max((it.level for it in self.weights), default=(-_LOWEST_PRIORITY, 0))
 
     @property

@@ -89,7 +89,6 @@ class Affinity(NodeRule):
         return Obstacle(POD_AFFINITY, missing) if missing is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``NodeRule.hints``."""
         if reasons is not None and POD_AFFINITY not in reasons:
             return set()
         # Only more such pods help; one that leaves never does, except for the first of a group.
@@ -130,7 +129,6 @@ class AntiAffinity(NodeRule):
         return Obstacle(POD_ANTI_AFFINITY, key) if key is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``NodeRule.hints``."""
         if reasons is not None and POD_ANTI_AFFINITY not in reasons:
             return set()
         # Each term by itself: one pod of any of them is enough to keep the pod away.
@@ -165,7 +163,6 @@ class ExistingAntiAffinity(NodeRule):
         return Obstacle(REPELLED, key) if key is not None else None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``NodeRule.hints``."""
         if reasons is not None and REPELLED not in reasons:
             return set()
         namespaces = {ClusterEvent.NAMESPACE} if self._minds_namespaces else set()

@@ -58,7 +58,6 @@ class SpreadConstraint:
     counts: DomainCounts
 
     def is_kept(self, domain: str) -> bool:
-        """Return whether the pod may be in the domain."""
         # With fewer domains than minDomains the missing ones count as empty, so that an autoscaler adds some.
         fewest = self.counts.fewest if len(self.counts.topology.size) >= self.min_domains else 0
         return self.counts.by_domain.get(domain, 0) + self.itself - fewest <= self.max_skew
@@ -95,7 +94,6 @@ class PodTopologySpread(NodeRule):
         return None
 
     def hints(self, reasons: Collection[Reason] | None) -> Iterable[Hint]:
-        """See ``NodeRule.hints``."""
         if reasons is not None and SPREAD not in reasons:
             return set()
         return {ClusterEvent.NODE_GONE, *(PodsChange(it.selection, Direction.ANY) for it in self._constraints)}

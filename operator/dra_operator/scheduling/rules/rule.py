@@ -84,7 +84,6 @@ class RepellerGone:
         return None
 
     def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
-        """As ``PodsChange.helped_by``."""
         if before is None or after is not None:
             return False  # terms of a pod never change
         labels: Mapping[str, str] = dict(self.labels)
@@ -103,7 +102,6 @@ class AnyPod:
         return None
 
     def helped_by(self, before: Pod | None, after: Pod | None, pods_by_node: PodsByNode) -> bool:
-        """As ``PodsChange.helped_by``."""
         return True
 
 

@@ -157,7 +157,6 @@ def with_claim(volume: PersistentVolume, claim: ClaimReference) -> PersistentVol
 
 
 def reference(claim: PersistentVolumeClaim) -> ClaimReference:
-    """Return the reference to the claim, as volumes have it."""
     return ClaimReference(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
 

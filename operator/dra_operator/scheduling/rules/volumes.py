@@ -98,9 +98,7 @@ class Storage(AttachedVolumes, Protocol):
         """Kinds that the operator cannot see."""
         ...
 
-    def volumes_of_class(self, name: str) -> Iterable[PersistentVolume]:
-        """The volumes of a class."""
-        ...
+    def volumes_of_class(self, name: str) -> Iterable[PersistentVolume]: ...
 
     def capacities(self, storage_class: StorageClass) -> Sequence[CSIStorageCapacity] | None:
         """Return the free capacity for new volumes of the class, or None if its driver does not publish any."""

@@ -200,7 +200,6 @@ def is_parked(claim: ResourceClaim) -> bool:
 
 
 def of_nodes(scheduler: str) -> Toleration:
-    """Return the toleration of the nodes that belong to a scheduler."""
     return Toleration(key=SCHEDULER_KEY, operator="Equal", value=scheduler, effect="NoSchedule")
 
 
@@ -263,7 +262,6 @@ def gang_key(pod: Pod) -> str | None:
 
 
 def names_gang(pod: Pod) -> bool:
-    """Whether the pod names its gang itself."""
     return _said(pod, GANG) is not None
 
 

@@ -66,13 +66,9 @@ class AttachedVolumes(Protocol):
         """By ``namespace/name``."""
         ...
 
-    def volume(self, name: str) -> PersistentVolume | None:
-        """By name."""
-        ...
+    def volume(self, name: str) -> PersistentVolume | None: ...
 
-    def storage_class(self, name: str) -> StorageClass | None:
-        """By name."""
-        ...
+    def storage_class(self, name: str) -> StorageClass | None: ...
 
     def attach_limits(self, node: str) -> Mapping[str, int]:
         """How many volumes each driver attaches to the node; none for drivers without limit."""
@@ -455,7 +451,6 @@ class Nominations:
 
     @classmethod
     def of(cls, node: str, of_others: Iterable[Nomination]) -> Nominations:
-        """With the sums by node."""
         # Summed once for the pod, since each node is asked about its sum.
         others, requests = tuple(of_others), dict[str, Amounts]()
         for it in others:

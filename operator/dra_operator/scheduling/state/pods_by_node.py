@@ -75,7 +75,6 @@ class Anchors(Generic[K]):
         self._keys: dict[Anchor, dict[K, None]] = {}
 
     def add(self, anchor: Anchor, key: K) -> None:
-        """File a key."""
         self._keys.setdefault(anchor, {})[key] = None
 
     def discard(self, anchor: Anchor, key: K) -> None:
@@ -360,7 +359,6 @@ class PodsByNode:
         return found[1] if found is not None else None
 
     def count(self, selection: Selection) -> Population:
-        """The pods of a selection."""
         return decided(self.counting(selection))
 
     def counting(self, selection: Selection) -> Generator[int, None, Population]:
@@ -483,7 +481,6 @@ class DomainQuery(NamedTuple):
     scope: NodeScope = ANY_NODE
 
     def counts(self, pods_by_node: PodsByNode, topologies: Topologies) -> DomainCounts:
-        """The answer."""
         return pods_by_node.count(self.selection).within(topologies.get(self.key, self.scope))
 
 
