@@ -65,8 +65,7 @@ VERBS: Final = frozenset(
 PLACES: Final = """
 claims/delayed_deletion.py DelayedDeletion.has_time add_after  below 5 s: the garbage collector has 0.8 s
 claims/generate.py ClaimGenerator.handle add_after  said: claim-refused
-claims/generate.py ClaimGenerator._claim_for puts_off  said: claim-not-made
-claims/group.py GroupClaimGenerator._claim_for puts_off  said: claim-not-made
+claims/generate.py ClaimMaker.create_in_time puts_off  said: claim-not-made
 claims/generate.py NamesBeingWritten.over wait  said: names-unanswered
 claims/release.py ParkedClaims.handle _later  said: parked-claim
 claims/release.py ParkedClaims._give_back sleep  below 5 s: the grace

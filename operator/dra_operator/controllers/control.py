@@ -174,7 +174,7 @@ class Control:
         # The names go first if devices are scarce: a pod without devices gets a write to the same status.
         abundance = delayed_deletion.abundance
         names = NamesBeingWritten(lambda pod: bool(abundance) and cluster.waits_for_us(pod), queues.add)
-        maker, holds = ClaimMaker(cluster, context.claims, counts), cluster.allocated_devices.holds
+        maker, holds = ClaimMaker(context, counts), cluster.allocated_devices.holds
         self.conflict_check = ConflictCheck(self._has_shared_driver, holds, clock, times.grace, self._knows_shared)
         self.generator = ClaimGenerator(context, maker, names, legacy_names=options.legacy_claim_names)
         self.group_generator = GroupClaimGenerator(context, maker)

@@ -43,13 +43,13 @@ from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from dra_api.references import (
     ClaimName,
     ClaimNotCreatedYet,
-    ClaimNotOwned,
     ClaimReferenceError,
     check_owned_by,
     claim_names,
     claims_of_pod,
     consumer_of,
     group_name,
+    is_owned_by,
     is_owned_by_group,
     is_pod_group,
     is_reserved_for,
@@ -263,10 +263,40 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimMaker:
-    """``create`` a claim. Templates and gates are those of the cluster."""
+    """Makes claims from templates, for pods and PodGroups. Templates and gates are those of the cluster."""
 
-    def __init__(self, cluster: Cluster, claims: ClaimWriter, metrics: ClaimMetrics) -> None:
-        self._cluster, self._claims, self._metrics = cluster, claims, metrics
+    def __init__(self, context: ControllerContext, metrics: ClaimMetrics) -> None:
+        self._cluster, self._claims, self._pauses = context.cluster, context.claims, context.pauses
+        self._metrics = metrics
+
+    def is_settled(
+        self, owner: Pod | PodGroup, entry: PodResourceClaim, name_of: Callable[[PodResourceClaim], ClaimName]
+    ) -> bool:
+        """Return whether the entry has its claim, or needs none. Raises ClaimReferenceError."""
+        try:
+            name, must_check_owner = name_of(entry)
+        except ClaimNotCreatedYet:
+            return False
+        if name is None:
+            return True
+        claim = self._cluster.claims.get(f"{owner.metadata.namespace}/{name}")
+        if claim is None or not must_check_owner:
+            return claim is not None
+        return is_owned_by(owner, claim) if isinstance(owner, Pod) else is_owned_by_group(owner, claim)
+
+    async def create_in_time(
+        self, owner: Pod | PodGroup, entry: str, template_name: str, *, with_finalizer: bool = False
+    ) -> str | None:
+        """As ``create``, but for the name; None if the owner has to come back later to have the claim made."""
+        what, is_again = f"{owner.metadata.uid}/{entry}", recorded_name(owner, entry) is not None
+        key = Key("templates" if isinstance(owner, Pod) else "pod-groups", owner.key)
+        # A recorded claim that is gone is made again. Somebody who deletes it again and again meets growing pauses.
+        if is_again and self._pauses.puts_off(what, key):
+            return None
+        claim = await self.create(owner, entry, template_name, with_finalizer=with_finalizer)
+        if is_again:
+            self._pauses.did(what)
+        return claim.metadata.name
 
     async def create(
         self, owner: Pod | PodGroup, entry: str, template_name: str, *, with_finalizer: bool = False
@@ -469,7 +499,8 @@ class ClaimGenerator:
             if len(found) == CLAIMS_AT_ONCE:
                 break  # their record brings the pod here again
             try:
-                name = None if self._is_settled(pod, entry, name_of) else await self._claim_for(pod, entry, owned)
+                is_settled = self._maker.is_settled(pod, entry, name_of)
+                name = None if is_settled else await self._claim_for(pod, entry, owned)
             except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
                 # The words of kube-controller-manager, for which people and programs look.
                 text = f"PodResourceClaim {entry.name}: {error}"
@@ -506,17 +537,8 @@ class ClaimGenerator:
             made = next((claim for claim in every if _is_legacy_claim_of(claim, pod, entry.name)), None)
         if made is not None:
             return made.metadata.name
-        # A recorded claim that is gone is made again. Somebody who deletes it again and again meets growing pauses.
-        what, is_again = f"{pod.metadata.uid}/{entry.name}", recorded_name(pod, entry.name) is not None
-        if is_again and self._context.pauses.puts_off(what, Key("templates", pod.key)):
-            return None
-        with_finalizer = self._is_ours_throughout(pod)
-        claim = await self._maker.create(
-            pod, entry.name, entry.resource_claim_template_name, with_finalizer=with_finalizer
-        )
-        if is_again:
-            self._context.pauses.did(what)
-        return claim.metadata.name
+        template, with_finalizer = entry.resource_claim_template_name, self._is_ours_throughout(pod)
+        return await self._maker.create_in_time(pod, entry.name, template, with_finalizer=with_finalizer)
 
     def _check_gate_of_groups(self, pod: Pod) -> None:
         """Without the gate it is not known whether an entry means a claim of the pod's group (K37-WL-07).
@@ -530,23 +552,6 @@ class ClaimGenerator:
                 "the pod is in a PodGroup, whose claims need the feature gates GenericWorkload and "
                 "DRAWorkloadResourceClaims: turn both on"
             )
-
-    def _is_settled(self, pod: Pod, entry: PodResourceClaim, name_of: Callable[[PodResourceClaim], ClaimName]) -> bool:
-        try:
-            name, must_check_owner = name_of(entry)
-        except ClaimNotCreatedYet:
-            return False
-        if name is None:
-            return True
-        claim = self._cluster.claims.get(f"{pod.metadata.namespace}/{name}")
-        if claim is None:
-            return False
-        try:
-            if must_check_owner:
-                check_owned_by(pod, claim)
-        except ClaimNotOwned:
-            return False
-        return True
 
     def _is_ours_throughout(self, pod: Pod) -> bool:
         """Return whether a claim that is made for the pod is also allocated and released here.

@@ -25,9 +25,8 @@ from typing import NamedTuple
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.references import (
-    ClaimNotCreatedYet,
     ClaimReferenceError,
-    claim_name,
+    claim_names,
     is_owned_by_group,
 )
 from dra_api.releases import Release
@@ -36,7 +35,7 @@ from dra_api.scheduling import PodGroup, placed_condition
 from dra_kube import KubeError, NotFound
 
 from dra_operator.cache import Cluster, Key, Keys, by_entry, counting_claim
-from dra_operator.controllers.claims.generate import ClaimMaker, recorded_name
+from dra_operator.controllers.claims.generate import ClaimMaker
 from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import GenerationFailed, ReleaseFailed
 from dra_operator.kube import EventReason, PodGroupChanged
@@ -73,32 +72,15 @@ class GroupClaimGenerator:
 
     async def _claim_for(self, group: PodGroup, entry: PodResourceClaim) -> str | None:
         """Return the name of the claim that has to be recorded for the entry; None if there is nothing to record."""
-        if self._is_settled(group, entry) or entry.resource_claim_template_name is None:
+        template = entry.resource_claim_template_name
+        if self._maker.is_settled(group, entry, claim_names(group)) or template is None:
             return None
         # A claim may name the group as its controller without being made for it.
         owned = by_entry(it for it in self._cluster.claims_owned_by(group) if is_owned_by_group(group, it))
         made = counting_claim(group, owned.get(entry.name, ()))
         if made is not None:
             return made.metadata.name
-        # The first time at once; somebody who deletes it again and again meets growing pauses.
-        if recorded_name(group, entry.name) is None:
-            return (await self._maker.create(group, entry.name, entry.resource_claim_template_name)).metadata.name
-        what = f"{group.metadata.uid}/{entry.name}"
-        if self._context.pauses.puts_off(what, Key("pod-groups", group.key)):
-            return None
-        claim = await self._maker.create(group, entry.name, entry.resource_claim_template_name)
-        self._context.pauses.did(what)
-        return claim.metadata.name
-
-    def _is_settled(self, group: PodGroup, entry: PodResourceClaim) -> bool:
-        try:
-            name, must_check_owner = claim_name(group, entry)
-        except ClaimNotCreatedYet:
-            return False
-        if name is None:
-            return True
-        claim = self._cluster.claims.get(f"{group.metadata.namespace}/{name}")
-        return claim is not None and (not must_check_owner or is_owned_by_group(group, claim))
+        return await self._maker.create_in_time(group, entry.name, template)
 
 
 async def keeps_reservation(
