@@ -41,6 +41,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dra_api.core import Pod
@@ -365,68 +366,40 @@ def _ends_pods(work: Work) -> bool:
     return work.preemption or work.controllers is None or work.controllers.eviction
 
 
+def _minds_taints(work: Work) -> bool:
+    return work.gates.taint_rules
+
+
+def _answers_about_pools(work: Work) -> bool:
+    return work.gates.pool_status
+
+
+_optional = partial(Rights, is_optional=True)
+_of_admission = partial(
+    _optional, "to answer admission checks", KUEUE, is_needed=_admits, manifest=MANIFEST_OF_ADMISSION
+)
+_POOLS: Final = "to answer questions about pools"
+_VOLUMES: Final = ("persistentvolumes", "persistentvolumeclaims")
+_OF_STORAGE: Final = ("storageclasses", "csidrivers", "csinodes", "csistoragecapacities", "volumeattachments")
 RULES: Final = (
     Rights("to see pods", "", ("pods",), _ONE_TOO),
     Rights("to see nodes", "", ("nodes", "namespaces"), _READ),
     Rights("to see devices", _DRA, ("deviceclasses", "resourceslices", "resourceclaimtemplates"), _READ),
-    Rights("to read large templates", _DRA, ("resourceclaimtemplates",), ("get",), is_optional=True),
-    Rights("to see taints", _DRA, ("devicetaintrules",), _READ, lambda work: work.gates.taint_rules, is_optional=True),
-    Rights(
-        "to report on taints",
-        _DRA,
-        ("devicetaintrules/status",),
-        ("patch",),
-        lambda work: work.gates.taint_rules,
-        is_optional=True,
-    ),
-    Rights(
-        "to answer questions about pools",
-        _DRA,
-        ("resourcepoolstatusrequests",),
-        (*_ONE_TOO, "delete"),
-        lambda work: work.gates.pool_status,
-        is_optional=True,
-    ),
-    Rights(
-        "to answer questions about pools",
-        _DRA,
-        ("resourcepoolstatusrequests/status",),
-        ("update",),
-        lambda work: work.gates.pool_status,
-        is_optional=True,
-    ),
-    Rights(
-        "to see PodGroups",
-        _GROUPS,
-        ("podgroups",),
-        _ONE_TOO,
-        lambda work: work.gates.generic_workload,
-        is_optional=True,
-    ),
-    Rights(
+    _optional("to read large templates", _DRA, ("resourceclaimtemplates",), ("get",)),
+    _optional("to see taints", _DRA, ("devicetaintrules",), _READ, _minds_taints),
+    _optional("to report on taints", _DRA, ("devicetaintrules/status",), ("patch",), _minds_taints),
+    _optional(_POOLS, _DRA, ("resourcepoolstatusrequests",), (*_ONE_TOO, "delete"), _answers_about_pools),
+    _optional(_POOLS, _DRA, ("resourcepoolstatusrequests/status",), ("update",), _answers_about_pools),
+    _optional("to see PodGroups", _GROUPS, ("podgroups",), _ONE_TOO, lambda work: work.gates.generic_workload),
+    _optional(
         "to tell PodGroups about their claims",
         _GROUPS,
         ("podgroups/status",),
         ("update",),
         lambda work: work.gates.workload_resource_claims,
-        is_optional=True,
     ),
-    Rights(
-        "for pods with volumes",
-        "",
-        ("persistentvolumes", "persistentvolumeclaims"),
-        (*_ONE_TOO, "update"),
-        _places,
-        is_optional=True,
-    ),
-    Rights(
-        "for pods with volumes",
-        "storage.k8s.io",
-        ("storageclasses", "csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"),
-        _READ,
-        _places,
-        is_optional=True,
-    ),
+    _optional("for pods with volumes", "", _VOLUMES, (*_ONE_TOO, "update"), _places),
+    _optional("for pods with volumes", "storage.k8s.io", _OF_STORAGE, _READ, _places),
     Rights("for claims", _DRA, ("resourceclaims",), (*_ONE_TOO, "create", "update", "patch", "delete")),
     Rights("for claims", _DRA, ("resourceclaims/status", "resourceclaims/binding"), ("update", "patch")),
     Rights("to tell pods about their claims", "", ("pods/status",), ("update", "patch")),
@@ -434,34 +407,10 @@ RULES: Final = (
     Rights("to give pods their nodes", "", ("pods/binding",), ("create",), _places),
     Rights("to evict pods from tainted devices, and to preempt pods", "", ("pods",), ("delete",), _ends_pods),
     Rights("to keep disruption budgets", "policy", ("poddisruptionbudgets",), _READ, lambda work: work.preemption),
-    Rights(
-        "to answer admission checks",
-        KUEUE,
-        ("workloads", "resourceflavors", "admissionchecks"),
-        _READ,
-        _admits,
-        is_optional=True,
-        manifest=MANIFEST_OF_ADMISSION,
-    ),
-    Rights(
-        "to answer admission checks",
-        KUEUE,
-        ("workloads",),
-        ("get",),
-        _admits,
-        is_optional=True,
-        manifest=MANIFEST_OF_ADMISSION,
-    ),
-    Rights(
-        "to answer admission checks",
-        KUEUE,
-        ("workloads/status", "admissionchecks/status"),
-        ("patch",),
-        _admits,
-        is_optional=True,
-        manifest=MANIFEST_OF_ADMISSION,
-    ),
-    Rights("to tell users why", "", ("events",), ("create", "patch"), is_optional=True),
+    _of_admission(("workloads", "resourceflavors", "admissionchecks"), _READ),
+    _of_admission(("workloads",), ("get",)),
+    _of_admission(("workloads/status", "admissionchecks/status"), ("patch",)),
+    _optional("to tell users why", "", ("events",), ("create", "patch")),
 )
 """Those for all namespaces."""
 
