@@ -601,7 +601,7 @@ PLAYS: Final[tuple[tuple[str, Callable[[], World], str], ...]] = (
     ),
     (
         "other-reason",
-        lambda: at_the_start(refused(), lambda placer, uid: often(placer._report._pauses, uid)),
+        lambda: at_the_start(refused(), lambda placer, uid: often(placer.report._pauses, uid)),
         "0/0 nodes",
     ),
     ("slow-plan", slow_plan, "still looking for a node"),

@@ -304,7 +304,7 @@ class Control:
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             # It needs nothing more: its timer would only bring it back to find that out.
             self.queues.of("placement").settled(Key("placement", key))
-            self.placer.is_over(now)
+            self.placer.report.forget(now)
         elif isinstance(now, Pod) and isinstance(before, Pod):
             recorded = len(now.status.resource_claim_statuses or ())
             if recorded > len(before.status.resource_claim_statuses or ()):
@@ -394,7 +394,7 @@ class Control:
         is_new = now is not None and (before is None or before.metadata.uid != now.metadata.uid)
         # What a list brings may have been there for long.
         if is_new and source is Source.WATCH and isinstance(now, Pod):
-            self.placer.came(now)
+            self.placer.report.came(now)
         if self._observer is not None:
             bulk = self.cluster.bulk
             # A view of its own would keep for good what is lent here.
@@ -403,7 +403,7 @@ class Control:
         if before is None or (now is not None and now.metadata.uid == before.metadata.uid):
             return
         if isinstance(before, Pod):
-            self.placer.is_over(before)
+            self.placer.report.forget(before)
         # The back-off of a deleted pod must not delay a new one of its name.
         for key in _keys_of(before):
             self.queues.of(key.controller).forget(key)

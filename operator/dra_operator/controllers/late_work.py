@@ -22,15 +22,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from dra_api.core import Pod
 
 from dra_operator.cache import Cluster, Controller, Key
 from dra_operator.controllers.queue import WorkQueue
+from dra_operator.controllers.scheduling.cycle import SchedulingCycle
 from dra_operator.controllers.scheduling.report import (
     LATE_SECONDS,
     NOT_ANSWERED,
@@ -66,21 +67,6 @@ RESTS: Final = "waits for its next attempt: the last one took long, and a pod ge
 """What pods say."""
 
 
-class Teller(Protocol):
-    """How pods are told."""
-
-    async def tell_late(self, pod: Pod, text: str) -> None:
-        """Have the condition of a pod that is late say why. A write that fails is left to the pod's next decision."""
-
-    def age(self, pod: Pod) -> float:
-        """Return the seconds for which the pod is known."""
-        ...
-
-    def written_with(self, key: str) -> Iterable[str]:
-        """Return the keys of the pods for which something is written together with the pod of this key."""
-        ...
-
-
 class LateWork:
     """``run`` as a task, or ``look``."""
 
@@ -88,11 +74,11 @@ class LateWork:
         self,
         cluster: Cluster,
         queues: Mapping[Controller, WorkQueue],
-        teller: Teller,
+        placer: SchedulingCycle,
         events: EventRecorder,
         clock: Callable[[], float],
     ) -> None:
-        self._cluster, self._queues, self._teller, self._events = cluster, queues, teller, events
+        self._cluster, self._queues, self._placer, self._events = cluster, queues, placer, events
         self._clock = clock
         self._warned: dict[tuple[Controller, str], float] = {}
         self._said: set[tuple[str, str]] = set()
@@ -108,7 +94,7 @@ class LateWork:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
                 for pod, text in self.look():
-                    task = group.create_task(self._teller.tell_late(pod, text), name=f"why {pod.key} waits")
+                    task = group.create_task(self._placer.tell_late(pod, text), name=f"why {pod.key} waits")
                     self._telling[pod.metadata.uid] = task
                     task.add_done_callback(partial(self._is_told, pod.metadata.uid))
 
@@ -165,7 +151,7 @@ class LateWork:
 
         A pod that says nothing may have been put off for other reasons before, each of which was short.
         """
-        is_mute = shown_reason(pod) is None and self._teller.age(pod) >= LATE_SECONDS
+        is_mute = shown_reason(pod) is None and self._placer.report.age(pod) >= LATE_SECONDS
         return seconds >= (UNSAID_SECONDS if is_mute else LATE_SECONDS)
 
     def _untold(self) -> list[tuple[Pod, str]]:
@@ -191,7 +177,7 @@ class LateWork:
         """Yield the pods that are late, and what they are to say, the oldest of each kind first."""
         queue = self._queues["placement"]
         for key, seconds in queue.taken():
-            for it in (key.object, *(it for it in self._teller.written_with(key.object) if it != key.object)):
+            for it in (key.object, *(it for it in self._placer.written_with(key.object) if it != key.object)):
                 yield from self._waiting(it, NOT_ANSWERED, seconds)
         for number, (key, seconds) in enumerate(islice(queue.ready(), MOST_LATE_OBJECTS)):
             # What is not late itself may have been put off before.

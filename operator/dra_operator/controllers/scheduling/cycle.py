@@ -146,7 +146,8 @@ class SchedulingCycle:
         self._bind = Bind(self._cluster, context.pods)
         self._remove_gate = RemoveGate(self._cluster, context.pods)
         self._allocate_immediate = AllocateImmediate(self._cluster)
-        self._report = report = WaitingReport(context)
+        self.report = report = WaitingReport(context)
+        """What pods are told while they wait."""
         self._permit, self._unreserve = Permit(context, report), Unreserve(context, report)
         self._placement = placement or Placement()
         self._patience = DevicePatience(context.delayed_deletion, self._clock)
@@ -156,22 +157,10 @@ class SchedulingCycle:
         self._claim_came_at, self._late_claims = -math.inf, Recently(self._clock)
         self._put_aside: dict[str, PlanInProgress] = {}
 
-    def came(self, pod: Pod) -> None:
-        """Note that the watch brought a new pod."""
-        self._report.came(pod)
-
-    def age(self, pod: Pod) -> float:
-        """Return the seconds for which the pod is known."""
-        return self._report.age(pod)
-
-    def is_over(self, pod: Pod) -> None:
-        """Note that the pod is gone, or has its node."""
-        self._report.forget(pod)
-
     async def tell_late(self, pod: Pod, text: str) -> None:
         """Have the condition of a pod that is late say why. A write that fails is left to the pod's next decision."""
         try:
-            await self._report.waits_after(pod, SCHEDULER_ERROR, text)
+            await self.report.waits_after(pod, SCHEDULER_ERROR, text)
         except Exception as error:  # the decision about the pod, which comes, tells more
             is_expected = isinstance(error, KubeError | ControllerError)
             level = logging.DEBUG if is_expected else logging.ERROR
@@ -191,7 +180,7 @@ class SchedulingCycle:
         pod = self._cluster.applicant(key)
         if pod is not None:
             # Counted from the first attempt on: however often the pod is put off, it says why once that has lasted.
-            self._report.begin(pod)
+            self.report.begin(pod)
         decided: Decided | Postponed
         # Should the decision hang, the probe can say at which pod.
         self.deciding = f"pod {key}"
@@ -212,19 +201,19 @@ class SchedulingCycle:
         if isinstance(decided, Postponed):
             return decided
         if pod is not None and decided.spent > self._times.time_slices.turn:
-            self._report.rests(pod, rest_after(self._times.time_slices, decided.spent))
+            self.report.rests(pod, rest_after(self._times.time_slices, decided.spent))
         # The writes run after this turn, beside other decisions; the pod is told of their failures as of those above.
         if decided.follow_up is not None:
             return decided._replace(follow_up=partial(self._carry_out, key, decided.follow_up))
         # Nothing to do, or nothing to wait for: silence is right.
         if pod is None or not decided.waits_for:
             if pod is not None:
-                self._report.is_over(pod)
+                self.report.is_over(pod)
             return decided
-        if (left := self._report.silence_left(pod) or 0.0) > 0:
+        if (left := self.report.silence_left(pod) or 0.0) > 0:
             self._context.look_again(key, left + ROUNDING_SECONDS)
             return decided
-        waits = partial(self._report.goes_on_waiting, pod, SCHEDULER_ERROR, decided.waits_for)
+        waits = partial(self.report.goes_on_waiting, pod, SCHEDULER_ERROR, decided.waits_for)
         return decided._replace(follow_up=waits)
 
     async def _carry_out(self, key: str, follow_up: FollowUp) -> AttemptResult | None:
@@ -240,7 +229,7 @@ class SchedulingCycle:
         pod = self._cluster.applicant(key)
         if pod is None or self._cluster.is_bound(pod) or isinstance(error, PodVanished | BoundElsewhere):
             return False
-        if (left := self._report.silence_left(pod)) is None:
+        if (left := self.report.silence_left(pod)) is None:
             return False  # this attempt told more
         # Failures have a back-off that doubles: the next one may come after the silence is over.
         spent = self._times.silence - left
@@ -256,7 +245,7 @@ class SchedulingCycle:
             if pod is None:
                 break
             try:
-                await self._report.waits_after(pod, SCHEDULER_ERROR, f"{text}; {AGAIN}")
+                await self.report.waits_after(pod, SCHEDULER_ERROR, f"{text}; {AGAIN}")
                 break
             except (KubeError, ControllerError):  # what failed may fail here as well; the next attempt is seconds away
                 await asyncio.sleep(pause)
@@ -389,7 +378,7 @@ class SchedulingCycle:
         are_made = self._clock() - self._claim_came_at < CLAIMS_COME_SECONDS
         # Whoever makes claims is busy with others: the pod's turn comes, and a condition would be wrong a moment later.
         silent = self._times.unmade_claims if are_made and not fault else self._times.faulty_templates
-        left = silent - self._report.age(pod)
+        left = silent - self.report.age(pod)
         if left > 0:
             self._context.look_again(pod.key, min(left, self._times.faulty_templates) + ROUNDING_SECONDS)
             # Many pods wait for the same: the log says it for all.
@@ -532,8 +521,8 @@ class SchedulingCycle:
             # Others were read meanwhile, or the claims of the pod are more than fit: without a pause they would be
             # read again and again.
             raise PlacementFailed(obstacle.text)
-        if (left := self._report.silence_left(pod)) is not None and left <= 0:
-            await self._report.waits_after(pod, SCHEDULER_ERROR, obstacle.text)
+        if (left := self.report.silence_left(pod)) is not None and left <= 0:
+            await self.report.waits_after(pod, SCHEDULER_ERROR, obstacle.text)
         self._context.look_again(pod.key)
 
     async def _let_pass(self, pod: Pod) -> None:
