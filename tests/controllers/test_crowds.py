@@ -281,7 +281,7 @@ class Scene:
     async def gathered(self) -> None:
         """Have the keys of all crowds queued, and the next round put in line."""
         queues = self.control.queues
-        lines = [it._fairness for it in queues.all().values()]
+        lines = [it.fairness for it in queues.all().values()]
         while queues._crowds or any(it._next or it._beginning for it in lines):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -291,7 +291,7 @@ class Scene:
         for queue in self.control.queues.all().values():
             while queue.depth:
                 key = await queue.get()
-                queue.looked_at(key, 0.0, 0.0)
+                queue.fairness.looked_at(key, 0.0, 0.0)
                 queue.done(key)
 
     def change(self, version: int) -> None:

@@ -46,7 +46,7 @@ LIMITED = (UidMemory, Journal, EventRecorder, Fresh, Announced, Allocator, Growi
 Freed devices are no more than devices were ever taken: which ones the pods of a run took is chance.
 """
 NOT_OURS = (FakeApi, CollectorRegistry, MetricWrapperBase)
-DEBTS = ("._fairness._paid_at", "._fairness._order", "._backoff._full_at")
+DEBTS = (".fairness._paid_at", ".fairness._order", "._backoff._full_at")
 GPU = {"deviceclass.resource.kubernetes.io/gpu": "1"}
 ROOT = Path(__file__).parents[2]
 OPERATOR = ROOT / "operator/dra_operator"

@@ -313,14 +313,14 @@ class Judge:
         if mine in placement._postponed:
             return "planned"
         if mine in placement._ready:
-            return "looked for" if mine in placement._weak or mine in placement._fairness._left else "in line"
+            return "looked for" if mine in placement._weak or mine in placement.fairness._left else "in line"
         if lacks_claims and making in templates._ready:
             return "claims in line"
         if mine in placement._held:
             return "held, wanted" if mine in getattr(placement, "_resting", placement._wanted) else "held"
         if making in templates._held:
             return "claims held"
-        if mine in placement._fairness._next:
+        if mine in placement.fairness._next:
             return "for the next round"
         return "nowhere"
 

@@ -464,15 +464,15 @@ class Walk:
             case 7 if key in self.working:
                 self.working.remove(key)
                 self.meanwhile.discard(key)
-                queue.looked_at(key, 0.1, 0.1)
+                queue.fairness.looked_at(key, 0.1, 0.1)
                 queue.retry(key)
             case 8:
-                (queue.forget if self.dice.random() < 0.3 else queue.settled)(key)
+                (queue.forget if self.dice.random() < 0.3 else queue.cancel_timer)(key)
             case 9:
                 await asyncio.sleep(self.dice.random())
 
     def end(self, key: Key) -> None:
-        self.queue.looked_at(key, 0.1, 0.1)
+        self.queue.fairness.looked_at(key, 0.1, 0.1)
         rest = self.dice.choice([0.0, 0.7])
         self.working.remove(key)
         if rest and key in self.meanwhile:
@@ -485,7 +485,7 @@ class Walk:
         self.resting = {key: since for key, since in self.resting.items() if key in queue._held}
         assert queue._resting == self.resting
         assert queue._wanted.keys() <= queue._held.keys()
-        rounds = [queue._fairness._timer] if queue._fairness._timer is not None else []
+        rounds = [queue.fairness._timer] if queue.fairness._timer is not None else []
         assert self.timers() == {*queue._timers.values(), *queue._held.values(), *rounds}
 
     def timers(self) -> set[asyncio.TimerHandle]:

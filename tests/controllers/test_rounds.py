@@ -91,8 +91,8 @@ async def work(queue: WorkQueue, seconds: float, order: list[str], wanted: Seque
     while True:
         key = await queue.get()
         await asyncio.sleep(seconds)
-        if queue.looked_at(key, seconds, seconds):
-            queue.charge(key, seconds)
+        if queue.fairness.looked_at(key, seconds, seconds):
+            queue.fairness.charge(key, seconds)
         order.append(key.object)
         queue.add(*wanted, wide=True)
         queue.done(key)
@@ -127,7 +127,7 @@ async def test_a_key_that_is_wanted_otherwise_as_well_is_handed_out_once() -> No
     await asyncio.sleep(0.01)
     queue.done(key)
     assert await queue.get() == A
-    queue.looked_at(key, 0.0, 0.0)
+    queue.fairness.looked_at(key, 0.0, 0.0)
     queue.done(key)
     await asyncio.sleep(0.01)
     assert queue.is_quiet

@@ -303,7 +303,7 @@ class Control:
             self._note_allocation(before, now)
         if isinstance(now, Pod) and now.spec.node_name:  # perhaps by the attempt of another pod of its gang
             # It needs nothing more: its timer would only bring it back to find that out.
-            self.queues.of("placement").settled(Key("placement", key))
+            self.queues.of("placement").cancel_timer(Key("placement", key))
             self.placer.report.forget(now)
         elif isinstance(now, Pod) and isinstance(before, Pod):
             recorded = len(now.status.resource_claim_statuses or ())

@@ -113,10 +113,11 @@ class Fairness:
         workers: float = math.inf,
         *,
         rank: Callable[[Key], Rank] = lambda _: (),
-        is_gathering: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``rank``: as that given to ``push``. ``is_gathering``: whether more keys are about to be wanted."""
-        self._loop, self._begin_round, self._rank, self._is_gathering = loop, begin_round, rank, is_gathering
+        """``rank``: as that given to ``push``."""
+        self._loop, self._begin_round, self._rank = loop, begin_round, rank
+        self.is_gathering: Callable[[], bool] = lambda: False
+        """Whether keys of crowds are being found, for which a round waits."""
         self._numbers = itertools.count()
         self._keys: dict[str, list[tuple[_Urgency, _Age, Key]]] = {}
         """The keys by line, as heaps."""
@@ -369,7 +370,7 @@ class Fairness:
         self._timer = None
         # A crowd's keys come in parts, in no order: the pods of the highest priority may be in the last one.
         oldest = next(iter(self._next.values()), -math.inf)
-        if self._is_gathering() and self._loop.time() < oldest + MOST_GATHERING_SECONDS:
+        if self.is_gathering() and self._loop.time() < oldest + MOST_GATHERING_SECONDS:
             self._timer = self._loop.call_later(STEP_SECONDS, self._start_round)
             return
         keys = list(self._next)

@@ -130,7 +130,7 @@ class LateWork:
         key, seconds = oldest
         late = 1 + sum(it[1] >= LATE_SECONDS for it in islice(keys, MOST_LATE_OBJECTS))
         fields = {"controller": controller, "object": key.object, "late": late, "ready": queue.depth}
-        why = {"why": queue.why_ready(key)} if what == TURN else {}
+        why = {"why": queue.fairness.reason(key)} if what == TURN else {}
         tell(logger, logging.WARNING, what, **fields, seconds=f"{seconds:.3g}", **why)
 
     # --- what pods say ---

@@ -115,11 +115,7 @@ class WorkQueue:
         self._loop = asyncio.get_running_loop()
         self._backoff = backoff or KeyBackoff(self._loop.time, BackoffSettings())
         self._rank, self._is_large, self._firm = rank, is_large, firm
-        self.is_gathering: Callable[[], bool] = lambda: False
-        """Whether keys of crowds are being found, for which a round waits."""
-        self._fairness = Fairness(
-            self._loop, self._begin_round, workers, rank=rank, is_gathering=lambda: self.is_gathering()
-        )
+        self.fairness = Fairness(self._loop, self._begin_round, workers, rank=rank)
         self._ready: dict[Key, float] = {}
         """The keys in line, and since when; the oldest is the first."""
         self._weak: set[Key] = set()
@@ -150,10 +146,10 @@ class WorkQueue:
         for key in keys:
             # A wide add does not touch the timer or the hold of the key: the next round comes anyway.
             if wide:
-                self._fairness.want(key)
+                self.fairness.want(key)
                 continue
             if not weak:
-                self._fairness.unwant(key)
+                self.fairness.unwant(key)
             # One worker per key: an add that comes meanwhile waits until the worker is done.
             if key in self._working or key in self._postponed:
                 _want(self._again, key, weak=weak)
@@ -165,18 +161,13 @@ class WorkQueue:
             else:
                 # An ordinary look makes the timer needless. A weak one may turn out to be none, so the timer stays.
                 if not weak or key in self._held:
-                    self._cancel_timer(key)
+                    self.cancel_timer(key)
                     self._wanted.pop(key, None)
                     self._resting.pop(key, None)
                     if (hold := self._held.pop(key, None)) is not None:
                         hold.cancel()
                 self._make_ready(key, weak=weak)
         self._notice()
-
-    def looked_at(self, key: Key, seconds: float, use: float) -> bool:
-        """A decision about the key took so long, and so much processor time. Return whether its namespace is charged
-        even if that is little."""
-        return self._fairness.looked_at(key, seconds, use)
 
     def _begin_round(self, keys: Sequence[Key]) -> list[Key]:
         self.add(*keys)
@@ -191,13 +182,13 @@ class WorkQueue:
         # A weak look may be found needless, and then the timer is all that brings the key back.
         if is_ready or (timer is not None and timer.when() <= due):
             return
-        self._cancel_timer(key)
+        self.cancel_timer(key)
         self._timers[key] = self._loop.call_later(seconds, self._due, key)
         self._notice()
 
     async def get(self) -> Key:
         """Return the next key; wait for one."""
-        while not self._fairness.ready:
+        while not self.fairness.ready:
             # A future for each waiting worker, so that one key wakes one of them and not all.
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
@@ -208,7 +199,7 @@ class WorkQueue:
                 self._notice()  # it may have been called already: let another one go
                 raise
             del self._getters[getter]
-        key = self._fairness.pop()
+        key = self.fairness.pop()
         del self._ready[key]
         self._postponed.discard(key)
         self._working[key] = self._loop.time()
@@ -263,20 +254,12 @@ class WorkQueue:
         self._push(key, level)
         self._notice()
 
-    def charge(self, key: Key, seconds: float) -> None:
-        """Charge the key's namespace for this part of the common time."""
-        self._fairness.charge(key, seconds)
-
     def forget(self, key: Key) -> None:
         """End the back-off and the rest of the key, of which the object is gone."""
         self._backoff.succeeded(key)
         if (hold := self._held.pop(key, None)) is not None:
             hold.cancel()
             self._hold_over(key)
-
-    def settled(self, key: Key) -> None:
-        """Cancel the key's timer: its object needs nothing more."""
-        self._cancel_timer(key)
 
     def failures(self, key: Key) -> int:
         """Return how often the key failed in a row."""
@@ -306,23 +289,19 @@ class WorkQueue:
 
     def next_round(self) -> Iterator[tuple[Key, float]]:
         """Yield the keys that wait for the next round, each with the seconds since when, the oldest first."""
-        return ((key, self._loop.time() - since) for key, since in self._fairness.wanted())
+        return ((key, self._loop.time() - since) for key, since in self.fairness.wanted())
 
     def seconds(self, key: Key) -> float:
         """Return for how long the key has been in line, or with a worker; 0 if it is neither."""
         since = self._ready.get(key, self._working.get(key))
         return self._loop.time() - since if since is not None else 0.0
 
-    def why_ready(self, key: Key) -> str:
-        """Return why a key that could be worked on has no worker yet, as a clause about its object."""
-        return self._fairness.reason(key)
-
     def is_doubtful(self, key: Key) -> bool:
         """Return whether only freed devices, or a change that may help any number of keys, led to a key that is ready.
 
         What was said about its object is true as far as is known.
         """
-        return key in self._weak or self._fairness.is_in_round(key)
+        return key in self._weak or self.fairness.is_in_round(key)
 
     def urgency(self, key: Key) -> Rank:
         """Return the part of the key's rank that counts before the use of its namespace."""
@@ -339,7 +318,7 @@ class WorkQueue:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing is to be done now, and nothing is being done."""
-        return self._fairness.is_quiet and not (self._ready or self._working)
+        return self.fairness.is_quiet and not (self._ready or self._working)
 
     @property
     def is_quiet(self) -> bool:
@@ -355,7 +334,7 @@ class WorkQueue:
         self._held.clear()
         self._wanted.clear()
         self._resting.clear()
-        self._fairness.close()
+        self.fairness.close()
 
     def _finish(self, key: Key) -> bool | None:
         """Take the key from its worker. Return whether it was added meanwhile only weakly; None if it was not added."""
@@ -366,13 +345,13 @@ class WorkQueue:
         if key in self._working:
             del self._working[key]
             self._weak.discard(key)
-            self._fairness.leave(key)
+            self.fairness.leave(key)
 
     def _hold(self, key: Key, seconds: float, weak: bool | None) -> None:
         """Hold the key for ``seconds``. ``weak``: how it is wanted afterwards, or None if it is not."""
         # The timer would bring the key back before its hold is over, so it becomes a wish for the time after that.
         if key in self._timers:
-            self._cancel_timer(key)
+            self.cancel_timer(key)
             weak = False
         self._held[key] = self._loop.call_later(seconds, self._hold_over, key)
         if weak is not None:
@@ -389,7 +368,8 @@ class WorkQueue:
         self._timers.pop(key, None)
         self.add(key)
 
-    def _cancel_timer(self, key: Key) -> None:
+    def cancel_timer(self, key: Key) -> None:
+        """Forget when the key was to be looked at."""
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
@@ -405,12 +385,12 @@ class WorkQueue:
 
     def _push(self, key: Key, level: int) -> None:
         self._ready[key] = self._loop.time()
-        self._fairness.push(key, level, self._rank(key), is_large=self._is_large(key))
+        self.fairness.push(key, level, self._rank(key), is_large=self._is_large(key))
 
     def _notice(self) -> None:
         # As many as there are keys to hand out, the longest waiting first; one that was called already takes its key
         # itself.
-        for getter in itertools.islice(self._getters, self._fairness.ready):
+        for getter in itertools.islice(self._getters, self.fairness.ready):
             if not getter.done():
                 getter.set_result(None)
 
@@ -504,7 +484,7 @@ class WorkQueues:
         self._queues = queues
         self._crowds = Crowds(asyncio.get_running_loop(), self.add, lambda key: queues[key.controller].urgency(key))
         for queue in queues.values():
-            queue.is_gathering = lambda: bool(self._crowds)
+            queue.fairness.is_gathering = lambda: bool(self._crowds)
 
     def of(self, controller: Controller) -> WorkQueue:
         return self._queues[controller]

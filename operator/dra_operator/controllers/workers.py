@@ -376,7 +376,7 @@ class Dispatcher:
                 # Only freed devices or room led to the pod, and others may have them by now: an attempt would fail.
                 if self._queue.is_weak(key) and self._is_vain(key.object):
                     self._slots.release()
-                    self._queue.looked_at(key, 0.0, 0.0)
+                    self._queue.fairness.looked_at(key, 0.0, 0.0)
                     self._queue.done(key, is_over=False)
                     continue
                 begun = self._postponed.pop(key, None)
@@ -390,11 +390,11 @@ class Dispatcher:
                     with begun.trace.within():
                         decided = await self._decide(key.object)
                 except Exception as error:
-                    self._queue.looked_at(key, time.perf_counter() - began, time.thread_time() - used_before)
+                    self._queue.fairness.looked_at(key, time.perf_counter() - began, time.thread_time() - used_before)
                     self._finish(key, begun, error)
                     continue
                 seconds, use = time.perf_counter() - began, time.thread_time() - used_before
-                is_much = self._queue.looked_at(key, seconds, use)
+                is_much = self._queue.fairness.looked_at(key, seconds, use)
                 self._charge(key, begun, decided, is_much=is_much)
                 if isinstance(decided, Postponed):
                     # No write is under way for it, so it must not keep a worker from keys with writes.
@@ -418,7 +418,7 @@ class Dispatcher:
         # has had much of a round: priorities and the use of namespaces decide who is next.
         piece = decided.spent - begun.charged if decided.spent >= begun.charged else decided.spent
         if is_much or piece > self._time_slices.turn * CHEAP_FACTOR:
-            self._queue.charge(key, piece)
+            self._queue.fairness.charge(key, piece)
 
     async def _tell(self, key: Key, note: Awaitable[None]) -> None:
         """Write a note. One that cannot be written is not worth another try: the end of the attempt tells more."""

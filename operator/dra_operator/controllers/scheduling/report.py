@@ -97,7 +97,7 @@ NOT_ANSWERED: Final = "waits for answers of the API server to requests for the p
 
 def waits_for_turn(queue: WorkQueue, key: Key) -> str:
     """Return for what the object of a key waits that is in line."""
-    return f"waits for its turn: {queue.why_ready(key)}"
+    return f"waits for its turn: {queue.fairness.reason(key)}"
 
 
 def generation_waits(queue: WorkQueue, pod: Pod) -> str:
