@@ -138,7 +138,7 @@ class IdealCluster:
         specs = {id(pod.spec): replace(pod.spec, volumes=None) for pod in pods}  # the pods of a set share theirs
         pods = [replace(pod, spec=specs[id(pod.spec)]) for pod in pods]
         one_of_each_set = {id(pod.spec): pod for pod in pods}.values()
-        claims = [claim for pod in one_of_each_set for _, claim in self._cluster.claims_of(pod) if claim is not None]
+        claims = [claim for pod in one_of_each_set for claim in self._cluster.known_claims(pod)]
         if any(map(is_set_aside, claims)):
             return False
         with self._placing.attempt():
@@ -193,8 +193,8 @@ class IdealCluster:
     def _is_published(self, pod: Pod, poorer: Container[str]) -> bool:
         """Return whether drivers publish devices for each request of the pod, and all that these drivers have."""
         made, _ = self._placing.with_claims(pod)
-        for _, claim in self._cluster.claims_of(made):
-            for names in _classes(claim) if claim is not None else ():
+        for claim in self._cluster.known_claims(made):
+            for names in _classes(claim):
                 drivers = {driver for name in names for driver in self._drivers_of(name)}
                 if not drivers or any(it in poorer or self._lacks_devices(it) for it in drivers):
                     return False

@@ -433,7 +433,7 @@ class Planner:
 
     def _is_aside(self, pod: Pod) -> bool:
         """Return whether the pod or a claim has to be read before a place can be looked for; it has no devices yet."""
-        claims = [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+        claims = self._cluster.known_claims(pod)
         if any(claim.status.allocation is not None for claim in claims):
             return False
         return is_set_aside(pod) or any(map(is_set_aside, claims))
@@ -502,8 +502,7 @@ class Planner:
         return alone if isinstance(alone, Placed) else None
 
     def _has_devices(self, pod: Pod) -> bool:
-        claims = (claim for _, claim in self._cluster.claims_of(pod))
-        return any(claim is not None and claim.status.allocation is not None for claim in claims)
+        return any(claim.status.allocation is not None for claim in self._cluster.known_claims(pod))
 
     def _placed_on(self, pod: Pod, node: str) -> Placed | None:
         self._pause()

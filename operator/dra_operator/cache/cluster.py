@@ -125,10 +125,10 @@ class Cluster(FiledState):
     def set_aside(self, pod: Pod) -> list[Pod | ResourceClaim]:
         """Return the pod and its claims that have to be read before it can be placed."""
         # Nearly all clusters end here.
-        if self.bulk is None or not (self.bulk.pods_aside or self.large_claims):
+        if not (self.pods_aside or self.large_claims):
             return []
         # An allocated claim has its devices already.
-        claims = [it for _, it in self.claims_of(pod) if it is not None and it.status.allocation is None]
+        claims = [it for it in self.known_claims(pod) if it.status.allocation is None]
         claims += filter(is_for_extended_resources, self.claims_owned_by(pod))
         known = self.pods.get(pod.key, pod.metadata.uid)
         return [it for it in (known, *claims) if it is not None and is_set_aside(it)]
@@ -263,8 +263,7 @@ class Cluster(FiledState):
         pods = list(running)
         nodes = (self.nodes.get(self.node_of(pod)) for pod in pods if gang.topology)
         labels = ((node.metadata.labels or {}).get(gang.topology) for node in nodes if node is not None)
-        claims = (claim for pod in pods if gang.attribute for _, claim in self.claims_of(pod))
-        held = (claim.status.allocation for claim in claims if claim is not None)
+        held = (claim.status.allocation for pod in pods if gang.attribute for claim in self.known_claims(pod))
         label = next((it for it in labels if it is not None), None)
         return SameValues(gang.topology, gang.attribute, label, tuple(it for it in held if it is not None))
 

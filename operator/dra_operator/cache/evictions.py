@@ -94,7 +94,7 @@ def on_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> Keys:
     if _state(change.old) == _state(change.new):
         return NOTHING
     for pod in change:
-        if pod is not None and any(claim and is_tainted(cluster, claim) for _, claim in cluster.claims_of(pod)):
+        if pod is not None and any(is_tainted(cluster, claim) for claim in cluster.known_claims(pod)):
             return (Key("eviction", pod.key),)
     return NOTHING
 

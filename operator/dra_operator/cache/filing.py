@@ -272,9 +272,8 @@ def on_others_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     # A pod may have hundreds of claims: they are not looked at if the pod means the same for them.
     is_alike = bool(theirs) and old is not None and new is not None and _meaning(old) == _meaning(new)
     for pod in theirs:
-        for _, claim in () if is_alike else cluster.claims_of(pod):
-            if claim is not None:
-                _file(cluster, claim)
+        for claim in () if is_alike else cluster.known_claims(pod):
+            _file(cluster, claim)
         if _has_newer_version(cluster, pod, change):
             continue  # filing this one now would make the pod look as if it came just now
         # A pod with a node wants nothing more; its claims say what it has.

@@ -193,6 +193,10 @@ class ClusterState:
         if pod.spec.node_selector and asks_for_more(pod):
             yield from self._further_claims(pod)
 
+    def known_claims(self, pod: Pod) -> list[ResourceClaim]:
+        """Return the claims of ``claims_of`` that exist."""
+        return [claim for _, claim in self.claims_of(pod) if claim is not None]
+
     def _further_claims(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim]]:
         named = {f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)}
         consumers = (pod.metadata.uid, *groups_named(pod))
@@ -283,7 +287,7 @@ class ClusterState:
 
     def holds_devices(self, pod: Pod) -> bool:
         """Whether a claim is reserved for the pod."""
-        return any(it is not None and is_reserved_for(pod, it) for _, it in self.claims_of(pod))
+        return any(is_reserved_for(pod, it) for it in self.known_claims(pod))
 
     def node_of(self, pod: Pod) -> str:
         """The node that the pod has, or is on its way to; empty if there is none."""

@@ -424,7 +424,7 @@ def _made_in_vain(cluster: ClusterState, pod: Pod) -> Keys:
 
 def _left_to_placeholders(cluster: ClusterState, pod: Pod) -> Keys:
     """Placeholder pods of immediate claims without devices: until the pod had its node they left the decision to it."""
-    placeholders = (placeholder_key(claim) for _, claim in cluster.claims_of(pod) if claim is not None)
+    placeholders = map(placeholder_key, cluster.known_claims(pod))
     return place(key for key in placeholders if key in cluster.waiting)
 
 

@@ -174,7 +174,7 @@ class Placing:
         there = self.cluster.pods.get(pod.key)
         if there is not None and there.status != pod.status:
             self.put(pod)  # the pods of a gang are looked up there
-        claims = [claim for _, claim in self.cluster.claims_of(pod) if claim is not None]
+        claims = self.cluster.known_claims(pod)
         self._undo += [
             partial(self.cluster.retract, ResourceClaim, key) for key in recorded_claims(pod) if key not in known
         ]

@@ -437,15 +437,14 @@ class Control:
         """Return whether the key is of a large claim, or of a pod that uses one."""
         cluster = self.cluster
         # Nearly all clusters end here.
-        pods_aside = cluster.bulk.pods_aside if cluster.bulk is not None else ()
-        if not (cluster.large_claims or pods_aside):
+        if not (cluster.large_claims or cluster.pods_aside):
             return False
         if key.controller == "release":
             return key.object in cluster.large_claims
         pod = cluster.applicant(key.object) if key.controller == "placement" else None
         if pod is None:
             return False
-        return pod.key in pods_aside or any(it is not None and is_large(it) for _, it in cluster.claims_of(pod))
+        return pod.key in cluster.pods_aside or any(map(is_large, cluster.known_claims(pod)))
 
     def load(self, objects: Iterable[Object]) -> None:
         """Apply what was listed. At the start nothing is decided before ``run`` (CC-01)."""

@@ -419,7 +419,10 @@ class Permit:
         pod, plan = binding_cycle.pod, binding_cycle.plan
         try:
             with span(
-                "binding_cycle", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]
+                "binding_cycle",
+                pod=pod.key,
+                node=plan.node,
+                claims=lambda: [it.key for it in self._cluster.known_claims(pod)],
             ):
                 # Devices, then volumes, then the pod: what cannot be taken back comes after what can fail.
                 claims = await binding_cycle.pre_bind()
@@ -437,7 +440,7 @@ class Permit:
         if not is_done:
             waits_for, obstacle = self._look_again(pod, plan.node), self._conflict_check.obstacle
             # The list does not come, and the pod waits for nothing else: that has to be said at once.
-            if obstacle and self._conflict_check.wait(self._claims_of(pod)) == math.inf:
+            if obstacle and self._conflict_check.wait(self._cluster.known_claims(pod)) == math.inf:
                 await self._report.waits(pod, SCHEDULER_ERROR, obstacle)
             elif waits_for:
                 await self._report.goes_on_waiting(pod, SCHEDULER_ERROR, waits_for)
@@ -450,7 +453,7 @@ class Permit:
         self._report.forget(pod)
         if news := binding_cycle.bind_step.news(pod, binding_cycle.plan.node):
             self._context.events.post(*news)
-        for claim in self._claims_of(pod):
+        for claim in self._cluster.known_claims(pod):
             self._context.metrics.awaited(claim, Readiness.READY, self._context.now())
 
     def may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
@@ -477,7 +480,7 @@ class Permit:
 
         Return for what it waits, or an empty text if that is seen at once.
         """
-        claims = self._claims_of(pod)
+        claims = self._cluster.known_claims(pod)
         unbound = self.await_volumes(pod, node)
         wait = self._conflict_check.wait(claims)
         is_unready = any(self._context.readiness(claim).state is not Readiness.READY for claim in claims)
@@ -502,9 +505,6 @@ class Permit:
             waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {node}"
             self._context.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
         return bool(unbound)
-
-    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
-        return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
 
     def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
         """Yield the pod's claims of volumes that are not bound yet; those of a pod at the gate are not ours."""

@@ -215,7 +215,7 @@ class MixLearner:
         # The youngest last, since later lessons count more.
         placed.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key))
         for pod in placed[-EXISTING_PODS:]:
-            self._tell(pod, [claim for _, claim in self._cluster.claims_of(pod) if claim is not None])
+            self._tell(pod, self._cluster.known_claims(pod))
 
     def _take(self, asked: Sequence[Asked]) -> None:
         """Classes that are gone are left out."""

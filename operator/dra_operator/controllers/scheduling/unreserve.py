@@ -226,7 +226,7 @@ class Unreserve:
         """
         # First the words, then the writes below: should one of them fail, the pod has said why it waits.
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
-        if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:
+        if ending := [claim for claim in self._cluster.known_claims(pod) if _ends(pod, claim)]:
             await self._give_up(pod, ending, "it is being deleted")
         # One claim at a time: with it given back, the others may turn out to be of use.
         stuck = decision.stuck[:1]
@@ -250,10 +250,9 @@ class Unreserve:
 
     def _failed(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Claims that are reserved for the pod itself, and whose devices will not get ready."""
-        for _, claim in self._cluster.claims_of(pod):
-            consumers = claim.status.reserved_for or () if claim is not None else ()
-            is_own = any(consumer.uid == pod.metadata.uid for consumer in consumers)
-            if claim is not None and is_own and self._context.readiness(claim).is_lost:
+        for claim in self._cluster.known_claims(pod):
+            is_own = any(consumer.uid == pod.metadata.uid for consumer in claim.status.reserved_for or ())
+            if is_own and self._context.readiness(claim).is_lost:
                 yield claim
 
     async def _give_back(self, pod: Pod, claim: ResourceClaim) -> None:
@@ -293,8 +292,8 @@ class Unreserve:
         """
         had_some = False
         for pod in pods:
-            for _, claim in list(self._cluster.claims_of(pod)):
-                if claim is None or claim.status.allocation is None or not is_reserved_for(pod, claim):
+            for claim in self._cluster.known_claims(pod):
+                if claim.status.allocation is None or not is_reserved_for(pod, claim):
                     continue
                 had_some = True
                 try:

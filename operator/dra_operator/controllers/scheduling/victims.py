@@ -296,8 +296,7 @@ class UnderWay:
         before = self._known.get(who)
         # Pods that were bound or deleted leave no call behind, so their entries are dropped here.
         self._known = {key: it for key, it in self._known.items() if self._is_nominated(it, any)}
-        claims = (claim for pod in ending for _, claim in self._cluster.claims_of(pod))
-        freed = frozenset(claim.metadata.uid for claim in claims if claim is not None)
+        freed = frozenset(claim.metadata.uid for pod in ending for claim in self._cluster.known_claims(pod))
         self._known[who] = Preempting(tuple(nominations), tuple(ending), freed)
         if before is not None:
             # Its next victims must not be as slow as the first ones were.
