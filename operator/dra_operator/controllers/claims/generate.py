@@ -301,66 +301,72 @@ class ClaimMaker:
     async def create(
         self, owner: Pod | PodGroup, entry: str, template_name: str, *, with_finalizer: bool = False
     ) -> ResourceClaim:
-        """Return the claim of the entry, new or already there. Raises GenerationFailed."""
-        template = self._cluster.store_of(ClaimTemplate).get(f"{owner.metadata.namespace}/{template_name}")
-        if template is None:
-            missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
-            raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
-        if template.is_set_aside:
-            try:
-                template = await self._claims.template(owner.metadata.namespace, template_name)
-            except KubeError as error:
-                raise GenerationFailed(f"read ResourceClaimTemplate {template_name}: {with_remedy(error)}") from error
-        spec, features = template.typed().spec, self._cluster.features
-        if (size := bytes_of_large(spec)) is not None:
-            raise GenerationFailed(f"resource claim template {template_name} {size_refusal(size)}")
-        # A server whose gate is off would drop the field without a word, and the pod would get less than it asked for.
-        requests = spec.devices.requests or ()
-        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
-        if admin and not features.admin_access:
-            raise GenerationFailed("admin access is requested, but the feature is disabled")
-        if not features.prioritized_list and any(request.first_available for request in requests):
-            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
-        body = claim_from_template(owner, entry, template, features.release)
+        """Return the claim of the entry, new or already there. Raises GenerationFailed.
+
+        A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
+        """
+        namespace, release = owner.metadata.namespace, self._cluster.features.release
+        template, admin = await self._template(namespace, template_name)
+        body = claim_from_template(owner, entry, template, release)
+        meta, former = body["metadata"], recorded_name(owner, entry)
         if with_finalizer:
-            body["metadata"]["finalizers"] = [FINALIZER]
+            meta["finalizers"] = [FINALIZER]
+        base, uid = meta["generateName"], owner.metadata.uid
         try:
-            claim = await self._create_once(owner, entry, body)
+            for name in (generated_name(base, uid, entry, attempt) for attempt in range(NAME_ATTEMPTS)):
+                # Nodes may still remember the claim of that name, and what they prepared for it.
+                if name == former:
+                    continue
+                meta["name"] = name
+                try:
+                    claim = await self._claims.create(body)
+                    break
+                except AlreadyExists as error:
+                    taken = error
+                # The name is taken: perhaps by our own creation, of which the answer was lost.
+                known = self._cluster.claims.get(f"{namespace}/{name}")
+                try:
+                    # Tenants may take names, with claims of any size: one that the watch has shown is not read again.
+                    claim = known or await self._claims.find(namespace, name)
+                except NotFound:
+                    continue  # gone in between: its name may still be that of a claim which others remember
+                if _is_claim_of(claim, owner, entry):
+                    break
+            else:
+                raise taken  # all names are those of others
         except KubeError as error:
             self._metrics.created_from_template(type(owner), success=False, admin_access=admin)
-            name = body["metadata"].get("name", "")
-            raise GenerationFailed(f"create ResourceClaim {name}: {with_remedy(error)}") from error
+            raise GenerationFailed(f"create ResourceClaim {meta.get('name', '')}: {with_remedy(error)}") from error
         self._metrics.created_from_template(type(owner), success=True, admin_access=admin)
         kind = "pod" if isinstance(owner, Pod) else "pod_group"
         tell(logger, logging.INFO, "claim generated", claim=claim.key, template=template_name, **{kind: owner.key})
         return claim
 
-    async def _create_once(self, owner: Pod | PodGroup, entry: str, body: Object) -> ResourceClaim:
-        """Return the claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
+    async def _template(self, namespace: str, name: str) -> tuple[ClaimTemplate, bool]:
+        """Return a template from which a claim may be made, and whether that has admin access.
 
-        A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
+        Raises GenerationFailed and DecodeError.
         """
-        meta, former = body["metadata"], recorded_name(owner, entry)
-        for attempt in range(NAME_ATTEMPTS):
-            name = generated_name(meta["generateName"], owner.metadata.uid, entry, attempt)
-            # Nodes may still remember the claim of that name, and what they prepared for it.
-            if name == former:
-                continue
-            meta["name"] = name
+        template = self._cluster.templates.get(f"{namespace}/{name}")
+        if template is None:
+            missing = f'resourceclaimtemplate.{GROUP} "{name}" not found'
+            raise GenerationFailed(f'resource claim template "{name}": {missing}')
+        if template.is_set_aside:
             try:
-                return await self._claims.create(body)
-            except AlreadyExists as error:
-                taken = error
-            # The name is taken: perhaps by our own creation, of which the answer was lost.
-            claim = self._cluster.claims.get(f"{owner.metadata.namespace}/{name}")
-            try:
-                # Tenants may take names, with claims of any size: one that the watch has shown is not read again.
-                claim = claim or await self._claims.find(owner.metadata.namespace, name)
-            except NotFound:
-                continue  # gone in between: its name may still be that of a claim which others remember
-            if _is_claim_of(claim, owner, entry):
-                return claim
-        raise taken
+                template = await self._claims.template(namespace, name)
+            except KubeError as error:
+                raise GenerationFailed(f"read ResourceClaimTemplate {name}: {with_remedy(error)}") from error
+        spec, features = template.typed().spec, self._cluster.features
+        requests = spec.devices.requests or ()
+        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
+        if (size := bytes_of_large(spec)) is not None:
+            raise GenerationFailed(f"resource claim template {name} {size_refusal(size)}")
+        # A server whose gate is off would drop the field without a word, and the pod would get less than it asked for.
+        if admin and not features.admin_access:
+            raise GenerationFailed("admin access is requested, but the feature is disabled")
+        if not features.prioritized_list and any(request.first_available for request in requests):
+            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
+        return template, admin
 
 
 def claim_from_template(owner: Pod | PodGroup, entry: str, template: ClaimTemplate, release: Release) -> Object:
