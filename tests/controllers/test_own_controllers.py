@@ -308,7 +308,7 @@ async def test_a_record_of_others_that_a_read_brings_is_seen(world: World, make:
     world.start()
     async with world.running() as control:
         await world.quiet()
-        control.generator.repair.pod_seen = lambda before, now: seen.append((name_in(before), name_in(now)))
+        control.generator.pod_seen = lambda before, now: seen.append((name_in(before), name_in(now)))
         ours = recorded(world)
         generated(world, make, pod, "theirs")
         record(world, "theirs")

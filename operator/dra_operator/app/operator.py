@@ -180,7 +180,7 @@ class Operator:
 
         loader = Loader(api, self.kinds, control.load, malformed_objects, loaded, keep=cluster.kept)
         if controller_manager is not None:
-            intake.pod_seen = control.generator.repair.pod_seen = controller_manager.saw
+            intake.pod_seen = control.generator.pod_seen = controller_manager.saw
         rights = RightsWatch(api.connection, lambda: Work(controllers, self.in_force.features, settings.preemption))
         return _Parts(
             api, control, registry, malformed_objects, audit, loader, intake, controller_manager, rights, admission

@@ -4,7 +4,7 @@ node.
 The controller ``templates``; claim-controller.md sections 5.3 to 5.6. Every step can be repeated: a claim that exists
 already is found by its owner and annotation, so a crash between creating and recording makes no second one.
 
-If there are two claims for one entry all the same (``cache.index``), ``ClaimRepair`` records the allocated one.
+If there are two claims for one entry all the same (``cache.index``), the controller records the allocated one.
 The cache is only the occasion: the repair reads the pod and the claims again before it changes anything. It records
 first and deletes then, so that the recorded claim always exists.
 
@@ -69,12 +69,12 @@ from dra_api.scheduling import PodGroup
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 from msgspec import structs
 
-from dra_operator.cache import ClaimTemplate, Cluster, Key, by_entry, counting_claim, duplicates, pod_needs_work
+from dra_operator.cache import ClaimTemplate, Key, by_entry, counting_claim, duplicates, pod_needs_work
 from dra_operator.controllers.context import ControllerContext
 from dra_operator.controllers.errors import ControllerError, GenerationFailed, PodVanished
 from dra_operator.controllers.metrics import ClaimMetrics
 from dra_operator.controllers.workers import tell
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, PodChanged, PodWriter, with_remedy
+from dra_operator.kube import ClaimChanged, EventReason, PodChanged, with_remedy
 from dra_operator.scheduling.state import asks_for_more, bytes_of_large, has_gate, size_refusal
 
 NAME_ATTEMPTS = 5
@@ -399,43 +399,6 @@ def _is_claim_of(claim: ResourceClaim, owner: Pod | PodGroup, entry: str) -> boo
     )
 
 
-class ClaimRepair:
-    """``handle`` one pod. Raises KubeError.
-
-    ``pod_seen`` is called with a pod and what a read says of it, which the watch then does not bring any more.
-    """
-
-    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
-        self._cluster, self._claims, self._pods = cluster, claims, pods
-        self.pod_seen: Callable[[Pod | None, Pod], None] = lambda _, __: None
-
-    async def handle(self, pod: Pod) -> Pod:
-        """The pod, with the claims recorded that count; the superfluous ones are deleted."""
-        # Nearly always. The rest costs a request for each claim.
-        if not list(duplicates(pod, self._cluster.claims_owned_by(pod))):
-            return pod
-        uid = pod.metadata.uid
-        # Asked of the server: the cache may be old, and the wrong claim would be deleted.
-        for claim in list(self._cluster.claims_owned_by(pod)):
-            await self._claims.read(claim)
-        known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
-        self.pod_seen(known, pod)
-        # The claims of a pod that goes are deleted with it.
-        if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
-            return pod
-        # Once more, by what was read.
-        found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
-        right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
-        if right:
-            tell(logger, logging.INFO, "pod did not record its claims", pod=pod.key, claims=list(right.values()))
-            pod = await self._pods.record_claims(pod, right)
-        for item in found:
-            for claim in item.superfluous:
-                tell(logger, logging.INFO, "superfluous claim", claim=claim.key, pod=pod.key, entry=item.entry)
-                await self._claims.delete(claim)
-        return pod
-
-
 CLAIMS_AT_ONCE = 100
 """So many claims are made for a pod before others have their turn: a pod may ask for thousands."""
 
@@ -448,15 +411,12 @@ class ClaimGenerator:
     ) -> None:
         self._context, self._maker, self._names_being_written = context, maker, names
         self._legacy_names = legacy_names
-        self._cluster, self._claims, self._pods, self._ours = (
-            context.cluster,
-            context.claims,
-            context.pods,
-            context.ours,
-        )
+        self._cluster, self._claims, self._pods = context.cluster, context.claims, context.pods
+        self._ours = context.ours
         self._failed: dict[str, tuple[str, str]] = {}
         """By the key of a pod: its UID, and why its claims could not be made."""
-        self.repair = ClaimRepair(self._cluster, self._claims, self._pods)
+        self.pod_seen: Callable[[Pod | None, Pod], None] = lambda _, __: None
+        """Called with a pod and what a read says of it, which the watch then does not bring any more."""
 
     def failure(self, pod: Pod) -> str:
         """Return why the pod's claims could not be made when that was tried last, or an empty text."""
@@ -480,7 +440,7 @@ class ClaimGenerator:
                 if not pod_needs_work(self._cluster, pod):
                     return
             if ours or self._ours.templates:
-                pod = await self.repair.handle(pod)
+                pod = await self._repair(pod)
             if self._ours.templates:
                 await self._serve(pod)
         except PodChanged:
@@ -494,6 +454,32 @@ class ClaimGenerator:
             if pod is not None and self._cluster.waits_for_us(pod) and self._cluster.lacks_generated_claim(pod):
                 # Tried all the same after a while: then the pod says why it waits.
                 self._context.queues.add_after(Key("placement", key), self._context.times.faulty_templates)
+
+    async def _repair(self, pod: Pod) -> Pod:
+        """Return the pod, with the claims recorded that count; the superfluous ones are deleted. Raises KubeError."""
+        # Nearly always. The rest costs a request for each claim.
+        if not any(duplicates(pod, self._cluster.claims_owned_by(pod))):
+            return pod
+        uid = pod.metadata.uid
+        # Asked of the server: the cache may be old, and the wrong claim would be deleted.
+        for claim in list(self._cluster.claims_owned_by(pod)):
+            await self._claims.read(claim)
+        known, pod = pod, await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        self.pod_seen(known, pod)
+        # The claims of a pod that goes are deleted with it.
+        if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
+            return pod
+        # Once more, by what was read.
+        found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
+        right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
+        if right:
+            tell(logger, logging.INFO, "pod did not record its claims", pod=pod.key, claims=list(right.values()))
+            pod = await self._pods.record_claims(pod, right)
+        for item in found:
+            for claim in item.superfluous:
+                tell(logger, logging.INFO, "superfluous claim", claim=claim.key, pod=pod.key, entry=item.entry)
+                await self._claims.delete(claim)
+        return pod
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
