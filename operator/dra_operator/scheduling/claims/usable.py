@@ -37,7 +37,7 @@ from dra_api.references import (
 from dra_api.releases import NEWEST, Release
 from dra_api.resource import MOST_CONSUMERS, DeviceRequestAllocationResult, ResourceClaim
 from dra_api.selectors import declares_optional_node_operations, has_skipped_operations
-from dra_api.storage import SELECTED_NODE, PersistentVolumeClaim
+from dra_api.storage import SELECTED_NODE
 from dra_api.values import parse_time
 
 from dra_operator.allocator import DeviceId, NodeSelectionError, node_selectors
@@ -168,14 +168,6 @@ ALTERNATIVES_OFF: Final = Reason(
 )
 
 
-class NotReady(Exception):
-    """The pod is not tried at all until its claims are in order."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.text)
-        self.obstacle = obstacle
-
-
 class PodClaim(NamedTuple):
     """A claim of the pod and the first entry that leads to it; none leads to the claim for extended resources."""
 
@@ -222,8 +214,8 @@ def _is_complete(pod: Pod, claim: ResourceClaim) -> bool:
     return is_allocated and is_reserved_for(pod, claim)
 
 
-def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[PodClaim]:
-    """The claims of the pod, each once, however many entries name it (PRJ-009). Raises NotReady.
+def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[PodClaim] | Obstacle:
+    """The claims of the pod, each once, however many entries name it (PRJ-009), or what is wrong with one of them.
 
     ``find`` looks a claim up by ``namespace/name``.
     """
@@ -234,22 +226,22 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
             name, must_check_owner = name_of(entry)
         except ClaimReferenceError as error:
             reason = CLAIM_UNMADE if isinstance(error, ClaimNotCreatedYet) else CLAIM_REFERENCE
-            raise NotReady(Obstacle(reason, entry.name, str(error))) from error
+            return Obstacle(reason, entry.name, str(error))
         if name is None:
             continue
         claim = find(f"{pod.metadata.namespace}/{name}")
         if claim is None:
             # A deleted generated claim is made again, so there is nothing to report.
             gone = Obstacle(CLAIM_UNMADE, name, f'resourceclaim "{name}" not found; it is being recreated')
-            raise NotReady(gone if must_check_owner else Obstacle(CLAIM_MISSING, name))
+            return gone if must_check_owner else Obstacle(CLAIM_MISSING, name)
         if claim.metadata.deletion_timestamp is not None:
-            raise NotReady(Obstacle(CLAIM_DELETED, name))
+            return Obstacle(CLAIM_DELETED, name)
         # The name follows from a status, which may name somebody else's claim.
         if must_check_owner:
             try:
                 check_owned_by(pod, claim)
             except ClaimNotOwned as error:
-                raise NotReady(Obstacle(CLAIM_REFERENCE, name, str(error))) from error
+                return Obstacle(CLAIM_REFERENCE, name, str(error))
         # By UID: two entries may lead to one claim, which is allocated and reserved once.
         claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
     return list(claims.values())
@@ -423,18 +415,26 @@ class VolumesFailed:
         return f"is rescheduled: {self.reason}"
 
 
-class _Failed(Exception):
-    pass
-
-
 def wait_for_volumes(
     pod: Pod, held: Sequence[ResourceClaim], wait: VolumeWait, storage: Storage, nodes: Nodes, now: datetime
 ) -> VolumesPending | VolumesFailed | None:
     """How the binding is getting on; None when every claim is bound."""
-    try:
-        pending = tuple(claim.metadata.name for claim in _pending(pod, wait.node, storage))
-    except _Failed as failure:
-        return VolumesFailed(str(failure), tuple(held))
+    pending: list[str] = []
+    for use in volume_uses(pod):
+        claim = storage.claim(use.key)
+        # What was begun for it is lost: the pod has to be placed again with the claim that follows.
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            lost = f"PersistentVolumeClaim {use.name} is {'gone' if claim is None else 'being deleted'}"
+            return VolumesFailed(lost, tuple(held))
+        if claim.is_bound:
+            continue
+        # A provisioner that fails removes the annotation to have the pod scheduled anew.
+        selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
+        reserved = (it for it in storage.volumes_of_class(claim.storage_class) if it.is_reserved_for(claim))
+        if selected != wait.node and not any(reserved):
+            lost = f"PersistentVolumeClaim {use.name} is no longer meant for node {wait.node}"
+            return VolumesFailed(f"{lost}: provisioning failed, or it was changed or recreated", tuple(held))
+        pending.append(claim.metadata.name)
     if not pending:
         return None
     seconds = (wait.deadline - now).total_seconds()
@@ -444,21 +444,4 @@ def wait_for_volumes(
     if seconds <= 0:
         late = f"timed out waiting for PersistentVolumeClaim {', '.join(pending)} to be bound"
         return VolumesFailed(late, tuple(held))
-    return VolumesPending(pending, wait.node, seconds)
-
-
-def _pending(pod: Pod, node: str, storage: Storage) -> Iterator[PersistentVolumeClaim]:
-    for use in volume_uses(pod):
-        claim = storage.claim(use.key)
-        # What was begun for it is lost: the pod has to be placed again with the claim that follows.
-        if claim is None or claim.metadata.deletion_timestamp is not None:
-            raise _Failed(f"PersistentVolumeClaim {use.name} is {'gone' if claim is None else 'being deleted'}")
-        if claim.is_bound:
-            continue
-        # A provisioner that fails removes the annotation to have the pod scheduled anew.
-        selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
-        reserved = (it for it in storage.volumes_of_class(claim.storage_class) if it.is_reserved_for(claim))
-        if selected != node and not any(reserved):
-            lost = f"PersistentVolumeClaim {use.name} is no longer meant for node {node}"
-            raise _Failed(f"{lost}: provisioning failed, or it was changed or recreated")
-        yield claim
+    return VolumesPending(tuple(pending), wait.node, seconds)

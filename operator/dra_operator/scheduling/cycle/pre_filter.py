@@ -43,7 +43,6 @@ from dra_operator.scheduling.claims.usable import (
     CLAIM_PARKED,
     CLAIM_UNMADE,
     ClaimReadiness,
-    NotReady,
     Pending,
     PodClaim,
     Readiness,
@@ -295,10 +294,9 @@ PreFilterResult = (
 
 def pre_filter(pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     """What is to be said of a waiting pod before nodes are asked."""
-    try:
-        claims = ready_claims(pod, snapshot.claim)
-    except NotReady as reason:
-        return _not_ready(pod, reason.obstacle, snapshot)
+    claims = ready_claims(pod, snapshot.claim)
+    if isinstance(claims, Obstacle):
+        return _not_ready(pod, claims, snapshot)
     owned = tuple(snapshot.claims_owned_by(pod))
     # A claim for extended resources is compared with what the pod asks for, so it has to be whole.
     if (obstacle := not_at_hand(pod, filter(is_for_extended_resources, owned))) is not None:
