@@ -174,7 +174,6 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/ui.md", "mkdir -p"): "installs into a Headlamp of the machine",
     ("docs/ui.md", "kubectl dra ui"): "tests/kubectl/test_ui.py serves a page of another origin",
     ("docs/why.md", "kubectl "): "tests/operator/test_why.py asks about pods that wait",
-    ("docs/observing.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }
 LASTING = re.compile(
     r"(dra-devcluster up|kopf run|dra-operator run|dra-kubelet-plugin hostdev .*--node-name|\d+_\w+\.py)\b"
