@@ -1,11 +1,13 @@
-"""Plants small faults, one at a time, and says which of them no test finds.
+"""Plants small faults, one at a time, and says which of them no test finds. It takes Python 3.12 or later.
 
-.venv/bin/python tests/mutation --count 120 --jobs 2     faults drawn at random over the lines of all packages
-.venv/bin/python tests/mutation --seed 7 --only 3,18     two of those again
+.venv-3.13/bin/python tests/mutation --count 120 --jobs 2    faults drawn at random over the lines of all packages
+.venv-3.13/bin/python tests/mutation --seed 7 --only 3,18    two of those again
+.venv-3.13/bin/python tests/mutation --count 0 --bare        the lines that no test runs
 
-Each worker has a copy of the checkout, plants a fault in it and runs tests until one fails (``chosen_tests``). A test
-counts if it fails a second time by itself, and not without the fault. Faults that change nothing a user can see stand
-in ``equivalent.txt`` with their reason, and do not count. The exit status is 1 below the share that ``--least`` says.
+The first time all tests are played, and the lines that each runs are noted in build/reach. Then each job plants a fault
+in a copy of the checkout and plays the tests that run its line until one fails. A test counts if it
+fails a second time by itself, and not without the fault. Faults that change nothing a user can see stand in
+``equivalent.txt`` with their reason, and do not count. The exit status is 1 below the share that ``--least`` says.
 """
 
 from __future__ import annotations
@@ -25,15 +27,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from chosen_tests import GENERATED, PACKAGES, Selection
 from first_failure import PLACE
-from small_faults import Fault, faults_of
+from reached import Reach, kept, read
+from small_faults import Fault, faults_of, statement_lines
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.txt")
+KEPT: Final = ROOT / "build" / "reach"
+PACKAGES: Final = ("proto", "kube", "cel", "ledger", "operator", "simulator", "kubeletplugin", "devcluster")
+GENERATED: Final = "proto/dra_proto"
 TEST_SHARE: Final = 0.2
 """Of the time for a fault; a test that takes longer is stuck by the fault."""
 NO_END: Final = "a test that does not end"
+FIRST: Final = 6
+"""Files of tests that are asked before all others."""
 
 
 class Verdict(NamedTuple):
@@ -48,34 +55,44 @@ class Verdict(NamedTuple):
     seconds: float
     note: str = ""
     is_late: bool = False
+    is_bare: bool = False
 
 
 class Worker:
     """A copy of the checkout in a temporary folder."""
 
-    def __init__(self, root: Path, limit: float, seed: int) -> None:
-        self.root, self._limit, self._seed = root, limit, seed
-        self._fails_anyway: dict[tuple[bool, str], bool] = {}
-        self._is_whole = False
-        _copy(root)
-        self._selection, self._noted = Selection(root), root.with_name("failed")
+    def __init__(self, root: Path, limit: float, seed: int, reach: Reach) -> None:
+        self.root, self._limit, self._seed, self._reach = root, limit, seed, reach
+        self._fails_anyway: dict[str, bool] = {}
+        self._noted = root.with_name("failed")
 
-    def found_by(self, fault: Fault) -> str | None:
-        """The test that fails with the fault, and not without it. Empty if there is none, None if the time is over."""
+    def judge(self, number: int, fault: Fault) -> Verdict:
+        """Ask the tests that run the fault's lines."""
+        began = time.monotonic()
+        tests = self._reach.of(fault.path, statement_lines(fault.source, fault.line))
+        if not tests:
+            return Verdict(number, fault, "", 0.0, is_bare=True)
+        by = self.found_by(fault, tests)
+        return Verdict(number, fault, by or "", time.monotonic() - began, is_late=by is None)
+
+    def found_by(self, fault: Fault, tests: Sequence[str]) -> str | None:
+        """The test that fails twice with the fault, and not without it. Empty if there is none, None: out of time."""
         place, deadline = self.root / fault.path, time.monotonic() + self._limit
-        groups = self._selection.of(fault)
-        # The likeliest once more as in CI: elsewhere they take some rows of long tables, and leave out long tests.
-        for group, self._is_whole in [*((group, False) for group in groups), (groups[0], True)]:
-            spared = [key for (whole, key), fails in self._fails_anyway.items() if fails and whole is self._is_whole]
+        # The cheapest first: pytest needs seconds to read a file of tests.
+        few = next(
+            (it for it in range(1, len(tests)) if len({t.partition("::")[0] for t in tests[: it + 1]}) > FIRST), 0
+        )
+        for group in filter(None, (tests[:few], tests[few:])):
+            spared = [key for key, fails in self._fails_anyway.items() if fails]
             while (left := deadline - time.monotonic()) > 0:
                 with _planted(place, fault.planted):
                     failed = self._failed(group, left, spared)
                     if failed is None:
                         break
-                    tests = group if failed == NO_END else [failed]
+                    alone = group if failed == NO_END else [failed]
                     # Once may be by chance, as on a busy machine.
-                    fails_again = self._failed(tests, self._limit, spared) is not None
-                if fails_again and not self._fails_without(tests, spared):
+                    fails_again = self._failed(alone, self._limit, spared) is not None
+                if fails_again and not self._fails_without(alone, spared):
                     return failed
                 if failed == NO_END:
                     break
@@ -83,29 +100,23 @@ class Worker:
         return "" if time.monotonic() < deadline else None
 
     def _fails_without(self, tests: Sequence[str], spared: Sequence[str]) -> bool:
-        key = self._is_whole, " ".join(tests)
+        key = " ".join(tests)
         if key not in self._fails_anyway:
             self._fails_anyway[key] = self._failed(tests, self._limit, spared) is not None
         return self._fails_anyway[key]
 
     def _failed(self, tests: Sequence[str], seconds: float, spared: Sequence[str]) -> str | None:
         """The first test that fails, or that does not end; None if all pass, or the time is over."""
-        options = [
-            "-x",
-            "-q",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "first_failure",
-            f"--timeout={TEST_SHARE * self._limit}",
-        ]
-        options += [f"--{'deselect' if '::' in it else 'ignore'}={it}" for it in spared]
-        command = [sys.executable, "-m", "pytest", *options, *tests]
+        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "first_failure"]
+        options += [f"--timeout={TEST_SHARE * self._limit}", *(f"--deselect={it}" for it in spared if it not in tests)]
+        asked = self.root.with_name("tests")
+        asked.write_text("\n".join(tests))
+        command = [sys.executable, "-m", "pytest", *options, f"@{asked}"]
+        environment = _environment(self.root, self._seed, {PLACE: str(self._noted)})
         self._noted.unlink(missing_ok=True)
         try:
             done = subprocess.run(
-                command, cwd=self.root, env=self._environment(), stdout=subprocess.DEVNULL, timeout=seconds
+                command, cwd=self.root, env=environment, stdout=subprocess.DEVNULL, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
             return None
@@ -113,19 +124,45 @@ class Worker:
             return None
         return self._noted.read_text().splitlines()[0] if self._noted.exists() else NO_END
 
-    def _environment(self) -> dict[str, str]:
-        shared = Path(os.environ.get("KOPF_DRA_SHARED", ROOT.parent / "shared"))
-        return {
-            "KOPF_DRA_CONFORMANCE": str(shared / "conformance"),
-            "KOPF_DRA_API_SCHEMA": str(shared / "api-schema"),
-            **os.environ,
-            **({"CI": "true", "KOPF_DRA_WHOLE_KIT": "1"} if self._is_whole else {}),
-            # All processes draw the same rows of tables and the same seeds, or what failed once would pass again.
-            "PYTEST_XDIST_TESTRUNUID": str(self._seed),
-            "KOPF_DRA_SEED": str(self._seed),
-            "PYTHONPATH": os.pathsep.join(str(self.root / it) for it in (*PACKAGES, "tests/mutation")),
-            PLACE: str(self._noted),
-        }
+
+def noted(root: Path, jobs: int) -> Reach:
+    """Return which tests of the checkout run which lines; if no run told it before, play all tests in the copy."""
+    changed = subprocess.run(["git", "stash", "create"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    commit = changed.strip() or "HEAD"
+    tree = subprocess.run(
+        ["git", "rev-parse", f"{commit}^{{tree}}"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    file = KEPT / tree.stdout.strip()
+    if file.exists():
+        return kept(file)
+    print("playing all tests, to see which lines each runs", flush=True)
+    folder = root.with_name("reach")
+    folder.mkdir()
+    extra = {"REACH": str(folder), "REACH_ROOTS": os.pathsep.join(f"{root}/{it}/" for it in PACKAGES)}
+    options = ["-q", "-p", "reach_plugin", "-n", str(3 * jobs), "--dist", "loadscope"]
+    command = [sys.executable, "-m", "pytest", *options]
+    subprocess.run(command, cwd=root, env=_environment(root, 0, extra), check=False)
+    reach = read(folder, root)
+    shutil.rmtree(folder)
+    reach.keep(file)
+    return reach
+
+
+def _environment(root: Path, seed: int, extra: dict[str, str]) -> dict[str, str]:
+    shared = Path(os.environ.get("KOPF_DRA_SHARED", ROOT.parent / "shared"))
+    return {
+        "KOPF_DRA_CONFORMANCE": str(shared / "conformance"),
+        "KOPF_DRA_API_SCHEMA": str(shared / "api-schema"),
+        **os.environ,
+        # All tests and all rows of tables, as in CI.
+        "CI": "true",
+        "KOPF_DRA_WHOLE_KIT": "1",
+        # All processes draw the same seeds, or what failed once would pass again.
+        "PYTEST_XDIST_TESTRUNUID": str(seed),
+        "KOPF_DRA_SEED": str(seed),
+        "PYTHONPATH": os.pathsep.join(str(root / it) for it in (*PACKAGES, "tests/mutation", "tests/mutation/reach")),
+        **extra,
+    }
 
 
 def _copy(root: Path) -> None:
@@ -155,8 +192,8 @@ def _write(place: Path, content: bytes) -> None:
     place.write_bytes(content)
 
 
-def drawn(seed: int, count: int) -> list[Fault]:
-    """Faults of so many lines, each line as likely as any other that can have one."""
+def every_fault() -> dict[tuple[Path, int], list[Fault]]:
+    """By file and line, the faults that the packages can have."""
     lines: dict[tuple[Path, int], list[Fault]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -164,7 +201,12 @@ def drawn(seed: int, count: int) -> list[Fault]:
             if not str(name).startswith(GENERATED):
                 for fault in faults_of(name, path.read_bytes()):
                     lines.setdefault((name, fault.line), []).append(fault)
-    dice = random.Random(seed)
+    return lines
+
+
+def drawn(seed: int, count: int) -> list[Fault]:
+    """Faults of so many lines, each line as likely as any other that can have one."""
+    lines, dice = every_fault(), random.Random(seed)
     chosen = dice.sample(sorted(lines), min(count, len(lines)))
     return [dice.choice(lines[place]) for place in chosen]
 
@@ -180,17 +222,16 @@ def _judge(workers: SimpleQueue[Worker], number: int, fault: Fault, known: dict[
     reason = known.get(fault.key, "")
     if reason:
         return Verdict(number, fault, "", 0.0, reason)
-    worker, began = workers.get(), time.monotonic()
+    worker = workers.get()
     try:
-        by = worker.found_by(fault)
-        return Verdict(number, fault, by or "", time.monotonic() - began, is_late=by is None)
+        return worker.judge(number, fault)
     finally:
         workers.put(worker)
 
 
 def _tell(verdict: Verdict) -> None:
     said = verdict.note and f"equivalent: {verdict.note}"
-    alive = "NOT FOUND IN TIME" if verdict.is_late else "SURVIVES"
+    alive = "NO TEST RUNS IT" if verdict.is_bare else "NOT FOUND IN TIME" if verdict.is_late else "SURVIVES"
     said = said or (f"found by {verdict.by}" if verdict.by else alive)
     fault = verdict.fault
     print(f"{verdict.number} {fault.name}, {fault.kind}: {said} ({verdict.seconds:.0f} s)", flush=True)
@@ -198,7 +239,13 @@ def _tell(verdict: Verdict) -> None:
         print(fault.diff, flush=True)
 
 
-def main() -> int:
+def _tell_bare(reach: Reach) -> None:
+    for (path, line), faults in sorted(every_fault().items()):
+        if not reach.of(path, statement_lines(faults[0].source, line)):
+            print(f"{path}:{line} ({'.'.join(faults[0].names)}): no test runs it")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Plant, and count."""
     parser = argparse.ArgumentParser(
         prog="mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -207,18 +254,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the choice; default: a fresh one")
     parser.add_argument("--only", default="", metavar="NUMBERS", help="of these faults of the seed, such as 3,18")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=900, help="seconds for one fault (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one fault (default: %(default)s)")
     parser.add_argument("--least", type=float, default=0.95, help="the share to be found (default: %(default)s)")
     parser.add_argument("--equivalent", type=Path, default=EQUIVALENT, metavar="FILE", help="faults that do not count")
-    given = parser.parse_args()
+    parser.add_argument("--reach", type=Path, metavar="FILE", help="what tests run, of a former commit's build/reach")
+    parser.add_argument("--bare", action="store_true", help="list the lines that no test runs")
+    given = parser.parse_args(arguments)
+    if sys.version_info < (3, 12):
+        parser.error("it takes Python 3.12: make PYTHON=python3.13 VENV=.venv-3.13 install")
     only = {int(it) for it in given.only.split(",") if it}
     print(f"--seed {given.seed}", flush=True)
     faults = [it for it in enumerate(drawn(given.seed, given.count)) if not only or it[0] in only]
-    known, began = equivalents(given.equivalent), time.monotonic()
+    known = equivalents(given.equivalent)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        workers: SimpleQueue[Worker] = SimpleQueue()
-        for job in range(given.jobs):
-            workers.put(Worker(Path(folder) / str(job) / "checkout", given.limit, given.seed))
+        roots = [Path(folder) / str(job) / "checkout" for job in range(given.jobs)]
+        for root in roots:
+            _copy(root)
+        reach = kept(given.reach) if given.reach else noted(roots[0], given.jobs)
+        if given.bare:
+            _tell_bare(reach)
+        began, workers = time.monotonic(), SimpleQueue[Worker]()
+        for root in roots:
+            workers.put(Worker(root, given.limit, given.seed, reach))
         with ThreadPoolExecutor(given.jobs) as pool:
             verdicts: list[Verdict] = []
             for waiting in as_completed([pool.submit(_judge, workers, *it, known) for it in faults]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,22 @@ def faults_of(path: Path, source: bytes) -> list[Fault]:
     finder = _Finder(path, source)
     finder.visit(ast.parse(source))
     return sorted(finder.found, key=lambda it: (it.line, it.start, it.end, it.text))
+
+
+def statement_lines(source: bytes, line: int) -> range:
+    """Return the lines of the smallest statement at the line; of one with a body, those of its head."""
+    return next((it for it in _statements(source) if line in it), range(line, line + 1))
+
+
+@lru_cache(maxsize=8)
+def _statements(source: bytes) -> list[range]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.end_lineno is not None:
+            body = getattr(node, "body", None)
+            last = max(body[0].lineno - 1, node.lineno) if body else node.end_lineno
+            found.append(range(node.lineno, last + 1))
+    return found[::-1]  # inner statements first
 
 
 class _Finder(ast.NodeVisitor):

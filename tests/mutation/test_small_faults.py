@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import indent
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chosen_tests import GENERATED, PACKAGES, ROOMS, Selection
-from small_faults import Fault, faults_of
+from reached import kept, read
+from small_faults import Fault, faults_of, statement_lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,31 +45,6 @@ def test_a_line_has_these_faults(line: str) -> None:
         assert it.key == f"file.py: {line} => {it.planted.decode().splitlines()[1].strip()}"
 
 
-@pytest.mark.parametrize(
-    ("path", "test"),
-    [
-        ("kubeletplugin/dra_kubeletplugin/slices/plan.py", "tests/kubeletplugin/test_plan.py"),
-        ("kube/dra_kube/leases/election.py", "tests/kube/test_lease.py"),
-        ("cel/dra_cel/selector.py", "tests/cel/test_deciding_values.py"),
-        ("operator/dra_operator/cache/cluster.py", "tests/cache/test_view.py"),
-    ],
-)
-def test_the_tests_of_the_room_are_chosen(path: str, test: str) -> None:
-    fault = Fault(b"", Path(path), 1, "", 0, 0, "", ("decide",))
-    first, second, *_ = Selection(ROOT).of(fault)
-    assert test in (*first, *second)
-
-
-def test_each_file_that_may_have_a_fault_has_a_room_and_each_room_has_tests() -> None:
-    starts = [start for start, *_ in ROOMS]
-    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    paths = [Path(it) for it in listed.splitlines() if it.endswith(".py") and not it.startswith(GENERATED)]
-    assert [it for it in paths if not any(it.is_relative_to(start) for start in starts)] == []
-    assert [start for start in starts if not any(it.is_relative_to(start) for it in paths)] == []
-    rooms = {room for _, own, others in ROOMS for room in (*own, *others)}
-    assert [it for it in rooms if not any((ROOT / "tests" / it).rglob("test_*.py"))] == []
-
-
 def test_what_stands_beside_functions_has_no_faults() -> None:
     source = b"LIMIT = 1\n\n\nclass Kept:\n    most: int = 2\n\n    def __repr__(self) -> str:\n        return 1\n"
     assert faults_of(Path("file.py"), source) == []
@@ -81,6 +54,27 @@ def test_a_caught_error_is_not_caught_with_a_fault() -> None:
     source = b"def f():\n    try:\n        g()\n    except ValueError:\n        x = 1\n        y = 2\n"
     planted = [it.planted for it in faults_of(Path("file.py"), source)]
     assert b"def f():\n    try:\n        g()\n    except ValueError:\n        raise\n" in planted
+
+
+def test_the_lines_of_a_statement_are_those_of_its_head() -> None:
+    source = b"def f():\n    if (\n        a\n    ):\n        return g(\n            b\n        )\n    return c\n"
+    assert [list(statement_lines(source, it)) for it in (1, 3, 4, 6, 8)] == [[1], [2, 3, 4], [2, 3, 4], [5, 6, 7], [8]]
+
+
+def test_the_tests_that_run_a_line_are_known(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    slow = "= a.py::slow\n/r/x/y.py:1\n/r/x/y.py:2\n! 9.0\n"
+    quick = "".join(f"= b.py::quick[{it}]\n/r/x/y.py:2\n! 0.1\n" for it in range(2))
+    (notes / "1").write_text(slow + quick)
+    (notes / "2").write_text("= \n/r/x/y.py:7\n= b.py::slower\n/r/x/y.py:3\n")
+    (notes / "3").write_text("= b.py::slower\n/r/x/y.py:2\n! 10.5\n")
+    reach = read(notes, Path("/r"))
+    reach.keep(tmp_path / "build" / "kept")
+    for it in (reach, kept(tmp_path / "build" / "kept")):
+        assert it.of(Path("x/y.py"), [1, 2]) == ["b.py::quick", "b.py::slower", "a.py::slow"]
+        assert it.of(Path("x/y.py"), [3]) == ["b.py::slower"]
+        assert it.of(Path("x/y.py"), [7]) == it.of(Path("x/z.py"), [1]) == []
 
 
 ANYWAY, BY_CHANCE, RIGHT = "a.py::test_anyway", "b.py::test_by_chance", "b.py::test_right"
@@ -94,16 +88,15 @@ def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) ->
     run: Any = module_from_spec(spec)
     spec.loader.exec_module(run)
     (tmp_path / "file.py").write_text("x = 1")
-    asked: list[tuple[bool | str, ...]] = []
+    asked: list[tuple[str, ...]] = []
 
     class Scripted(run.Worker):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.root, self._limit, self._fails_anyway = tmp_path, 60.0, dict[tuple[bool, str], bool]()
-            self._selection = SimpleNamespace(of=lambda _: [[ANYWAY, BY_CHANCE, RIGHT]])
+            self.root, self._limit, self._fails_anyway = tmp_path, 60.0, dict[str, bool]()
             self.by_chance = 1
 
         def _failed(self, tests: Sequence[str], seconds: float, spared: Sequence[str]) -> str | None:
-            asked.append((self._is_whole, *tests))
+            asked.append(tuple(tests))
             left = [it for it in tests if it not in spared]
             if ANYWAY in left:
                 return ANYWAY
@@ -112,9 +105,8 @@ def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) ->
                 return BY_CHANCE
             return RIGHT if RIGHT in left and (tmp_path / "file.py").read_text() == "x = 2" else None
 
-    worker = Scripted()
-    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",))) == RIGHT
+    worker, every = Scripted(), [ANYWAY, BY_CHANCE, RIGHT]
+    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",)), every) == RIGHT
     asked.clear()
-    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "3", ("decide",))) == ""
-    every = (ANYWAY, BY_CHANCE, RIGHT)
-    assert asked == [(False, *every), (True, *every), (True, ANYWAY), (True, ANYWAY), (True, *every)]
+    assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "3", ("decide",)), every) == ""
+    assert asked == [tuple(every)]
