@@ -128,6 +128,14 @@ def drop_disabled_fields(obj: JSON, old: JSON | None, gates: FeatureGates) -> No
                 owner.pop(name, None)
 
 
+def disabled_fields(obj: JSON, gates: FeatureGates) -> Iterator[tuple[str, str]]:
+    """Yield each gate that is off, by its attribute, with a field that the object uses and a new one would lose."""
+    for gate, paths in GATED_FIELDS.get(obj.get("kind", ""), {}).items():
+        for path in () if getattr(gates, gate) else paths:
+            if any(owner[name] not in (None, False, [], {}) for owner, name in _places(obj, path)):
+                yield gate, path
+
+
 def drop_deallocated_devices(claim: JSON, old: JSON) -> None:
     """Removes the reports (``status.devices``) about devices that this write takes from the claim."""
     status = _part(claim, "status")

@@ -36,10 +36,11 @@ import msgspec
 from dra_api.codec import to_dict
 from dra_api.console import not_installed, printable
 from dra_api.core import Node, Pod
-from dra_api.gates import FeatureGates, GateError
+from dra_api.gates import GATE_OF, FeatureGates, GateError
 from dra_api.meta import Object
 from dra_api.releases import BUILT, NEWEST, Release
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.strategy import disabled_fields
 from dra_api.values import Quantity
 from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import (
@@ -74,7 +75,7 @@ from dra_operator.commands.simulated import simulated
 from dra_operator.controllers.scheduling.mix import Asked, MixError, read_mix
 from dra_operator.gates import OPERATOR, REMEDY, features_of, parse_gates
 from dra_operator.kubectl.lint.checks import invalid_fields
-from dra_operator.kubectl.lint.manifest import Manifest, faults_of, faults_of_pod, pod_templates
+from dra_operator.kubectl.lint.manifest import CHECKED, Manifest, faults_of, faults_of_pod, pod_templates
 from dra_operator.scheduling import PLACEMENT_STRATEGIES
 from dra_operator.wording import listed
 
@@ -231,6 +232,8 @@ def _answer_objects(options: argparse.Namespace, release: Release, semantics: Se
     return int(is_open or bool(written.faults))
 
 
+BINDING_GATE: Final = GATE_OF["device_binding_conditions"]
+"""The gate of binding conditions, which need that of the claims' device status as well."""
 MOST_FAULT_LINES: Final = 20
 """Faults of objects that are told."""
 
@@ -244,13 +247,19 @@ class _Written:
     def __init__(self, gates: FeatureGates) -> None:
         self._gates = gates
         self.faults: list[str] = []
+        self._dropped: dict[tuple[str, str], list[str]] = {}
+        """Objects that use a field, by the gate that is off and the field."""
         self._others: Counter[str] = Counter()
         self._have_pods = False
 
     def keep(self, item: Item, obj: Object) -> Object:
-        """Note the faults of an object."""
+        """Note the faults of an object, and its fields of features that are off."""
+        kind = item.value["kind"]
+        if kind in CHECKED:
+            for dropped in disabled_fields({**to_dict(obj), "kind": kind}, self._gates):
+                self._dropped.setdefault(dropped, []).append(f"{kind} {obj.key}")
         if not obj.metadata.uid and not obj.metadata.resource_version:
-            manifest = Manifest(item.where, f"{item.value['kind']} {obj.key}", obj)
+            manifest = Manifest(item.where, f"{kind} {obj.key}", obj)
             found = [f"{path}: {text}" for severity, path, text in faults_of(item.value, None) if severity == "error"]
             if isinstance(obj, Pod):
                 found += [f"{path}: {text}" for path, text in faults_of_pod(item.value.get("spec") or {})]
@@ -269,6 +278,9 @@ class _Written:
         yield from (f"error: {text}" for text in self.faults[:MOST_FAULT_LINES])
         if len(self.faults) > MOST_FAULT_LINES:
             yield f"and {len(self.faults) - MOST_FAULT_LINES} more faults: kubectl dra lint -f tells them all"
+        for (gate, field), objects in self._dropped.items():
+            off = f"the feature gate {GATE_OF.get(gate, BINDING_GATE)} is off in Kubernetes {self._gates.release}"
+            yield f"{off}: its API server drops {field} of {listed(objects, 1)}"
         if self._others:
             kinds = listed(f"{kind} ({n})" if n > 1 else kind for kind, n in sorted(self._others.items()))
             remedy = "; kubectl dra fit -f places the pods of workloads" if self._have_pods else ""

@@ -287,6 +287,14 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
         Rule.CONSTRAINT,
         lab(FOUR, [claim(request("r", A, count=4), constraints=[ROOT])]),
     ),
+    "list attributes are off": (
+        Rule.CONSTRAINT,
+        lab(
+            pool(device("a", root=["x", "y"]), device("b", root="y")),
+            [claim(request("r", count=2), constraints=[ROOT])],
+            features=Features(list_attributes=False),
+        ),
+    ),
     "devices with an equal value are in use": (
         Rule.CONSTRAINT,
         lab(FOUR, [claim(request("r", A, count=2), constraints=[ROOT])], usage=held("drv/p/a0", "drv/p/a2")),

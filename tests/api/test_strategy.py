@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 from dra_api.gates import GATE_OF, FeatureGates
-from dra_api.strategy import drop_disabled_fields, prepare_for_create, prepare_for_status_update, prepare_for_update
+from dra_api.strategy import (
+    GATED_FIELDS,
+    disabled_fields,
+    drop_disabled_fields,
+    prepare_for_create,
+    prepare_for_status_update,
+    prepare_for_update,
+)
 from objects import Obj
 
 GATES = FeatureGates.of({})
@@ -207,3 +214,27 @@ def test_malformed_objects_are_left_to_validation(obj: dict[str, Any]) -> None:
     prepare_for_status_update(copy.deepcopy(obj), obj, gates=gates)
     drop_disabled_fields(obj, None, gates)
     drop_disabled_fields(copy.deepcopy(CLAIM), obj, gates)
+
+
+def _with_field(path: str) -> Any:
+    """An object in which there is a value at the path, in each list of it one entry."""
+    name, _, rest = path.partition(".")
+    inner = _with_field(rest) if rest else "value"
+    return [inner] if name == "*" else {name: inner}
+
+
+EVERY_FIELD = [
+    (kind, gate, it) for kind, gates in GATED_FIELDS.items() for gate, paths in gates.items() for it in paths
+]
+
+
+@pytest.mark.parametrize(("kind", "gate", "path"), EVERY_FIELD)
+def test_each_field_that_a_gate_takes_away_is_named_beside_the_gate(kind: str, gate: str, path: str) -> None:
+    obj = {"kind": kind, **_with_field(path)}
+    off = without(*GATE_OF.values())
+    if getattr(off, gate):
+        return  # it comes with the release
+    assert (gate, path) in set(disabled_fields(obj, off))
+    assert list(disabled_fields(obj, without())) == []
+    drop_disabled_fields(obj, None, off)
+    assert list(disabled_fields(obj, off)) == []

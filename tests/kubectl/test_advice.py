@@ -583,6 +583,30 @@ def test_a_typing_error_in_a_constraint_is_corrected(attribute: str, said: str) 
     assert any("create it again" in line for line in found.lines)
 
 
+@pytest.mark.parametrize("published", ["pcieRoot", "example.com/pcieRoot", "pciRoot"])
+def test_the_attribute_of_another_domain_is_proposed_for_a_constraint(published: str) -> None:
+    """Drivers published the root of PCIe under names of their own before there was a common one."""
+    devices = [device(f"gpu-{it}", attributes={published: {"string": "pci0000:00"}}) for it in range(2)]
+    wants = claim(asks(count=2), constraints=[{"matchAttribute": "resource.kubernetes.io/pcieRoot"}])
+    found = told(cluster(node("gpu-1"), slice_("gpu-1", devices), claims=(wants,)))
+    name = published if "/" in published else f"{DRIVER}/{published}"
+    said = f"on gpu-1: write matchAttribute: {name} instead of resource.kubernetes.io/pcieRoot in claim"
+    assert found.advice[0].startswith(said), found.text
+
+
+def test_constraints_on_one_attribute_are_removed_together() -> None:
+    numa = "resource.kubernetes.io/numaNode"
+    wants = claim(asks(count=2), constraints=[{"matchAttribute": numa}, {"distinctAttribute": numa}])
+    found = told(cluster(node("gpu-1"), gpus("a", "b"), claims=(wants,)))
+    assert found.advice[0].startswith(f"on gpu-1: remove the 2 constraints on {numa} from claim"), found.text
+
+
+def test_a_driver_that_found_no_device_is_not_to_be_started() -> None:
+    found = told(cluster(node("gpu-1"), node("gpu-2"), slice_("gpu-1", []), claims=(claim(),)))
+    assert f"driver {DRIVER} publishes slices without devices for 1 node (gpu-1)" in found.text
+    assert "start it" not in found.text
+
+
 @pytest.mark.parametrize(
     ("target", "hint"),
     [("pod/wiats", "; there is waits"), ("pod/train", "; there is one in namespace ml"), ("pod/x", "")],

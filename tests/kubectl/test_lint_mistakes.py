@@ -409,6 +409,9 @@ WRONG: dict[str, list[JSON]] = {
     "toleration of a value without a key": [
         claim(tolerations=[{"operator": "Equal", "value": "x", "effect": "NoSchedule"}])
     ],
+    "extended resource of a pod, not of a container": [
+        changed([asking()], "spec.resources", {"limits": {"example.com/gpu": "1"}})[0]
+    ],
     "capacity read as an attribute": [selecting(f'device.attributes["{GPU}"].memory.compareTo(quantity("1Gi")) > 0')],
     "domain without brackets": [selecting(f'device.attributes.{GPU}.model == "a100"')],
     "attribute without a domain": [selecting('device.attributes["model"] == "a100"')],
@@ -461,6 +464,7 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("string against a version", "semver("),
         ("both kinds of a constraint", "is ignored beside matchAttribute"),
         ("fewer devices than none", "must not be negative"),
+        ("extended resource of a pod, not of a container", "ask for it in a container"),
         ("capacity read as an attribute", f'did you mean device.capacity["{GPU}"].memory?'),
         ("domain without brackets", f'did you mean device.attributes["{GPU}"].model?'),
         ("attribute without a domain", f'did you mean device.attributes["{GPU}"].model?'),

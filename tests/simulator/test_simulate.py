@@ -485,8 +485,11 @@ def test_the_release_decides_about_gates_and_refuses_those_that_it_lacks(
     assert "r: drv/p/b" in verdict(capsys, tmp_path, *objects)
     old = ["--kubernetes-version", "1.35"]
     assert "r: drv/p/a" in verdict(capsys, tmp_path, *objects, options=old)
+    off = "the feature gate DRADeviceTaints is off in Kubernetes 1.35: its API server drops spec.devices.*.taints of"
+    assert off in verdict(capsys, tmp_path, *objects, options=old)
     gates = [*old, "--feature-gates", "DRADeviceTaints=true"]
-    assert "r: drv/p/b" in verdict(capsys, tmp_path, *objects, options=gates)
+    assert "r: drv/p/b" in (said := verdict(capsys, tmp_path, *objects, options=gates))
+    assert "feature gate" not in said
 
 
 def test_what_a_node_cannot_be_asked_is_reported_instead(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

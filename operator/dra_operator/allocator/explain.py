@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import combinations, islice
 
 from dra_ledger.basics import each
-from dra_ledger.columns import Column
+from dra_ledger.columns import UNKNOWN, Column
 from dra_ledger.pools import Status
 
 from dra_operator.allocator.outcome import Refusal, RefusedClaim, Rule, Tally
@@ -80,6 +80,12 @@ def _too_few_equal(
     most = (best[1] & devices).bit_count()
     if most >= need:
         return None
+    if lists := (column.with_any(UNKNOWN) & devices).bit_count():
+        what = f"{counted(lists, 'device')} {'publishes' if lists == 1 else 'publish'} as a list"
+        return Hint(
+            f" with {constraint}, which {what}: the feature gate DRAListTypeAttributes is off",
+            "enable DRAListTypeAttributes",
+        )
     fix = _completed(problem, column, stages, need, devices) or _loosen(most, column.attribute)
     return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
 

@@ -326,7 +326,7 @@ def counter_hint(shortage: Shortage) -> Hint:
         table = view.pools[place].counters
         # No counter is read if the gate is off, and each device that draws on one is refused.
         if not table.names:
-            return Hint("; partitionable devices are off", "enable DRAPartitionableDevices")
+            return Hint("; the feature gate DRAPartitionableDevices is off", "enable DRAPartitionableDevices")
         left = table.available(problem.node.usages[place].charged)
         charges = table.charges[view.devices[device].name]
         gaps[device] = [

@@ -252,6 +252,11 @@ def _of_pod(manifest: Manifest, pod: Pod, around: Surroundings) -> Iterator[Find
         )
         yield manifest.warning("spec.nodeName", text)
     yield from _amounts(manifest, containers)
+    of_pod = pod.spec.resources
+    for name in {**(of_pod.requests or {}), **(of_pod.limits or {})} if of_pod is not None else ():
+        if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
+            text = f"the API server takes cpu, memory and hugepages here, not {name}: ask for it in a container"
+            yield manifest.error("spec.resources", text)
     if not (around.would_have(CLASSES) and around.would_have("nodes")):
         return
     served = {

@@ -313,6 +313,11 @@ def _drivers(
     for driver in sorted(asked):
         there = listed(f"{name} ({counted(number, 'device')})" for name, number in published.drivers.most_common())
         others = f"drivers that publish devices: {there}" if there else "no driver publishes devices"
+        if empty := published.empty_places(driver):
+            where = f"{counted(len(empty), 'node')} ({listed(empty, SHOWN_VALUES)})"
+            runs = f"it runs and found none: its log says why ({_where_it_runs(driver, pods)})"
+            yield f"driver {driver} publishes slices without devices for {where}: {runs}; {others}"
+            continue
         yield f"driver {driver} publishes nothing: start it ({_where_it_runs(driver, pods)}); {others}"
 
 

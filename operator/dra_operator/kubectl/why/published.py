@@ -41,6 +41,11 @@ class Published:
             {_place(slice_) for slice_ in self._slices if slice_.spec.driver == driver and slice_.spec.devices}
         )
 
+    def empty_places(self, driver: str) -> list[str]:
+        """For which nodes a driver has slices in which there is nothing at all, in the order of names."""
+        its = (slice_.spec for slice_ in self._slices if slice_.spec.driver == driver)
+        return sorted({it.node_name or it.pool.name for it in its if not it.devices and not it.shared_counters})
+
     def kinds(self, names: Sequence[Reference], most: int) -> list[tuple[str, Device]]:
         """One device with its driver for each combination of driver and values of these names; ``most`` of them."""
         if (known := self._kinds.get(tuple(names))) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dra_api.core import Container, Pod
@@ -283,17 +283,40 @@ def _constraints(claim: ResourceClaim, view: NodeView) -> Iterator[Change]:
     """Correct a likely typing error in the attribute of a constraint; after these, without the constraint."""
     constraints = claim.spec.devices.constraints or ()
     known = _attributes(view) if constraints else frozenset()
+    several: dict[str, list[DeviceConstraint]] = {}
     for constraint in constraints:
         field = "match_attribute" if constraint.match_attribute else "distinct_attribute"
         kind = "matchAttribute" if constraint.match_attribute else "distinctAttribute"
         attribute = constraint.match_attribute or constraint.distinct_attribute or ""
         group = f"constraint {claim.key} {attribute}"
-        for meant in likely_meant(attribute, known)[:1] if attribute not in known else ():
+        several.setdefault(attribute, []).append(constraint)
+        for meant in _attributes_meant(attribute, known)[:MOST_ATTRIBUTES]:
             text = f"write {kind}: {meant} instead of {attribute} in claim {claim.key}"
             patch = with_constraint(claim, constraint, replace(constraint, **{field: meant}))
             yield Change(text, (patch,), 1, group)
         text = f"remove the constraint {kind}: {attribute} from claim {claim.key}"
         yield Change(text, (with_constraint(claim, constraint, None),), 3, group)
+    for attribute, its in several.items():
+        if len(its) > 1:  # without one of them the other one says the same
+            text = f"remove the {len(its)} constraints on {attribute} from claim {claim.key}"
+            patches = tuple(with_constraint(claim, it, None) for it in its)
+            yield Change(text, patches, 4, f"constraint {claim.key} {attribute}")
+
+
+MOST_ATTRIBUTES: Final = 2
+"""Attributes that are tried in the place of one that no device has."""
+
+
+def _attributes_meant(attribute: str, known: Collection[str]) -> list[str]:
+    """Known attributes in the place of one that no device has: a slip, or one of another domain."""
+    if attribute in known:
+        return []
+    its = attribute.rpartition("/")[2]
+    by_id: dict[str, list[str]] = {}
+    for name in sorted(known):
+        by_id.setdefault(name.rpartition("/")[2], []).append(name)
+    ids = [it for it in (its, *likely_meant(its, by_id)) if it in by_id]
+    return list(dict.fromkeys([*likely_meant(attribute, known), *(name for it in ids for name in by_id[it])]))
 
 
 def _attributes(view: NodeView) -> frozenset[str]:

@@ -116,7 +116,7 @@ def _released(cluster: Cluster, cycle_state: CycleState, before: Supposed, undoi
 
 def similar_name(word: str, known: Iterable[str]) -> str:
     """Return ``; there is gpu`` with the known name that was probably meant, or an empty text."""
-    every = sorted(set(known))
+    every = sorted(set(known) - {word})
     similar = likely_meant(word, every) or get_close_matches(word, every, 1)
     return f"; there is {similar[0]}" if similar else ""
 
