@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from dra_api.values import NANO, Quantity
 
@@ -19,6 +20,21 @@ def listed(words: Iterable[str], most: int = 3, separator: str = ", ") -> str:
     every = list(words)
     hidden = len(every) - most
     return separator.join(every[:most]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+LINES_OF_A_KIND: Final = 20
+"""Lines about one kind of object. A tenant makes as many objects as it likes."""
+
+
+def capped(lines: Iterable[str], what: str) -> Iterator[str]:
+    """The first lines, and the number of the others: ``and 4980 more budgets``."""
+    hidden = 0
+    for number, line in enumerate(lines):
+        if number < LINES_OF_A_KIND:
+            yield line
+        hidden = number + 1 - LINES_OF_A_KIND
+    if hidden > 0:
+        yield f"and {hidden} more {what}"
 
 
 def amount(nanos: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_operator.kubectl.answer import Problem
+from dra_operator.kubectl.cli import main
 from scheduling_causes import (
     DRIVER,
     asks,
@@ -698,3 +701,37 @@ def test_a_claim_from_a_template_is_not_to_be_created_by_a_person() -> None:
     waits["metadata"]["uid"] = "uid-waits"
     found = told([device_class(), node("gpu-1"), slice_("gpu-1"), template("t"), made, waits])
     assert found.advice == ["on gpu-1: delete claim ns/waits-gpu: made again from its template, it gets other devices"]
+
+
+def test_of_very_many_rules_the_first_are_named_and_the_others_counted() -> None:
+    def rule(number: int) -> Json:
+        taint = {"key": f"k{number}", "effect": "NoSchedule"}
+        spec = {"deviceSelector": {"driver": DRIVER}, "taint": taint}
+        made = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule"}
+        return {**made, "metadata": {"name": f"r{number}"}, "spec": spec}
+
+    found = told(cluster(node("gpu-1"), gpus("a"), *map(rule, range(30)), claims=(claim(),)))
+    assert found.text.count("comes from DeviceTaintRule") == 20
+    assert "and 10 more DeviceTaintRules" in found.text
+
+
+def test_of_very_many_budgets_drain_names_the_first_and_counts_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whoever may create a PodDisruptionBudget may create 5,000 for one pod."""
+    budgets = [
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": f"b{number}", "namespace": "ns"},
+            "spec": {"minAvailable": 1, "selector": {}},
+        }
+        for number in range(25)
+    ]
+    path = tmp_path / "cluster.json"
+    objects = [device_class(), node("gpu-1"), gpus("a"), *holder("holds", "gpu-1/gpu-0"), *budgets]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    main(["drain", "gpu-1", "--from", str(path)])
+    said = capsys.readouterr().out
+    assert said.count("PodDisruptionBudget ns/b") == 20
+    assert "and 5 more budgets" in said

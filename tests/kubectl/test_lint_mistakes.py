@@ -412,6 +412,24 @@ WRONG: dict[str, list[JSON]] = {
     "extended resource of a pod, not of a container": [
         changed([asking()], "spec.resources", {"limits": {"example.com/gpu": "1"}})[0]
     ],
+    "count of 64 bits": [claim(count=1 << 63)],
+    "time of a toleration beyond 64 bits": [
+        claim(tolerations=[{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": -(1 << 63) - 1}])
+    ],
+    "priority beyond 64 bits in a Job": [
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "j", "namespace": "ml"},
+            "spec": {"template": {"spec": {"priority": 1 << 64, "containers": [{"name": "c", "image": "x"}]}}},
+        }
+    ],
+    "negative cpu": [changed([asking()], "spec.containers.0.resources", {"requests": {"cpu": "-1"}})[0]],
+    "more memory than its limit": [
+        changed(
+            [asking()], "spec.containers.0.resources", {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
+        )[0]
+    ],
     "capacity read as an attribute": [selecting(f'device.attributes["{GPU}"].memory.compareTo(quantity("1Gi")) > 0')],
     "domain without brackets": [selecting(f'device.attributes.{GPU}.model == "a100"')],
     "attribute without a domain": [selecting('device.attributes["model"] == "a100"')],
@@ -465,6 +483,10 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("both kinds of a constraint", "is ignored beside matchAttribute"),
         ("fewer devices than none", "must not be negative"),
         ("extended resource of a pod, not of a container", "ask for it in a container"),
+        ("count of 64 bits", "has more than 64 bits"),
+        ("priority beyond 64 bits in a Job", "has more than 64 bits"),
+        ("negative cpu", "the request of cpu must not be negative"),
+        ("more memory than its limit", "is more than its limit, 1Gi"),
         ("capacity read as an attribute", f'did you mean device.capacity["{GPU}"].memory?'),
         ("domain without brackets", f'did you mean device.attributes["{GPU}"].model?'),
         ("attribute without a domain", f'did you mean device.attributes["{GPU}"].model?'),

@@ -280,7 +280,7 @@ def _is_extended(resource: str) -> bool:
 
 
 def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Finding]:
-    """Yield amounts of extended resources that the API server refuses: devices are whole, and not overcommitted."""
+    """Yield amounts that the API server refuses. Of extended resources they are whole, and not overcommitted."""
     for container in containers:
         requests, limits = container.resources.requests or {}, container.resources.limits or {}
         path = f"spec.containers[{container.name}].resources"
@@ -293,6 +293,15 @@ def _amounts(manifest: Manifest, containers: Sequence[Container]) -> Iterator[Fi
                 yield manifest.error(path, f"{name} must not be negative, as {limit} is")
             elif limit.nanos % 10**9:
                 yield manifest.error(path, f"{name} must be a whole number, not {limit}")
+        for name in dict.fromkeys((*requests, *limits)):
+            limit, request = limits.get(name), requests.get(name)
+            if _is_extended(name):
+                continue
+            for what, amount in (("request", request), ("limit", limit)):
+                if amount is not None and amount.nanos < 0:
+                    yield manifest.error(path, f"the {what} of {name} must not be negative, as {amount} is")
+            if limit is not None and request is not None and request.nanos > limit.nanos:
+                yield manifest.error(path, f"the request of {name}, {request}, is more than its limit, {limit}")
 
 
 def _served_twice(manifests: Sequence[Manifest], around: Surroundings) -> Iterator[Finding]:

@@ -305,6 +305,22 @@ def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, s
             yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
 
 
+INT64_MODULUS: Final = 1 << 64
+
+
+def too_large(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    """Yield the path of each whole number that has more than 64 bits. The API server cannot read an object with one."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in _OPEN:
+                yield from too_large(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from too_large(inner, f"{path}[{place}]")
+    elif isinstance(value, int) and not -INT64_MODULUS // 2 <= value < INT64_MODULUS // 2:
+        yield path, value
+
+
 def _unknown_fields(item: JSON, kind: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, name, and what may have been meant."""
     for path, name, known in _unknown(item, KINDS[kind][1], ""):
@@ -499,6 +515,8 @@ def _read(
         fault("", str(error))
     for severity, path, text in faults_of(item, release):
         fault(path, text, severity)
+    for path, number in too_large(item, "") if item["kind"] in KINDS or found_in else ():
+        fault(path, f"{number} has more than 64 bits, which the API server refuses")
     templates = [(f"{it.path}.", it.spec) for it in found_in]
     own = item.get("spec") if item["kind"] == "Pod" else None
     for prefix, spec in [("", own), *templates] if isinstance(own, dict) else templates:

@@ -6,7 +6,7 @@ The pods of the node are all evicted and placed elsewhere, as when it is drained
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -23,7 +23,7 @@ from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.whatif.overlay import successors
 from dra_operator.scheduling.preemption import Budget
-from dra_operator.wording import counted, listed
+from dra_operator.wording import capped, counted, listed
 
 from .overlay import Overlay
 
@@ -207,7 +207,11 @@ def _lines(found: Draining) -> Iterator[str]:
         yield f"  {counted(fates.count('ends'), 'pod has', 'pods have')} no controller, and would not be made again"
     for torn in found.torn:
         yield f"  PodGroup {torn.group} disrupts its pods together: delete {listed(torn.left)} on other nodes as well"
-    for it in found.budgets:
+    yield from capped(_of_budgets(found.budgets), "budgets")
+
+
+def _of_budgets(budgets: Iterable[BudgetFact]) -> Iterator[str]:
+    for it in budgets:
         covers = f"PodDisruptionBudget {it.budget} covers {listed(it.pods)}"
         if not it.allowed:
             yield f"  {covers} and allows no disruption now: the eviction is refused until it does"

@@ -25,7 +25,7 @@ from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatu
 from dra_operator.scheduling.claims import Demand
 from dra_operator.scheduling.rules import RESOURCE
 from dra_operator.scheduling.state import LoadedNode, Obstacle, title
-from dra_operator.wording import counted, listed
+from dra_operator.wording import capped, counted, listed
 
 SURVEYED_NODES: Final = 6
 """Nodes on which fixes are looked for."""
@@ -304,7 +304,7 @@ def _lacking(
     lacking = [it.outline for it in different if it.outline is not None]
     yield from _unshared(lacking, cycle_state)
     yield from troubled_pools(lacking, cluster, now)
-    yield from taint_sources(lacking, cycle_state, cluster)
+    yield from capped(taint_sources(lacking, cycle_state, cluster), "DeviceTaintRules")
     yield from wanted_values(lacking, cycle_state, published, cluster.pods)
 
 
