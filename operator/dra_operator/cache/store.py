@@ -26,7 +26,7 @@ import msgspec
 from dra_api.codec import DecodeError, decode, encode
 from dra_api.core import Namespace, Node, NodeSelector, Pod
 from dra_api.kueue import Workload
-from dra_api.meta import Object, ObjectMeta
+from dra_api.meta import Object
 from dra_api.resource import (
     ADMIN_ACCESS_LABEL,
     OpaqueDeviceConfiguration,
@@ -60,9 +60,9 @@ from dra_operator.scheduling.state import (
     SMALL_BYTES,
     MarkedSelector,
     SpecMark,
-    annotations_read,
     bytes_of_large,
     claim_without_bulk,
+    metadata_read,
     metadata_without_bulk,
     pod_without_bulk,
     short_name,
@@ -292,8 +292,8 @@ _BY_THE_THOUSAND: Final = (
 
 
 def _cut(obj: T) -> T:
-    shorten = _with_labels if isinstance(obj, Node | Namespace | PersistentVolume) else _without_labels
-    obj = replace(obj, metadata=shorten(obj.metadata))
+    has_labels, meta = isinstance(obj, Node | Namespace | PersistentVolume), metadata_read(obj.metadata)
+    obj = replace(obj, metadata=meta if has_labels else replace(meta, labels=None))
     if not isinstance(obj, _BY_THE_THOUSAND):
         return obj if len(encode(obj)) <= LARGEST_OBJECT_BYTES else _matching_nothing(obj)
     if isinstance(obj, PersistentVolumeClaim):
@@ -392,22 +392,6 @@ def _that_counts(spec: PersistentVolumeClaimSpec) -> PersistentVolumeClaimSpec:
     modes = tuple(dict.fromkeys(spec.access_modes or ()))[:_ACCESS_MODES]
     name = short_name(spec.volume_name)
     return replace(spec, access_modes=modes or None, resources=resources, volume_name=name)
-
-
-def _with_labels(meta: ObjectMeta) -> ObjectMeta:
-    return replace(meta, annotations=None, finalizers=None, owner_references=None)
-
-
-def _without_labels(meta: ObjectMeta) -> ObjectMeta:
-    """Keep the annotations that are read, and the controller."""
-    # The controller stays: evictions and budgets look for pods by their owner.
-    owner = meta.controller
-    return replace(
-        _with_labels(meta),
-        labels=None,
-        annotations=annotations_read(meta),
-        owner_references=None if owner is None else (owner,),
-    )
 
 
 def without_own_labels(namespace: Namespace) -> Namespace:

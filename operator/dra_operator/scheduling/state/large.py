@@ -160,9 +160,7 @@ def pod_without_bulk(pod: Pod) -> Pod:
     pod = structs.replace(pod, metadata=meta)
     if len(encode(pod)) <= LARGEST_OBJECT_BYTES:
         return pod
-    owner = meta.controller
-    meta = structs.replace(meta, finalizers=None, owner_references=None if owner is None else (owner,))
-    pod = structs.replace(pod, metadata=meta)
+    pod = structs.replace(pod, metadata=metadata_read(meta))
     return pod if len(encode(pod)) <= LARGEST_OBJECT_BYTES else _kept(pod)
 
 
@@ -177,18 +175,12 @@ def pod_set_aside(pod: Pod, *, is_placed: bool) -> Pod:
     ``is_placed``: it has a node, or is on its way to one. Then others are kept away by its rules and host ports, if
     these are short.
     """
-    owner = pod.metadata.controller
     pod = structs.replace(pod, spec=structs.replace(pod.spec, scheduler_name=short_name(pod.spec.scheduler_name)))
-    meta = structs.replace(
-        pod.metadata,
-        labels=pod.metadata.labels if len(encode(pod.metadata.labels)) <= SMALL_BYTES // 2 else None,
-        annotations=annotations_read(pod.metadata),
-        finalizers=None,
-        owner_references=None if owner is None else (owner,),
-    )
-    short = structs.replace(pod, metadata=meta, status=_status_read(pod.status))
+    labels, meta = pod.metadata.labels, metadata_read(pod.metadata)
+    short_meta = meta if len(encode(labels)) <= SMALL_BYTES // 2 else structs.replace(meta, labels=None)
+    short = structs.replace(pod, metadata=short_meta, status=_status_read(pod.status))
     if is_placed and not pod.is_terminal:
-        placed = structs.replace(short, metadata=structs.replace(meta, labels=pod.metadata.labels), spec=_placed(pod))
+        placed = structs.replace(short, metadata=meta, spec=_placed(pod))
         if len(encode(placed)) <= 2 * SMALL_BYTES:
             return placed
     kept = _with_few_names(_kept(short), counts_on_node=is_placed and not pod.is_terminal)
@@ -480,20 +472,21 @@ def is_large(claim: ResourceClaim) -> bool:
     return _bears(claim.metadata.labels, _LARGE)
 
 
+def metadata_read(meta: ObjectMeta) -> ObjectMeta:
+    """Return the metadata with its labels, and with the annotations and the owner that are read."""
+    # The controller stays: evictions and budgets look for pods by their owner.
+    owner = meta.controller
+    owners = None if owner is None else (owner,)
+    return replace(meta, annotations=annotations_read(meta), finalizers=None, owner_references=owners)
+
+
 def metadata_without_bulk(meta: ObjectMeta) -> ObjectMeta:
-    """What is read of it."""
+    """Return what is read of the metadata of a claim or template: no labels, but finalizers."""
     finalizers = meta.finalizers or ()
     # It matters whether there is another finalizer, not which one.
     other = next((name for name in finalizers if name not in _OURS), None)
     kept = tuple([name for name in finalizers if name in _OURS or name is other])
-    owner = meta.controller
-    return replace(
-        meta,
-        labels=None,
-        annotations=annotations_read(meta),
-        finalizers=kept or None,
-        owner_references=None if owner is None else (owner,),
-    )
+    return replace(metadata_read(meta), labels=None, finalizers=kept or None)
 
 
 def spec_without_bulk(spec: ResourceClaimSpec, size: int) -> ResourceClaimSpec:
