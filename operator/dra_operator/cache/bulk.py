@@ -21,7 +21,7 @@ aside is read when its turn comes (``admission.api``).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
@@ -52,9 +52,24 @@ from .store import ALL_PODS, ClaimTemplate, without_bulk, without_own_labels, wi
 T = TypeVar("T", bound=Object)
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SHARING: Final = frozenset(
-    {Pod, ResourceClaim, ClaimTemplate, Workload, PersistentVolumeClaim, PodDisruptionBudget, Namespace}
-)
+
+class _ShortForm(NamedTuple):
+    """How objects of a kind are shortened for which there is no room, and whether one is short for that reason."""
+
+    of: Callable[..., Any]
+    has: Callable[[Any], bool]
+
+
+_SHORT_FORMS: Final[Mapping[type[Object], _ShortForm]] = {
+    Pod: _ShortForm(pod_set_aside, is_set_aside),
+    ResourceClaim: _ShortForm(claim_set_aside, is_set_aside),
+    ClaimTemplate: _ShortForm(ClaimTemplate.set_aside, lambda it: it.is_set_aside),
+    Workload: _ShortForm(workload_set_aside, is_workload_set_aside),
+    PersistentVolumeClaim: _ShortForm(without_selector, has_lost_selector),
+    PodDisruptionBudget: _ShortForm(without_selector, lambda it: it.spec.selector == ALL_PODS),
+    Namespace: _ShortForm(without_own_labels, lambda _: False),
+}
+"""The kinds that share the bytes."""
 Place = tuple[type[Object], str]
 """A kind, and the key of an object or the name of a namespace."""
 
@@ -198,7 +213,7 @@ class Bulk:
     def kept(self, obj: T) -> T:
         """Return the object, or its short form."""
         kind = type(obj)
-        if kind not in _SHARING:
+        if kind not in _SHORT_FORMS:
             return without_bulk(obj)
         if kind is Workload:  # of most there is no need of the templates, however short they are
             obj = without_bulk(obj)
@@ -234,20 +249,9 @@ class Bulk:
         return (type(obj), obj.key) in self._whole
 
     def _short(self, obj: T) -> T:
-        match obj:
-            case Workload():
-                return workload_set_aside(obj)  # type: ignore[return-value]
-            case PersistentVolumeClaim() | PodDisruptionBudget():
-                return without_selector(obj)  # type: ignore[return-value]
-            case Namespace():
-                return without_own_labels(obj)  # type: ignore[return-value]
-            case Pod():
-                return pod_set_aside(obj, is_placed=self._is_placed(obj))  # type: ignore[return-value]
-            case ResourceClaim():
-                return claim_set_aside(obj)  # type: ignore[return-value]
-            case ClaimTemplate():
-                return obj.set_aside()  # type: ignore[return-value]
-        return obj
+        options = {"is_placed": self._is_placed(obj)} if isinstance(obj, Pod) else {}
+        short: T = _SHORT_FORMS[type(obj)].of(obj, **options)
+        return short
 
     def lasting(self, obj: T) -> T:
         """Return the form in which the object is held in the long run."""
@@ -300,15 +304,5 @@ class Bulk:
 
 def is_aside(obj: Object) -> bool:
     """Return whether the object is a short form, since there was no room for it."""
-    match obj:
-        case Pod() | ResourceClaim():
-            return is_set_aside(obj)
-        case ClaimTemplate():
-            return obj.is_set_aside
-        case Workload():
-            return is_workload_set_aside(obj)
-        case PersistentVolumeClaim():
-            return has_lost_selector(obj)
-        case PodDisruptionBudget():
-            return obj.spec.selector == ALL_PODS
-    return False
+    form = _SHORT_FORMS.get(type(obj))
+    return form is not None and form.has(obj)
