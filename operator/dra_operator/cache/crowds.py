@@ -25,10 +25,10 @@ def spread(crowd: Crowd) -> Keys:
     return tuple(hint for obj in few for hint in crowd.hints(obj))
 
 
-def parts(things: Iterable[T]) -> Iterator[list[T]]:
+def parts(things: Iterable[T], most: int = HINTS_AT_ONCE) -> Iterator[list[T]]:
     """Yield the things in lists, each of which is little work."""
     rest = iter(things)
-    while part := list(islice(rest, HINTS_AT_ONCE)):
+    while part := list(islice(rest, most)):
         yield part
 
 
@@ -47,15 +47,14 @@ def pods_to_serve(
     cluster: ClusterState, what: str, index: Index[str], value: str, has_work: Callable[[ClusterState, Pod], bool]
 ) -> Keys:
     """Those of the pods in an index for which claims may have to be made, recorded or reserved."""
-    # Asked first, here and below: nearly always they are few, and each event comes here.
-    if index.count(value) <= HINTS_AT_ONCE:
-        pods = (pod for key in index.keys(value) if (pod := cluster.pods.get(key)) is not None)
-        return tuple([Key("templates", pod.key) for pod in pods if has_work(cluster, pod)])
 
     def hints(key: str) -> tuple[Key, ...]:
         pod = cluster.pods.get(key)
         return (Key("templates", key),) if pod is not None and has_work(cluster, pod) else ()
 
+    # Asked first, here and below: nearly always they are few, and each event comes here.
+    if index.count(value) <= HINTS_AT_ONCE:
+        return tuple([hint for key in index.keys(value) for hint in hints(key)])
     return (Crowd(("templates", what, value), namespace_of(value), partial(index.keys, value), hints),)
 
 

@@ -7,7 +7,7 @@ claims and pods are looked at only while some taint evicts, so a cluster without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ from dra_ledger.taints import rule_selects as selects
 from msgspec import structs
 
 from dra_operator.allocator import DeviceId
-from dra_operator.cache.crowds import spread
+from dra_operator.cache.crowds import parts, spread
 from dra_operator.cache.key import NOTHING, Crowd, Key, Keys
 from dra_operator.cache.state import ClusterState
 from dra_operator.cache.store import ObjectChange
@@ -66,7 +66,7 @@ def users_of_changed(cluster: ClusterState, name: str) -> Iterator[tuple[Key, ..
     """The pods on devices that a rule selects, or did select before it changed or went; in parts."""
     # Taken out before the look: a change in the midst of it comes again.
     rules = cluster.changed_rules.pop(name, ())
-    for claims in parts(list(cluster.claims) if rules else ()):
+    for claims in parts(list(cluster.claims) if rules else (), OBJECTS_IN_A_ROW):
         yield _users(cluster, (claim.key for claim in claims if _is_selected(claim, rules)))
 
 
@@ -111,7 +111,7 @@ def everything(cluster: ClusterState) -> Iterator[Keys]:
     for rule in cluster.evicting_rules:
         cluster.changed_rules.setdefault(rule.metadata.name, []).append(rule)
     yield tuple(Key("taint-rules", rule.metadata.name) for rule in cluster.rules)
-    for devices in parts(list(cluster.device_taints)):
+    for devices in parts(list(cluster.device_taints), OBJECTS_IN_A_ROW):
         yield _users(cluster, (claim for device in devices for claim in cluster.claims_by_device.keys(device)))
 
 
@@ -152,7 +152,7 @@ def counts_of(cluster: ClusterState, rule: DeviceTaintRule, now: datetime) -> Ge
     allocated = published = 0
     rules = EvictingRules((acting,))
     users: dict[str, Pod | None] = {}
-    for claims in parts(list(cluster.claims)):
+    for claims in parts(list(cluster.claims), OBJECTS_IN_A_ROW):
         for claim in claims:
             if selected := sum(1 for device in _devices(claim) if selects(rule, device)):
                 allocated += selected
@@ -189,12 +189,6 @@ def _pending(cluster: ClusterState, key: str, rules: EvictingRules, now: datetim
 def _is_selected(claim: ResourceClaim, rules: Collection[DeviceTaintRule]) -> bool:
     """Whether one of the rules selects a device that the claim holds."""
     return any(selects(rule, device) for device in _devices(claim) for rule in rules)
-
-
-def parts(everything: Sequence[T]) -> Iterator[Sequence[T]]:
-    """So many objects that a look at them takes milliseconds."""
-    for start in range(0, len(everything), OBJECTS_IN_A_ROW):
-        yield everything[start : start + OBJECTS_IN_A_ROW]
 
 
 def _users(cluster: ClusterState, claims: Iterable[str]) -> tuple[Key, ...]:

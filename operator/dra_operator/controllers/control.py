@@ -22,7 +22,7 @@ from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, DeviceId
-from dra_operator.cache import Cluster, Controller, Crowd, Key, Source, evictions, spread, violations
+from dra_operator.cache import Cluster, Controller, Crowd, Key, Source, evictions, parts, spread, violations
 from dra_operator.controllers.claims.delayed_deletion import DelayedDeletion
 from dra_operator.controllers.claims.generate import ClaimGenerator, ClaimMaker, NamesBeingWritten
 from dra_operator.controllers.claims.group import GroupClaimGenerator, GroupConditions
@@ -266,12 +266,12 @@ class Control:
         for keys in evictions.everything(self.cluster):
             self.queues.add(keys)
             await asyncio.sleep(0)
-        for pods in evictions.parts(list(self.cluster.pods)):
+        for pods in parts(list(self.cluster.pods)):
             self.queues.add(Key("templates", pod.key) for pod in pods)
             await asyncio.sleep(0)
         for concern in ("pod-groups", "group-conditions"):
             self.queues.add(Key(concern, group.key) for group in self.cluster.groups.store)
-        for claims in evictions.parts(list(self.cluster.claims)):
+        for claims in parts(list(self.cluster.claims)):
             self.queues.add(Key("release", claim.key) for claim in claims)
             await asyncio.sleep(0)
 
