@@ -342,16 +342,15 @@ class Cluster(FiledState):
         entry = self.allocated_devices.confirm(uid)
         if entry is None:
             return NOTHING
-        # While the write was under way, no other pod of the claim was tried.
-        claim, own = entry.claim.key, entry.pod.key
+        claim, own, keys = entry.claim.key, entry.pod.key, NOTHING
 
         def hints_of(pod: str) -> tuple[Key, ...]:
             return (Key("placement", pod),) if pod != own and pod in self.waiting else ()
 
-        users = Crowd(
-            ("confirmed", claim, own), entry.claim.metadata.namespace, partial(self.users_of, claim), hints_of
-        )
-        keys = spread(users)
+        # While the write was under way, no other pod of the claim was tried. Nearly no claim has another one.
+        if self.pods_aside or self.pods_by_claim.count(claim) > 1:
+            users = partial(self.users_of, claim)
+            keys = spread(Crowd(("confirmed", claim, own), entry.claim.metadata.namespace, users, hints_of))
         # The write succeeded, and its event came first: nothing came free.
         if self.allocated_devices.holds(uid):
             return keys

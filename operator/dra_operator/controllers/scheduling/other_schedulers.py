@@ -159,13 +159,40 @@ class Deference:
         """Return the seconds after which the pod is to be looked at again before it may take devices of the drivers; 0:
         now."""
         uid, now = pod.metadata.uid, self._clock()
-        pause = self._pause * 2.0 ** self._doubled(drivers, now)
         # A pod that waits for no devices meets nobody.
-        if not drivers or not self._must_wait(uid, drivers, now, pause):
+        pause = self._pause_for(uid, drivers, now) if drivers else 0.0
+        if pause:
+            self._forget_old(now)
+        else:
             self._waiting.pop(uid, None)
-            return 0.0
-        self._forget_old(now)
         return pause
+
+    def _pause_for(self, uid: str, drivers: frozenset[str], now: float) -> float:
+        # The wishes of others are unknown for a moment, as at the start: no pod waits long for that.
+        if not self._sees_others():
+            waits = now - self._waiting.setdefault(uid, now) < UNSEEN_SECONDS
+            return self._pause_of(drivers, now) if waits else 0.0
+        others, own = self._cluster.others_decide(drivers), self._cluster.own_devices
+        if others.present:
+            _keep(self._met, drivers, now)
+        was_there = now - self._met.get(drivers, -math.inf) <= MET_OTHERS_SECONDS
+        # Nobody allocates such devices, or nobody may take them: nearly all clusters end here.
+        if not was_there and not any(map(self._knows, own.contested(drivers))):
+            return 0.0
+        counted, since = self._events.get(drivers, (-1, now))
+        if counted != others.cluster_events:
+            since = now
+        _keep(self._events, drivers, (others.cluster_events, since))
+        pause = self._pause_of(drivers, now)
+        waited, most = now - self._waiting.setdefault(uid, now), MOST_PAUSES * pause
+        # Pods of a scheduler that does not exist are never decided.
+        if waited >= most:
+            return 0.0
+        is_deciding = others.waiting and now - since < (most if others.queued else pause)
+        return pause if waited < pause or is_deciding else 0.0
+
+    def _pause_of(self, drivers: Iterable[str], now: float) -> float:
+        return self._pause * 2.0 ** self._doubled(drivers, now)
 
     def clashed(self, drivers: Iterable[str]) -> None:
         """Note that a pod of ours lost devices of these drivers to another scheduler."""
@@ -184,28 +211,6 @@ class Deference:
         named = set(drivers)
         found = self._doublings.items() if ANY_DRIVER in named else ((it, self._doublings.get(it)) for it in named)
         return max((_left(*doubled, now) for _, doubled in found if doubled is not None), default=0)
-
-    def _must_wait(self, uid: str, drivers: frozenset[str], now: float, pause: float) -> bool:
-        # The wishes of others are unknown for a moment, as at the start: no pod waits long for that.
-        if not self._sees_others():
-            return now - self._waiting.setdefault(uid, now) < UNSEEN_SECONDS
-        others, own = self._cluster.others_decide(drivers), self._cluster.own_devices
-        if others.present:
-            _keep(self._met, drivers, now)
-        was_there = now - self._met.get(drivers, -math.inf) <= MET_OTHERS_SECONDS
-        # Nobody allocates such devices, or nobody may take them: nearly all clusters end here.
-        if not was_there and not any(map(self._knows, own.contested(drivers))):
-            return False
-        counted, since = self._events.get(drivers, (-1, now))
-        if counted != others.cluster_events:
-            since = now
-        _keep(self._events, drivers, (others.cluster_events, since))
-        waited, most = now - self._waiting.setdefault(uid, now), MOST_PAUSES * pause
-        # Pods of a scheduler that does not exist are never decided.
-        if waited >= most:
-            return False
-        is_deciding = others.waiting and now - since < (most if others.queued else pause)
-        return waited < pause or is_deciding
 
     def _forget_old(self, now: float) -> None:
         while now - (oldest := next(iter(self._waiting.items())))[1] > MET_OTHERS_SECONDS:

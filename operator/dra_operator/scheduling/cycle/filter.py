@@ -326,6 +326,7 @@ def counted(pod: Pod, nodes: Nodes) -> Generator[Pause, Elapsed, None]:
             yield Pause.SEARCHING
 
 
+NOWHERE: Final = frozenset[str]()
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
 EXPLANATION_STEPS = 5  # what it costs to find out why a node lacks devices
 
@@ -394,7 +395,8 @@ class PodFilter:
         demand = self.demands.on(state)
         # Claims that the pod has already and that are of no use to it on this node.
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
-        elsewhere = frozenset(self.allocations.elsewhere(state.node) | outdated)
+        # Most pods have no devices yet.
+        elsewhere = frozenset(self.allocations.elsewhere(state.node) | outdated) if self._has_devices else NOWHERE
         if not demand.claims:
             plan = Plan(state.name, {}, demand.served, volumes=self.bindings(state))
             return self._obstructed(state, elsewhere) or self._with_node_use(state, plan)
