@@ -528,10 +528,12 @@ class AdmissionController:
     async def _say(self, workload: Workload, decision: CheckDecision) -> None:
         written = await self._writer.write(workload, decision)
         if written is Written.YES:
-            self._metrics.decided(decision.state)
-            tell(
-                logger, logging.INFO, "check decided", workload=workload.key, state=decision.state, why=decision.message
-            )
+            self._is_decided(workload, decision)
+
+    def _is_decided(self, workload: Workload, decision: CheckDecision) -> None:
+        self._metrics.decided(decision.state)
+        said = shortened(decision.message, LOGGED_CHARACTERS)
+        tell(logger, logging.INFO, "check decided", workload=workload.key, state=decision.state, why=said)
 
     def _kept(self, uid: str, outcome: Outcome) -> None:
         memory = self._memory[uid]
@@ -573,9 +575,7 @@ class AdmissionController:
             if not self._is_unsure(workload, memory):
                 self._promise(uid)
             return
-        self._metrics.decided(decision.state)
-        said = shortened(decision.message, LOGGED_CHARACTERS)
-        tell(logger, logging.INFO, "check decided", workload=workload.key, state=decision.state, why=said)
+        self._is_decided(workload, decision)
         if decision.state is CheckState.READY:
             memory.retries, memory.in_vain, memory.never_since = 0, 0, None
         else:

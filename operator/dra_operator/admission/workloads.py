@@ -238,8 +238,7 @@ def after_eviction(workload: Workload, names: Collection[str], back_off: CheckDe
     That is first the back-off. When Kueue has taken it over, the check is pending again: in *Retry* it would have Kueue
     evict the Workload once more when the back-off is over.
     """
-    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
-    its = [state for _, state in states(workload, names)]
+    evicted, its = _eviction(workload), [state for _, state in states(workload, names)]
     if not its or evicted is None or evicted.status != "True" or evicted.reason != ADMISSION_CHECK:
         return None
     if _requeue_at(workload) is not None and any(state.state == CheckState.RETRY for state in its):
@@ -264,8 +263,12 @@ def evicted_at(workload: Workload) -> str:
     A back-off begins then. Kueue takes over none that is over by its clock, and would give quota again at once, and
     again and again, if the clock of this process were late.
     """
-    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    evicted = _eviction(workload)
     return (evicted.last_transition_time or "") if evicted is not None else ""
+
+
+def _eviction(workload: Workload) -> Condition | None:
+    return next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
 
 
 def returned_at(workload: Workload) -> datetime | None:
@@ -299,7 +302,7 @@ def wait_left(workload: Workload, names: Collection[str], now: datetime) -> floa
 
 def _is_ours(workload: Workload, names: Collection[str]) -> bool:
     """Return whether Kueue waits because of a check of ours, and of no other controller's."""
-    evicted = next((it for it in workload.status.conditions or () if it.type == "Evicted"), None)
+    evicted = _eviction(workload)
     if evicted is None or evicted.reason != ADMISSION_CHECK:
         return False
     others = (it for it in workload.status.admission_checks or () if it.name not in names)

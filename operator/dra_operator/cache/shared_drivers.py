@@ -149,9 +149,9 @@ def driver_of(class_: DeviceClass) -> str:
 logger = logging.getLogger(__name__)
 
 SETTLED_SECONDS: Final = 10.0
+"""Seconds after which a scheduler that honours the taint has seen it, and its earlier decisions are written."""
 EVERY_CLASS: Final = "*"
 """Stands for all classes, where it is not known which ones a pod wants. No class has this name."""
-"""Seconds after which a scheduler that honours the taint has seen it, and its earlier decisions are written."""
 
 
 class OwnDevices:
