@@ -26,7 +26,7 @@ from objects import Make
 FREE, AWAITING, PLANNING, WRITING = GangState.FREE, GangState.AWAITING, GangState.PLANNING, GangState.WRITING
 REFUSING, REFUSED, DISSOLVING = GangState.REFUSING, GangState.REFUSED, GangState.DISSOLVING
 LEADER, MATE = (convert(Pod, Make.pod(name)) for name in ("leader", "mate"))
-REFUSAL: Final = Mock(GangRefusal, leader=LEADER)
+REFUSAL: Final = Mock(GangRefusal, teller=LEADER)
 AWAITED: Final = AwaitedClaims(LEADER, MATE, 0.0)
 DO: Final[dict[GangEvent, Callable[[GangProgress], None]]] = {
     GangEvent.LEAD: lambda it: it.lead(LEADER),

@@ -349,7 +349,7 @@ async def test_a_pod_that_joins_a_running_gang_is_placed_by_itself(world: World)
 def leader_of_a_refused_gang(world: World) -> str:
     """Another pod may have led before, and have said the same."""
     [refusal] = [it.refusal for it in world.control.placer._gangs._gangs.values() if it.refusal is not None]
-    leader = refusal.leader.metadata.name
+    leader = refusal.teller.metadata.name
     assert said(world, leader).startswith("gang g: only 1 of 2")
     return leader
 

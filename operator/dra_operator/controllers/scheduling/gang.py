@@ -182,7 +182,7 @@ class GangProgress:
         """Note that there is no place for the gang. The pod that says so has the gang's next write, like the leader."""
         self._move(GangEvent.REFUSE)
         self.refusal, self.former = refusal, None
-        self.pods = list({self.leader: None, refusal.leader.key: None})
+        self.pods = list({self.leader: None, refusal.teller.key: None})
 
     def forget(self) -> None:
         """Forget why the gang waits: it has changed since it was refused, or its claims are made."""
@@ -202,13 +202,13 @@ class GangProgress:
 
 
 class GangRefusal:
-    """A gang that cannot be bound: its leader, and what each member asked for.
+    """A gang that cannot be bound: the leader of that attempt, who says so, and what each member asked for.
 
     ``untried``: by key, what keeps a pod of the gang from being tried, if that is why.
     """
 
     def __init__(self, attempt: GangAttempt, untried: Mapping[str, Obstacle] = NO_OBSTACLES) -> None:
-        self.gang, self.leader, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
+        self.gang, self.teller, self.members = attempt.gang, attempt.leader, dict(attempt.fingerprints())
         self.untried, self._wanted = untried, attempt.wanted
 
     def is_of(self, gang: Gang, wanted: int) -> bool:

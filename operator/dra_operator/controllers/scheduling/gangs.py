@@ -100,16 +100,16 @@ class Gangs:
         progress = self._gangs.get(gang.key)
         if progress is None:
             return
-        if progress.former is not None and progress.former.leader.key == pod.key:
+        if progress.former is not None and progress.former.teller.key == pod.key:
             progress.former = None
         if progress.awaited_pod == pod.key:
             self._replace(progress, pod)
         if (refusal := progress.refusal) is None:
             return
         # The leader's message names this pod's former obstacle, or says why a gang with all its pods has no place.
-        if refusal.untried.get(pod.key, obstacle) != obstacle or (lacks_pods and refusal.leader.key != pod.key):
-            self._context.look_again(refusal.leader.key)
-        if refusal.leader.key == pod.key and not progress.is_led:
+        if refusal.untried.get(pod.key, obstacle) != obstacle or (lacks_pods and refusal.teller.key != pod.key):
+            self._context.look_again(refusal.teller.key)
+        if refusal.teller.key == pod.key and not progress.is_led:
             progress.forget()
             for key in refusal.members:
                 if key != pod.key:
@@ -203,7 +203,7 @@ class Gangs:
         """Return whether the gang was refused as it is now, and another pod than this one still says so, and waits for
         what may help."""
         # A leader that is gone is woken by nothing, and all would wait with it for ever.
-        leader = self._cluster.pods.get(refusal.leader.key, refusal.leader.metadata.uid)
+        leader = self._cluster.pods.get(refusal.teller.key, refusal.teller.metadata.uid)
         if leader is None or leader.key == but.key or not self._cluster.is_waiting_member(leader):
             return False
         return self._cluster.gang_of(leader) == gang and refusal.is_of(gang, wanted)
@@ -388,7 +388,7 @@ class Gangs:
 
     def _refuse(self, progress: GangProgress, attempt: GangAttempt, decision: NoPlace) -> Decided:
         refusal = self._former(progress, attempt, decision) or GangRefusal(attempt)
-        teller = refusal.leader
+        teller = refusal.teller
         progress.refuse(refusal)
         self.in_hand[teller.key] = progress
         for pod in attempt.members:
@@ -412,7 +412,7 @@ class Gangs:
         # An error, a nomination and a pod that can be tried by now are news.
         if former is None or former.untried or decision.is_error or attempt.nominated is not None:
             return None
-        is_free = former.leader.key not in self.in_hand
+        is_free = former.teller.key not in self.in_hand
         return former if is_free and self._is_told(former, attempt.gang, attempt.wanted, but=attempt.leader) else None
 
     def _helps(self, attempt: GangAttempt, decision: NoPlace) -> WakeConditions:
@@ -450,7 +450,7 @@ class Gangs:
         finally:  # until then no other plan may count on what they give up
             self._over(progress)
         reason = SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE
-        text = (told or decision.message) if refusal.leader.key == attempt.leader.key else None
+        text = (told or decision.message) if refusal.teller.key == attempt.leader.key else None
         result = await self._tell_all(progress, refusal, attempt.gang, members, reason, text)
         if decision.is_error:
             raise PlacementFailed(decision.message)
@@ -471,7 +471,7 @@ class Gangs:
 
         ``text`` is None if it has said so already.
         """
-        teller = why.leader if isinstance(why, GangRefusal) else why.teller
+        teller = why.teller
         if text is not None:
             await self._report.waits(teller, reason, text)
         for pod in members:
@@ -492,10 +492,9 @@ class Gangs:
             if progress.is_led:
                 progress.asked.add(pod.key)
             return
-        teller = why.leader if isinstance(why, GangRefusal) else why.teller
         with self._held(progress, pod.key) as is_free:
             if is_free:
-                text = f"waits with gang {gang.title}: pod {teller.metadata.name} says why"
+                text = f"waits with gang {gang.title}: pod {why.teller.metadata.name} says why"
                 with suppress(PodVanished):
                     await self._report.waits(pod, UNSCHEDULABLE, text, alone=True)
 
