@@ -266,6 +266,9 @@ class FiledState(ClusterState):
 def on_others_pod(cluster: ClusterState, change: ObjectChange[Pod]) -> None:
     """Another scheduler's pod makes the drivers of its claims shared; what it has no claim for yet counts as well."""
     old, new = change
+    # A pod keeps its scheduler as long as it lives: nothing was filed of one of ours.
+    if all(pod is None or pod.spec.scheduler_name == cluster.scheduler_name for pod in change):
+        return
     _file_entering(cluster, change)
     _file_user(cluster, change)
     theirs = [pod for pod in change if pod is not None and _has_other_scheduler(cluster, pod)]
@@ -344,16 +347,16 @@ def on_others_claim(cluster: ClusterState, change: ObjectChange[ResourceClaim]) 
 
 def _file(cluster: ClusterState, claim: ResourceClaim) -> bool:
     """File the claim as what it is now; return whether a pod of another scheduler uses it."""
-    key, visitors = claim.key, cluster.own_devices.visitors
-    allocation = claim.status.allocation
-    # Another pod of theirs may still be queued when the first one was refused.
-    is_queued = allocation is None and cluster.queued_pods.has(key)
-    if not cluster.others_pods.has(key) and not any(_is_theirs(cluster, it) for it in cluster.further_users(claim)):
+    key, allocation, visitors = claim.key, claim.status.allocation, cluster.own_devices.visitors
+    further = cluster.further_users(claim) if cluster.pods_aside else ()
+    if not cluster.others_pods.has(key) and not any(_is_theirs(cluster, it) for it in further):
         # Most claims are never theirs: nothing is filed for these.
         if key in cluster.shared_drivers:
             cluster.shared_drivers.file(key)
             visitors.file(key)
         return False
+    # Another pod of theirs may still be queued when the first one was refused.
+    is_queued = allocation is None and cluster.queued_pods.has(key)
     drivers = drivers_in(allocation) if allocation is not None else ()
     classes = () if allocation is not None else (*classes_of(claim),)
     cluster.shared_drivers.file(key, drivers=drivers, classes=classes, is_queued=is_queued)

@@ -217,10 +217,8 @@ class ClusterState:
     def further_users(self, claim: ResourceClaim) -> list[str]:
         """Return the keys of pods for which the claim is reserved, and of which it is not known that they use it."""
         # The cache lacks claims of pods that are set aside, but the reservations of claims name their pods.
-        if not self.pods_aside or not claim.status.reserved_for:
-            return []
-        namespace = claim.metadata.namespace
-        reserved = [pod for it in claim.status.reserved_for for pod in self.pods_behind(it, namespace)]
+        consumers, namespace = claim.status.reserved_for or (), claim.metadata.namespace
+        reserved = [pod for it in consumers for pod in self.pods_behind(it, namespace)]
         further = [pod.key for pod in reserved if asks_for_more(pod)]
         # Not by a look through the users, of whom a claim may have thousands.
         return [pod for pod in further if claim.key not in self.pods_by_claim.values_of(pod)]
