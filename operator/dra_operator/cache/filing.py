@@ -234,7 +234,7 @@ class FiledState(ClusterState):
         An allocation of ours that is on its way counts as written: a version without it (with the finalizer, say)
         ends no contest, and the watch may show it before its write is answered.
         """
-        uid, devices = claim.metadata.uid, self.allocated_devices.clashes(claim)
+        uid = claim.metadata.uid
         if is_parked(claim):
             self.contested.pop(uid, None)
             return
@@ -243,6 +243,7 @@ class FiledState(ClusterState):
             if self.allocated_devices.assumed(uid) is None:
                 self.contested.pop(uid, None)
             return
+        devices = self.allocated_devices.clashes(claim)
         # Our allocations on their way are not among the claims with devices yet, but may have lost already.
         for entry in self.allocated_devices.assumed_with(devices) if devices else ():
             if entry.claim.metadata.uid != uid and any(self.rivals(entry.claim, devices)):
