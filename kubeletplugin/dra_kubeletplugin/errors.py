@@ -13,6 +13,7 @@
     │   ├── CountersInUse      devices of other claims on this node have drawn the counters of the device
     │   ├── DeviceNotPublished  the plugin does not publish the device, or not any more
     │   ├── HostPartInUse      another claim on this node was given the same device node
+    │   ├── HostPartElsewhere  another driver on this node has given the same device node to a claim
     │   └── CheckpointCorrupted  the record of the claim cannot be read
     │       └── CheckpointNewer  a newer version of the driver wrote it
     ├── AttributeUnknown       the host does not say what a standard attribute of a device is
@@ -158,6 +159,24 @@ class HostPartInUse(ClaimError):
             super().__init__(f"{given}, although its device is elsewhere now: delete the pods of that claim")
         else:
             super().__init__(f"{given}: delete the pods of that claim, or bring its device back")
+
+
+class HostPartElsewhere(ClaimError):
+    """Another driver has given a part of the host to a claim, whose containers may run. The kubelet calls again.
+
+    Without ``holder`` the file ``path`` that would name the parts is damaged; its driver writes it again when it runs.
+    """
+
+    def __init__(self, part: str, driver: str, holder: str | None, path: Path) -> None:
+        given = (
+            f"{part} was given to claim {holder} by another driver, {driver}, and its containers may still use it"
+            if holder
+            else f"{part} may have been given to a claim by another driver, {driver}, whose note of it is damaged"
+        )
+        super().__init__(
+            f"{given}: wait until the pods of that claim have ended, and let only one of the two drivers publish it; "
+            f"if no pod of it is left on this node, remove {path}"
+        )
 
 
 class DeviceNotPublished(ClaimError):

@@ -28,9 +28,9 @@ from dra_kubeletplugin.claims.device_status import DeviceStatus, report_devices
 from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.driver import ClaimRef, Driver, PreparedDevice, answer_of
 from dra_kubeletplugin.errors import ClaimError, Fatal, Recoverable, SettingsError, StartError
-from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles, MetadataFiles
-from dra_kubeletplugin.files.folders import NewFolders, check_writable
+from dra_kubeletplugin.files.folders import HostParts, NewFolders, check_writable
 from dra_kubeletplugin.health import HealthReports
 from dra_kubeletplugin.kubelet import (
     Interceptor,
@@ -74,11 +74,12 @@ class KubeletPlugin:
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
         metadata = MetadataFiles(settings.metadata_dir, settings.driver_name, settings.metadata_versions)
+        self._parts = HostParts(Path(settings.registry_dir), settings.driver_name)
         self._prepared = PreparedClaims(
             driver,
             settings.driver_name,
             self._records,
-            ClaimFiles(self._cdi, metadata),
+            ClaimFiles(self._cdi, metadata, self._parts),
             self._offers,
             self._turns.deciding,
             self._counters,
@@ -222,6 +223,14 @@ class KubeletPlugin:
     def prepared_claims(self) -> list[ClaimRef]:
         """The claims that are prepared on this node, by any instance of the driver. Raises ClaimError."""
         return self._prepared.claims()
+
+    def parts_elsewhere(self, *, shared: bool = False) -> Mapping[str, str]:
+        """Return the parts of the host that other drivers of this library have given to claims, with their names.
+
+        A claim whose device owns one is refused: taint such a device. With ``shared``, for a device of which claims
+        have shares, parts of which others have shares as well do not count. It reads files. Raises ClaimError.
+        """
+        return self._parts.elsewhere(boot_id(), shared=shared)
 
     @property
     def is_newest(self) -> bool:

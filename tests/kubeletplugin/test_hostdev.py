@@ -728,7 +728,7 @@ def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:
 
 def test_the_health_of_what_is_gone_for_good_is_forgotten_one_day(host: FakeHost, read: Read) -> None:
     config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
-    inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=1.0))
+    inventory = Inventory(DRIVER, GoneConfig(withdraw_after_seconds=1.0))
     for number in range(MOST_WITHDRAWN_DEVICES + 20):
         host.serial_adapter("ttyUSB0", serial=f"A{number}")
         inventory.update(scan(config, host).devices, 10.0 * number)
@@ -743,7 +743,7 @@ def test_the_health_of_what_is_gone_for_good_is_forgotten_one_day(host: FakeHost
 
 def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host: FakeHost, read: Read) -> None:
     config = read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]")
-    inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=60.0))
+    inventory = Inventory(DRIVER, GoneConfig(withdraw_after_seconds=60.0))
 
     def shown(now: float, *held: str) -> dict[str, list[str]]:
         published = inventory.update(scan(config, host).devices, now, held)

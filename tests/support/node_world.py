@@ -21,6 +21,7 @@ from dra_kubeletplugin.files import checkpoint, claim_files
 from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.claim_record import ClaimRecord, HeldDevice
+from dra_kubeletplugin.files.folders import HostParts
 from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.testing import allocated_claim
 from dra_kubeletplugin.testing.api import Json
@@ -115,7 +116,7 @@ class NodeWorld:
             self.driver,
             DRIVER,
             self.records,
-            ClaimFiles(folder, metadata),
+            ClaimFiles(folder, metadata, HostParts(self.root, DRIVER)),
             offers=self._offers,
             deciding=self.deciding,
             counters=lambda pool: self.counters.get(pool),

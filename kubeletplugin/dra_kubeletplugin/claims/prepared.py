@@ -17,7 +17,8 @@ Each step leaves a state from which the same call, made again by another process
 - A device that another claim holds is refused (``conflicts.py``), and one that draws from counters of which devices of
   other claims leave too little. Of two claims that want it at the same instant, even in two instances, the one whose
   record is written first gets it: nothing comes between looking at the other records and writing the own one
-  (``deciding``). What the driver's answer owns is decided in the same way between 2 and 3.
+  (``deciding``). What the driver's answer owns is decided in the same way between 2 and 3, and between all drivers of
+  the node (``HostParts``).
 - A device that its pool is no longer published with is refused, unless the claim is prepared: a driver need not know
   which of its devices are gone. ``offers`` tells.
 - A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone; but
@@ -343,6 +344,7 @@ class PreparedClaims:
         begun = _preparing(record)
         if record.uid in self._given_up:  # no container has anything of it: the kubelet's next call begins anew
             begun = msgspec.structs.replace(begun, devices=(), had=(), given=False)
+        self._files.note(begun)
         if error := self._records.write_or_keep(begun):
             log.warning("the CDI files of claim %s are withdrawn without recording that: %s", record.ref, error)
 
@@ -371,7 +373,9 @@ class PreparedClaims:
                 self._records.complete(record)
                 if _is_prepared(record):
                     self._files.write(record)
-                elif record.phase == "preparing":
+                    continue
+                self._files.note(record)
+                if record.phase == "preparing":
                     self._files.withdraw(record.uid)
             except (PluginError, CdiError) as error:
                 log.error("claim %s: %s", record.ref, error)
@@ -446,6 +450,7 @@ class PreparedClaims:
             async with self._deciding() as turn:
                 self._conflicts.look(turn)
                 self._conflicts.refuse_owned(record, beside=beside)
+                self._files.parts.take(record)
                 self._records.write(record, durable=False)
         unanswered = record.unanswered or not record.given
         prepared = msgspec.structs.replace(record, phase="prepared", given=True, unanswered=unanswered)

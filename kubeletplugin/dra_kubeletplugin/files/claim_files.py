@@ -48,7 +48,7 @@ from dra_kubeletplugin.driver import Prepared, PreparedDevice
 from dra_kubeletplugin.errors import ClaimError, MetadataError
 from dra_kubeletplugin.files.claim_record import ClaimRecord
 
-from .folders import KeptFiles
+from .folders import HostParts, KeptFiles
 
 CDI_DIR = Path("/var/run/cdi")
 
@@ -510,9 +510,10 @@ def _rewrite(path: Path, content: bytes) -> None:
 class ClaimFiles:
     """Written from records, removed by uid."""
 
-    def __init__(self, cdi: CdiFolder, metadata: MetadataFiles) -> None:
+    def __init__(self, cdi: CdiFolder, metadata: MetadataFiles, parts: HostParts) -> None:
         self._cdi = cdi
         self.metadata = metadata
+        self.parts = parts
 
     def write(self, record: ClaimRecord) -> Prepared:
         """Write the files of a record that differ, and return its devices with the ids.
@@ -521,6 +522,7 @@ class ClaimFiles:
         starts again needs them, and names them all, so that it never starts with some of its devices only. The caller
         withdraws the files of a claim that is not prepared.
         """
+        self.note(record)
         mounts = self.metadata.write(record)
         return [
             self._written(
@@ -528,6 +530,13 @@ class ClaimFiles:
             )
             for index, device in enumerate(record.devices)
         ]
+
+    def note(self, record: ClaimRecord) -> None:
+        """Tell other drivers which parts of the host a claim has; without room for that it goes without."""
+        try:
+            self.parts.write(record)
+        except ClaimError as error:
+            log.error("other drivers of this node do not see what claim %s has: %s", record.ref, error)
 
     def withdraw(self, uid: str) -> bool:
         """Remove the CDI files of a claim: runtimes refuse to start a container with it then. False if there were none.
@@ -540,20 +549,23 @@ class ClaimFiles:
         """Remove all files of a claim. Raises CdiError or ClaimError."""
         self._cdi.remove(uid)
         self.metadata.remove(uid)
+        self.parts.remove(uid)
 
     def lost(self) -> set[str]:
         """Return the claims of which somebody else has removed a file that this process has written."""
-        return self._cdi.kept.lost() | self.metadata.kept.lost()
+        return self._cdi.kept.lost() | self.metadata.kept.lost() | self.parts.kept.lost()
 
     def forget(self, uid: str) -> None:
         """Miss no file of a claim any more: another instance has removed them."""
         self._cdi.kept.forget(uid)
         self.metadata.kept.forget(uid)
+        self.parts.kept.forget(uid)
 
     def sweep(self, *, keep: Collection[str]) -> None:
         """Remove the files of claims other than these. Raises CdiError or ClaimError."""
         self._cdi.sweep(keep=keep)
         self.metadata.sweep(keep=keep)
+        self.parts.sweep(keep=keep)
 
     def _written(self, uid: str, index: int, device: PreparedDevice, edits: ContainerEdits) -> PreparedDevice:
         if not edits:

@@ -34,6 +34,7 @@ from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.files.checkpoint import ClaimRecords
 from dra_kubeletplugin.files.claim_files import CdiFolder, ClaimFiles, MetadataFiles
+from dra_kubeletplugin.files.folders import HostParts
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_operator.app.probes import Check, serve
 from rude_clients import Fixed
@@ -258,7 +259,9 @@ async def _call(data: bytes, claim: dict[str, Any] | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         records, cdi, api = ClaimRecords(Path(folder) / "claims"), _cdi(folder), PluginApi()
         records.create()
-        files = ClaimFiles(cdi, MetadataFiles(Path(folder) / "metadata", DRIVER, versions=()))
+        files = ClaimFiles(
+            cdi, MetadataFiles(Path(folder) / "metadata", DRIVER, versions=()), HostParts(Path(folder), DRIVER)
+        )
         prepared = PreparedClaims(SimulatedDriver(DRIVER), DRIVER, records, files)
         calls = NodeCalls(prepared, api.client, Turns(serialize=False, folder=None))
         if claim is not None:

@@ -2,7 +2,8 @@
 
 A device that is there is published. One that vanished stays for a while, with a taint: a cable that is pulled and
 plugged in again is no new device, and claims that hold it show what happened. Then it is withdrawn. If it comes back,
-the taint goes (``Inventory``).
+the taint goes (``Inventory``). Another taint marks a device that a claim of another driver has: two configurations may
+match the same one, and a claim that got it here would not be prepared.
 
 What the patterns of the file match is cheap to see, and a device that is plugged in again is another file of the same
 name. So ``Looking`` sees that once a second. All that sysfs and udev say costs a millisecond per device, with a hundred
@@ -26,10 +27,11 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from dra_api.resource import Device, DeviceTaint
 from msgspec.structs import replace
@@ -44,11 +46,22 @@ MOST_WITHDRAWN_DEVICES: Final = 100
 """Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""
 
 
-class Inventory:
-    """The devices of a driver; ``taint_key`` marks those that are gone."""
+class PartsElsewhere(Protocol):
+    """As ``KubeletPlugin.parts_elsewhere``."""
 
-    def __init__(self, taint_key: str, gone: GoneConfig) -> None:
-        self._taint = DeviceTaint(key=taint_key, effect=gone.effect)
+    def __call__(self, *, shared: bool = False) -> Mapping[str, str]: ...
+
+
+class Inventory:
+    """The devices of ``driver``; the taint ``<driver>/gone`` marks those that are gone.
+
+    ``<driver>/in-use-elsewhere`` marks those that claims of another driver have, which is its value.
+    """
+
+    def __init__(self, driver: str, gone: GoneConfig) -> None:
+        self._driver = driver
+        self._gone = DeviceTaint(key=f"{driver}/gone", effect=gone.effect)
+        self._elsewhere: Mapping[str, str] = {}
         self._withdraw_after = gone.withdraw_after_seconds
         self._order: list[str] = []
         self._known: dict[str, Device] = {}
@@ -67,12 +80,19 @@ class Inventory:
         """Return whether a published device is not among the found ones."""
         return not self._known.keys() <= found.keys()
 
-    def update(self, found: dict[str, HostDevice], now: float, held: Collection[str] = ()) -> list[Device]:
+    def update(
+        self,
+        found: dict[str, HostDevice],
+        now: float,
+        held: Collection[str] = (),
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Device]:
         """Take in a look at the host, and return the devices to publish; ``held`` are in pods, and so not gone.
 
-        Devices keep their place in the order: the allocator prefers earlier ones, and a change in the middle would
-        rewrite every slice behind it.
+        ``elsewhere`` has the drivers whose claims have the same hardware, by device. Devices keep their place in the
+        order: the allocator prefers earlier ones, and a change in the middle would rewrite every slice behind it.
         """
+        self._elsewhere = elsewhere
         for name, made in found.items():
             if name not in self._known:
                 self._order.append(name)
@@ -93,8 +113,12 @@ class Inventory:
         return [self._shown(name) for name in self._order]
 
     def _shown(self, name: str) -> Device:
-        known = self._known[name]
-        return replace(known, taints=(self._taint,)) if name in self._gone_since else known
+        known, taints = self._known[name], []
+        if name in self._gone_since:
+            taints.append(self._gone)
+        if other := self._elsewhere.get(name):
+            taints.append(DeviceTaint(key=f"{self._driver}/in-use-elsewhere", value=other, effect="NoSchedule"))
+        return replace(known, taints=tuple(taints)) if taints else known
 
 
 _SETTLE_SECONDS = 5.0
@@ -177,7 +201,9 @@ class Hotplug:
         self._pool = config.node_name
         self._look = look
         self._seconds = seconds
-        self._inventory = Inventory(f"{config.driver_name}/gone", config.gone)
+        self.parts_elsewhere: PartsElsewhere = lambda *, shared=False: {}
+        """Returns the parts of the host that other drivers gave away. Set when the plugin runs."""
+        self._inventory = Inventory(config.driver_name, config.gone)
         self._devices: list[Device] | None = None
         self._problems: tuple[str, ...] = ()
         self._found: Found | None = None
@@ -193,10 +219,11 @@ class Hotplug:
                     self.in_pods.see(found)
                 # The records of all claims are read for it, so not in each second.
                 held = self._held() if self._inventory.lacks(found.devices) else set()
+                elsewhere = await asyncio.to_thread(self._in_use_elsewhere, found)
             except Exception:
                 log.exception("cannot read the devices of the host; published devices stay")
             else:
-                if self._take_in(found, held):
+                if self._take_in(found, held, elsewhere):
                     async with self._changed:
                         self._changed.notify_all()
                     yield {self._pool: Pool.of(self._devices or ())}
@@ -230,26 +257,38 @@ class Hotplug:
         """Return the devices that are in the pods of their claims. Raises ClaimError."""
         return {device.device for _, device in self.in_pods.devices()}
 
-    def _take_in(self, found: Found, held: set[str]) -> bool:
+    def _in_use_elsewhere(self, found: Found) -> dict[str, str]:
+        """Return by device the other driver of which a claim has the same hardware. Raises ClaimError."""
+        alone, shared = self.parts_elsewhere(), self.parts_elsewhere(shared=True)
+        drivers: dict[str, str] = {}
+        for name, made in found.devices.items():
+            theirs = alone if made.entry.shares == 1 else shared
+            if part := next(filter(theirs.__contains__, found.owned[name]), None):
+                drivers[name] = theirs[part]
+        return drivers
+
+    def _take_in(self, found: Found, held: set[str], elsewhere: Mapping[str, str]) -> bool:
         """Whether something else is to be published than before."""
         for problem in found.problems:
             if problem not in self._problems:
                 log.warning("a device is left out: %s", problem)
         self._problems = found.problems
-        before, self._devices = self._devices, self._inventory.update(found.devices, time.monotonic(), held)
+        before, self._devices = self._devices, self._inventory.update(found.devices, time.monotonic(), held, elsewhere)
         if before != self._devices:
             log.info("devices: %s", ", ".join(map(_shown, self._devices)) or "none")
         return before != self._devices
 
 
 def _shown(device: Device) -> str:
-    return f"{device.name} (gone)" if device.taints else device.name
+    taints = [taint.key.rpartition("/")[2] for taint in device.taints or ()]
+    return f"{device.name} ({', '.join(taints)})" if taints else device.name
 
 
 @asynccontextmanager
 async def replugged(hotplug: Hotplug, plugin: KubeletPlugin) -> AsyncIterator[None]:
     """Prepare claims again while the plugin runs."""
     hotplug.in_pods.claims = lambda: plugin.prepared_claims
+    hotplug.parts_elsewhere = plugin.parts_elsewhere
     task = asyncio.create_task(_follow(hotplug, plugin), name="prepare claims of replugged devices again")
     try:
         yield
