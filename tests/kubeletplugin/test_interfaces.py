@@ -7,13 +7,18 @@ needs root and ``ip`` of iproute2.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import random
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import pytest
@@ -22,7 +27,7 @@ from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.facts import HostTree
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
-from dra_kubeletplugin.drivers.hostdev.interfaces import MOST_ABSENT_NAMES, InPods, Interfaces
+from dra_kubeletplugin.drivers.hostdev.interfaces import MOST_ABSENT_NAMES, InPods, Interfaces, kernel_uplinks
 from dra_kubeletplugin.drivers.hostdev.scan import scan
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
@@ -277,7 +282,7 @@ def test_interfaces_move_for_real(namespaces: str) -> None:
     words = ["ip", "netns", "exec", namespaces, *command]
     done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout, done.stdout
+    assert "4 passed" in done.stdout, done.stdout
 
 
 class Node:
@@ -412,3 +417,79 @@ async def test_the_uplink_is_never_offered_in_a_real_namespace(pod: str) -> None
         }
     finally:
         ip("link", "del", "br7")
+
+
+@inside
+async def test_each_next_hop_of_each_table_is_an_uplink_in_a_real_namespace() -> None:
+    """The files of the kernel show the first next hop only, and of IPv4 the main table only."""
+    names = [f"up{number}" for number in range(5)]
+    try:
+        for number, name in enumerate(names):
+            ip("link", "add", name, "type", "veth", "peer", "name", f"far{number}")
+            ip("link", "set", name, "up")
+            ip("link", "set", f"far{number}", "up")
+            ip("address", "add", f"198.51.100.{number * 8 + 1}/29", "dev", name)
+        ip("route", "add", "10.0.0.0/8", "via", "198.51.100.34", "dev", "up4")
+        assert not set(Interfaces(HostTree()).needed) & set(names)
+        hops = [word for at in (2, 10) for word in ("nexthop", "via", f"198.51.100.{at}", "dev", f"up{at // 8}")]
+        ip("route", "add", "default", "metric", "7", *hops)
+        ip("route", "add", "default", "via", "198.51.100.18", "dev", "up2", "table", "100")
+        ip("-6", "address", "add", "2001:db8::1/64", "dev", "up3", "nodad")
+        ip("-6", "route", "add", "default", "via", "2001:db8::2", "dev", "up3", "table", "101")
+        ip("route", "add", "blackhole", "default", "metric", "900")
+        needed = Interfaces(HostTree()).needed
+        assert {name: needed[name] for name in names if name in needed} == {
+            **dict.fromkeys(names[:3], "it has a default route of IPv4"),
+            "up3": "it has a default route of IPv6",
+        }
+    finally:
+        ip("route", "del", "blackhole", "default", "metric", "900")
+        for name in names:
+            ip("link", "del", name)
+
+
+def test_routes_are_known_from_the_files_where_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("dra_kubeletplugin.drivers.hostdev.interfaces.socket.socket", forbidden)
+    assert kernel_uplinks() == {}
+
+
+def test_without_a_free_descriptor_nothing_is_said_about_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("dra_kubeletplugin.drivers.hostdev.interfaces.socket.socket", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        kernel_uplinks()
+
+
+def test_half_an_answer_of_the_kernel_is_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(7)
+    for _ in range(2000):
+        part = bytearray(dice.randbytes(dice.randrange(120)))
+        part[:6] = struct.pack("=IH", dice.choice([0, 16, 28, 60, len(part), 2**31]), 24)
+        if len(part) > 40:  # a route to all addresses, with some attribute
+            part[17], part[23], part[30] = 0, 1, dice.choice([4, 9])
+        monkeypatch.setattr("dra_kubeletplugin.drivers.hostdev.interfaces.socket.socket", partial(_Kernel, bytes(part)))
+        kernel_uplinks()
+
+
+class _Kernel:
+    """Answers with these bytes, and then with nothing."""
+
+    def __init__(self, answer: bytes, *_: object) -> None:
+        self._answers = [answer]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def settimeout(self, _: float) -> None: ...
+
+    def sendto(self, *_: object) -> None: ...
+
+    def recv(self, _: int) -> bytes:
+        return self._answers.pop() if self._answers else b""

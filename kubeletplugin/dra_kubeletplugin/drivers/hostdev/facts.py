@@ -62,7 +62,7 @@ class HostTree:
         except (ValueError, RuntimeError):
             return None
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return None
 
     def number(self, path: str) -> Number | None:
@@ -70,7 +70,7 @@ class HostTree:
         try:
             found = self.at(path).stat()
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return None
         if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
             return None
@@ -82,7 +82,7 @@ class HostTree:
         try:
             found = self.at(path).stat()
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return ()
         return found.st_ino, found.st_rdev, found.st_ctime_ns
 
@@ -95,7 +95,7 @@ class HostTree:
         try:
             return self.at(path).read_bytes()[:4096].decode(errors="replace").strip() or None
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return None
 
     def whole_text(self, path: str) -> str | None:
@@ -103,7 +103,7 @@ class HostTree:
         try:
             return self.at(path).read_bytes().decode(errors="replace")
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return None
 
     def link(self, path: str) -> str | None:
@@ -111,7 +111,7 @@ class HostTree:
         try:
             return self.at(path).readlink().name
         except OSError as error:
-            _raise_if_lacking(error)
+            raise_if_lacking(error)
             return None
 
     def node_in(self, folder: str) -> str | None:
@@ -140,7 +140,7 @@ class HostTree:
         return "/" + str(path.relative_to(self.root))
 
 
-def _raise_if_lacking(error: OSError) -> None:
+def raise_if_lacking(error: OSError) -> None:
     """Raise the error again if this process lacks descriptors or memory, so that nothing is known of the file."""
     if error.errno in _LACKING:
         raise error

@@ -5,6 +5,10 @@ driver never offers an interface that the node's own network needs: loopback, on
 address of the node, a bridge, bond or overlay, and the interfaces below these. Nor does it offer the node's end of a
 pod's veth pair. DRANET leaves out fewer: the interfaces with the best default route, their ports, and loopback.
 
+The routes come from the kernel (``kernel_uplinks``): its files show the first interface of a route with several next
+hops only, and of IPv4 no table but the main one. A host in a data centre has its default route over two cards, and one
+with several uplinks has a table for each. The files are read as well: a sandbox may forbid such sockets.
+
 Routes vanish for a moment when a link goes down or a network manager starts again. What the node needed at any look
 is therefore not offered until the driver starts again.
 
@@ -22,16 +26,20 @@ All of this is about the network namespace of this process: the DaemonSet runs w
 from __future__ import annotations
 
 import re
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from pathlib import Path
 from types import MappingProxyType
 
 from dra_kubeletplugin import ClaimRef, PreparedDevice
 from dra_kubeletplugin.drivers.hostdev.config import Found
 
-from .facts import HostTree
+from .facts import HostTree, raise_if_lacking
 
 OWNS = "network interface "
 """Begins the entry of an interface in what a device owns."""
@@ -59,6 +67,67 @@ _OF_NETWORK_PLUGINS = re.compile(
 )
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+", re.ASCII)
 _LINK_TO_NET = re.compile(r"/sys/devices/(?!virtual/).+(?=/net/[^/]+$)")
+
+
+_GET_ROUTES_CODE, _ALL_FLAG = 26, 0x301
+_ROUTE_CODE, _DONE_CODE, _ERROR_CODE = 24, 3, 2
+_UNICAST_CODE = 1
+_LINK_CODE, _SEVERAL_LINKS_CODE = 4, 9
+_HEAD_BYTES = 16
+_MESSAGE_BYTES = 1 << 16
+_KERNEL_SECONDS = 5.0
+
+
+def kernel_uplinks() -> dict[str, str]:
+    """Return the interfaces of default routes in any table of the kernel, each with what it has.
+
+    Empty where the kernel does not answer. Raises OSError if this process lacks descriptors or memory.
+    """
+    found: dict[str, str] = {}
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+            kernel.settimeout(_KERNEL_SECONDS)
+            kernel.sendto(struct.pack("=IHHII", 28, _GET_ROUTES_CODE, _ALL_FLAG, 1, 0) + bytes(12), (0, 0))
+            while (part := kernel.recv(_MESSAGE_BYTES)) and _take_routes(part, found):
+                pass
+    except (AttributeError, OSError) as error:  # not Linux, or a sandbox without such sockets
+        if isinstance(error, OSError):
+            raise_if_lacking(error)
+    return found
+
+
+def _take_routes(part: bytes, found: dict[str, str]) -> bool:
+    """Take in the routes of a message of the kernel; return whether more follow."""
+    at = 0
+    while at + _HEAD_BYTES <= len(part):
+        size, kind = struct.unpack_from("=IH", part, at)
+        if kind in (_DONE_CODE, _ERROR_CODE) or not _HEAD_BYTES <= size <= len(part) - at:
+            return False
+        # A router has a million routes: all but a few are told by two bytes.
+        is_default = kind == _ROUTE_CODE and size >= _HEAD_BYTES + 12 and part[at + 17] <= _LONGEST_DEFAULT_MASK
+        if is_default and part[at + 23] == _UNICAST_CODE:
+            what = f"a default route of IPv{6 if part[at + 16] == socket.AF_INET6 else 4}"
+            for number in _links_of(part[at + _HEAD_BYTES + 12 : at + size]):
+                with suppress(OSError):  # the interface is gone
+                    found.setdefault(socket.if_indextoname(number), what)
+        at += (size + 3) & ~3
+    return True
+
+
+def _links_of(attributes: bytes) -> Iterator[int]:
+    """Yield the numbers of the interfaces of a route, which may have several next hops."""
+    at = 0
+    while at + 4 <= len(attributes):
+        size, kind = struct.unpack_from("=HH", attributes, at)
+        if kind == _LINK_CODE and at + 8 <= len(attributes):
+            yield from struct.unpack_from("=I", attributes, at + 4)
+        elif kind == _SEVERAL_LINKS_CODE:
+            hop, end = at + 4, min(at + size, len(attributes))
+            while hop + 8 <= end:
+                length, number = struct.unpack_from("=H2xI", attributes, hop)
+                yield number
+                hop += max(8, (length + 3) & ~3)
+        at += max(4, (size + 3) & ~3)
 
 
 class Interfaces:
@@ -117,7 +186,8 @@ class Interfaces:
 
     def _uplinks(self) -> dict[str, str]:
         """Return the interfaces by which the node reaches others, and is reached."""
-        found: dict[str, str] = {}
+        # The kernel knows only the routes of the network namespace that this process is in.
+        found = kernel_uplinks() if self._tree.root == Path("/") else {}
         targets = list(self._targets())
         for interface, target in targets:
             if target.prefixlen <= _LONGEST_DEFAULT_MASK:
