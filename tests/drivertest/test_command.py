@@ -51,6 +51,14 @@ def test_a_failed_check_is_exit_code_1_and_says_the_rule(capsys: pytest.CaptureF
     assert printed.splitlines()[-1].startswith("0 passed, 1 failed")
 
 
+def test_a_page_that_a_check_cites_speaks_of_its_subject() -> None:
+    """People who want to know why look there."""
+    for check in all_checks():
+        for page in (rule for rule in check.references if rule.startswith("docs/")):
+            subject = {"registration": "sockets"}[check.name.partition(".")[0]]
+            assert subject in (ROOT / page).read_text(), f"{check.name} cites {page}"
+
+
 def test_a_check_that_is_not_judged_is_exit_code_4_and_says_what_helps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -242,7 +242,7 @@ async def follows_each_start(bench: Bench) -> None:
         raise Finding(f"the driver registered as {name}, and after a restart as {bench.name}")
 
 
-@check("docs/driver-author.md", level=Level.SHOULD)
+@check("docs/threat-model.md", level=Level.SHOULD)
 async def is_not_open_to_all(bench: Bench) -> None:
     """The sockets are not writable for every user of the node.
 
