@@ -557,6 +557,25 @@ async def test_a_damaged_record_keeps_its_device_by_a_second_file_of_a_former_ve
     await prepared(node, allocated("d", "p/gpu-1"))
 
 
+@pytest.mark.parametrize("where", ["edits", "owns"])
+async def test_an_answer_that_is_too_large_to_be_remembered_is_the_error_of_its_claim(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Written down, its record would count as damaged, and keep all devices from other claims."""
+    monkeypatch.setattr("dra_kubeletplugin.files.checkpoint.LARGEST_RECORD_BYTES", 2 << 20)
+    monkeypatch.setattr("dra_kubeletplugin.files.claim_record.LARGEST_RECORD_BYTES", 2 << 20)
+    large = "/" + "x" * (3 << 20)
+    more: dict[str, Any] = {"edits": ContainerEdits(env=(f"A={large}",))} if where == "edits" else {"owns": (large,)}
+    node.driver.answer = lambda given: [replace(each, **more) for each in given]
+    error = str(await refused(node, allocated("a", "p/gpu-0")))
+    assert error.startswith("the driver returned 3 MiB for claim default/a, and a record has at most 2 MiB")
+    assert node.cdi_files() == []
+    node.start()
+    await prepared(node, allocated("b", "p/gpu-1"))
+    assert await node.prepared.unprepare(ref("a")) is None
+    await prepared(node, allocated("c", "p/gpu-0"))
+
+
 async def test_a_process_remembers_what_a_record_held_before_it_was_damaged(node: NodeWorld) -> None:
     await prepared(node, allocated("a", "p/gpu-0"))
     await prepared(node, allocated("b", "p/gpu-1"))

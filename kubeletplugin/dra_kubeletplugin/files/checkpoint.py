@@ -137,9 +137,15 @@ class ClaimRecords:
             raise ClaimError(f"cannot write the checkpoint {path}: {error}") from error
 
     def _write(self, path: Path, record: ClaimRecord, *, durable: bool) -> None:
+        content = encoded(record)
+        if len(content) > LARGEST_RECORD_BYTES:  # it would count as damaged, and keep devices from other claims
+            raise ClaimError(
+                f"the driver returned {len(content) >> 20} MiB for claim {record.ref}, and a record has at most "
+                f"{LARGEST_RECORD_BYTES >> 20} MiB: return less, such as a mount of a file"
+            )
         with self._changing(record.uid):
             self._write_held(record.uid, Remainder.of(record))
-            self._known[path.name] = _Known(self._replace(path, encoded(record), durable=durable), record)
+            self._known[path.name] = _Known(self._replace(path, content, durable=durable), record)
             self._unwritten.pop(record.uid, None)
             if durable:
                 self._sync_folder()
