@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dra_api.releases import Release
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main
 from scheduling_causes import (
@@ -128,6 +129,23 @@ def test_a_driver_that_publishes_nothing_is_to_be_started_and_no_other_one_taken
     assert wanted in found.text
     assert found.advice == []
     assert "instead of" not in found.text
+
+
+@pytest.mark.parametrize("release", [Release.V1_33, Release.V1_34])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"sharedCounters": [{"name": "gpu", "counters": {"memory": {"value": "80Gi"}}}]},
+        {"perDeviceNodeSelection": True},
+    ],
+    ids=["counters beside devices", "a node for each device"],
+)
+def test_partitions_without_their_feature_gate_are_not_told_to_be_for_other_nodes(release: Release, spec: Json) -> None:
+    """The gate is off by default there, for the operator too: the slice names the node, and counts for none."""
+    objects = cluster(node("gpu-1"), slice_("gpu-1", **spec), claims=(claim(),))
+    found = told(objects, release=release)
+    assert "feature gate DRAPartitionableDevices" in found.text
+    assert "for none of these nodes" not in found.text
 
 
 def test_a_mistyped_driver_is_mended_in_the_class() -> None:

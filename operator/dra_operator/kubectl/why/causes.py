@@ -307,6 +307,12 @@ def _drivers(
             if any(_has_some_of(driver, node.node, inventory) for node in cycle_state.nodes):
                 continue
             number = counted(published.drivers[driver], "device")
+            if not inventory.features.partitionable_devices and published.is_partitioned(driver):
+                yield (
+                    f"driver {driver} publishes {number}, which count with the feature gate DRAPartitionableDevices "
+                    "only: switch it on for dra-operator (--feature-gates) and the API server"
+                )
+                continue
             places = listed(published.places(driver), SHOWN_VALUES)
             yield f"driver {driver} publishes {number}, for none of these nodes: for {places}"
         return

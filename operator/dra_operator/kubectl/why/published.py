@@ -46,6 +46,11 @@ class Published:
         its = (slice_.spec for slice_ in self._slices if slice_.spec.driver == driver)
         return sorted({it.node_name or it.pool.name for it in its if not it.devices and not it.shared_counters})
 
+    def is_partitioned(self, driver: str) -> bool:
+        """Whether all devices of a driver are in slices that count with partitionable devices only."""
+        found = [it.spec for it in self._slices if it.spec.driver == driver and it.spec.devices]
+        return all(it.shared_counters or it.per_device_node_selection is not None for it in found)
+
     def kinds(self, names: Sequence[Reference], most: int) -> list[tuple[str, Device]]:
         """One device with its driver for each combination of driver and values of these names; ``most`` of them."""
         if (known := self._kinds.get(tuple(names))) is not None:
