@@ -622,6 +622,15 @@ def test_constraints_on_one_attribute_are_removed_together() -> None:
     assert found.advice[0].startswith(f"on gpu-1: remove the 2 constraints on {numa} from claim"), found.text
 
 
+def test_devices_of_an_older_generation_are_not_published() -> None:
+    empty = slice_("gpu-1", [])
+    empty["metadata"]["name"] = "newer"
+    empty["spec"]["pool"]["generation"] = 7
+    found = told(cluster(node("gpu-1"), node("gpu-2"), gpus("a"), empty, claims=(claim(),)))
+    assert f"driver {DRIVER} publishes slices without devices for 1 node (gpu-1)" in found.text
+    assert "for none of these nodes" not in found.text
+
+
 def test_a_driver_that_found_no_device_is_not_to_be_started() -> None:
     found = told(cluster(node("gpu-1"), node("gpu-2"), slice_("gpu-1", []), claims=(claim(),)))
     assert f"driver {DRIVER} publishes slices without devices for 1 node (gpu-1)" in found.text

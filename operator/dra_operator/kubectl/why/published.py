@@ -19,10 +19,11 @@ from dra_operator.kubectl.observed import Observed
 
 
 class Published:
-    """Over all slices that are given; each value with how many devices have it."""
+    """Over the slices of the newest generation of each pool; each value with how many devices have it."""
 
     def __init__(self, slices: Collection[ResourceSlice]) -> None:
-        self._slices = slices
+        newest = {id(slice_) for its in newest_slices(slices).values() for slice_ in its}
+        self._slices = [slice_ for slice_ in slices if id(slice_) in newest]
         self._values: dict[Reference, Mapping[str, int]] = {}
         self._kinds: dict[tuple[Reference, ...], list[tuple[str, Device]]] = {}
 
