@@ -241,3 +241,18 @@ def test_a_claim_that_others_keep_does_not_end_with_its_pods() -> None:
     kept["metadata"] |= {"deletionTimestamp": "2030-01-01T11:00:00Z", "finalizers": [FINALIZER, "example.com/keep"]}
     [found] = [it for it in troubles(*CLUSTER, kept, runs) if it.trouble.kind == "deletion"]
     assert "it ends after its pods, once the finalizer example.com/keep is gone" in found.trouble.remedy
+
+
+def test_a_pool_of_one_name_on_two_nodes_is_not_called_incomplete() -> None:
+    """A claim names a device by driver, pool and name: the devices of both nodes are one to it."""
+    slices = [slice_(it, [device("gpu-0")]) for it in ("gpu-1", "gpu-2")]
+    for each in slices:
+        each["spec"]["pool"]["name"] = "gpus"
+    found = [it.trouble for it in troubles(node("gpu-1"), node("gpu-2"), *slices) if it.trouble.kind == "pool"]
+    assert [it.message for it in found] == ["is published by 2 nodes (gpu-1, gpu-2), each as its own"]
+    assert "name its pools after its nodes" in found[0].remedy
+    together = [copy.deepcopy(it) for it in slices]
+    for number, each in enumerate(together):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+        each["spec"]["devices"][0]["name"] = f"gpu-{number}"
+    assert not [it for it in troubles(node("gpu-1"), node("gpu-2"), *together) if it.trouble.kind == "pool"]

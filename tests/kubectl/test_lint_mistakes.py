@@ -430,6 +430,9 @@ WRONG: dict[str, list[JSON]] = {
             [asking()], "spec.containers.0.resources", {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
         )[0]
     ],
+    "pool of one name on two nodes": [
+        changed([slice_(it, NIC, nic("a"))], "spec.pool.name", "pool")[0] for it in ("n8", "n9")
+    ],
     "capacity read as an attribute": [selecting(f'device.attributes["{GPU}"].memory.compareTo(quantity("1Gi")) > 0')],
     "domain without brackets": [selecting(f'device.attributes.{GPU}.model == "a100"')],
     "attribute without a domain": [selecting('device.attributes["model"] == "a100"')],
@@ -487,6 +490,7 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("priority beyond 64 bits in a Job", "has more than 64 bits"),
         ("negative cpu", "the request of cpu must not be negative"),
         ("more memory than its limit", "is more than its limit, 1Gi"),
+        ("pool of one name on two nodes", "nodes n8, n9 publish the same pool: name it after the node"),
         ("capacity read as an attribute", f'did you mean device.capacity["{GPU}"].memory?'),
         ("domain without brackets", f'did you mean device.attributes["{GPU}"].model?'),
         ("attribute without a domain", f'did you mean device.attributes["{GPU}"].model?'),

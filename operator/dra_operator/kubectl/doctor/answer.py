@@ -42,7 +42,7 @@ from dra_operator.kubectl.live import client, is_confirmed
 from dra_operator.kubectl.observed import Observed, notes_on
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.why.holders import OUT_OF_SERVICE, is_unreachable, unreachable_since
-from dra_operator.kubectl.why.published import Pools
+from dra_operator.kubectl.why.published import Pools, nodes_of_one_pool
 from dra_operator.wording import counted, listed
 
 
@@ -62,7 +62,11 @@ def slice_troubles(seen: Observed) -> Iterator[Diagnosis]:
             yield _stale(slice_, message, remedy)
     for id_, several in sorted(newest.items()):
         announced = several[0].spec.pool.resource_slice_count
-        if len(several) != announced:
+        if shared := nodes_of_one_pool(several):
+            message = f"is published by {counted(len(shared), 'node')} ({listed(shared)}), each as its own"
+            remedy = "a device in use on one node is in use on all: let the driver name its pools after its nodes"
+            yield Diagnosis.of("pool", f"pool {id_.driver}/{id_.pool}", message, remedy=remedy)
+        elif len(several) != announced:
             since = age(max(slice_.metadata.creation_timestamp or "" for slice_ in several), seen.taken)
             message = f"has {len(several)} of {counted(announced, 'slice')}" + (f" since {since}" if since else "")
             remedy = (

@@ -60,7 +60,7 @@ from dra_operator.allocator import (
 )
 from dra_operator.kubectl.facts import marks_of
 from dra_operator.kubectl.pipeline import Pipeline
-from dra_operator.kubectl.why.published import Accessor, Published, accessors
+from dra_operator.kubectl.why.published import Accessor, Published, accessors, nodes_of_one_pool
 from dra_operator.kubectl.why.request_changes import Wanted, every_request
 from dra_operator.wording import counted, listed
 
@@ -358,6 +358,11 @@ def unusable_pools(manifests: Sequence[Manifest], around: Surroundings) -> Itera
     """Yield an error for slices of invalid pools, of which no device is allocated, or a warning for incomplete ones."""
     for manifest in manifests:
         if not isinstance(manifest.obj, ResourceSlice):
+            continue
+        its = around.pools.get(PoolId.of(manifest.obj), ())
+        if shared := nodes_of_one_pool(its) if its else ():
+            text = f"nodes {listed(shared)} publish the same pool: name it after the node, as in spec.nodeName"
+            yield manifest.warning("spec.pool.name", f"{text}; else a device in use on one node is in use on all")
             continue
         pool = around.made.allocator.inventory.pool(PoolId.of(manifest.obj))
         view = pool.own_view() if pool is not None else None

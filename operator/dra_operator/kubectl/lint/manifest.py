@@ -43,6 +43,8 @@ from dra_api.resource import (
 from dra_api.yaml_text import repeated_keys
 from msgspec import structs
 
+from dra_operator.allocator import PoolId
+from dra_operator.cache import newest_slices
 from dra_operator.commands.file_items import BadInput
 from dra_operator.commands.object_files import (
     GONE,
@@ -220,6 +222,11 @@ class Surroundings:
         of_devices = (it for slice_ in slices for one in slice_.spec.devices or () for it in one.taints or ())
         taints = chain(of_devices, (rule.spec.taint for rule in seen.every(DeviceTaintRule)))
         return list(dict.fromkeys(structs.replace(it, time_added=None) for it in taints if it.effect == "NoExecute"))
+
+    @cached_property
+    def pools(self) -> Mapping[PoolId, Sequence[ResourceSlice]]:
+        """The slices of the newest generation of each pool."""
+        return newest_slices(self.made.seen.every(ResourceSlice))
 
     @cached_property
     def classes_serving(self) -> Mapping[str, Sequence[str]]:

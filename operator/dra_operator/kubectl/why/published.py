@@ -173,6 +173,16 @@ def value_of(device: Device, driver: str, name: Reference) -> DeviceAttribute | 
     return members.get(name.id) if found is None and driver == name.domain else found
 
 
+def nodes_of_one_pool(slices: Sequence[ResourceSlice]) -> list[str]:
+    """The nodes whose plugins publish one pool without knowing of each other; empty if its slices belong together.
+
+    A device's name counts within its pool, so such devices are one to all claims. ``slices``: the newest of a pool.
+    """
+    nodes = sorted({it.spec.node_name for it in slices if it.spec.node_name})
+    is_shared = len(nodes) > 1 and len(slices) > slices[0].spec.pool.resource_slice_count
+    return nodes if is_shared else []
+
+
 class Accessor(NamedTuple):
     """What a selector reads of a device, as it is written: ``device.attributes["domain"].name``."""
 
