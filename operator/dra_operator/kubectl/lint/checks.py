@@ -203,8 +203,10 @@ def _of_selector(
     try:
         selector = compile(expression, environment)
     except CompileError as error:
-        hint = _spelled(expression, published)
+        spelled = _spelled(expression, published)
         for issue in error.issues:
+            is_about_fields = "undefined field" in issue.message or "did you mean" in spelled
+            hint = spelled if is_about_fields else ""
             yield manifest.error(path, f"line {issue.line}, column {issue.column}: {issue.message}{hint}")
         return
     if selector.max_cost > COST_LIMIT:
