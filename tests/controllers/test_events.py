@@ -82,3 +82,14 @@ async def test_names_of_events_sort_by_time_and_are_valid(recording: Recording) 
     prefix, _, stamp = names[0].rpartition(".")
     assert prefix == "a" * 199
     assert began <= int(stamp, 16) <= time.time_ns()
+
+
+async def test_an_event_that_expired_on_the_server_is_written_anew(recording: Recording) -> None:
+    for dropped in (False, False, True, False):
+        if dropped:
+            (event,) = recording.api.of(EVENTS)
+            recording.api.drop(EVENTS, f"ns/{event['metadata']['name']}")
+        recording.post("pod", EventReason.FAILED_SCHEDULING)
+        await recording.written()
+    (event,) = recording.api.of(EVENTS)
+    assert event["count"] == 2

@@ -419,8 +419,7 @@ class EventRecorder:
         patch = {"count": known.count + 1, "lastTimestamp": self._now()}
         try:
             await self._client.patch(EVENTS, known.name, patch, note.about.metadata.namespace or "default")
-        except NotFound:  # events expire on the server
-            self._written.pop(note.identity)
+        except NotFound:  # events expire on the server; the next one takes the place of this one
             return False
         known.count += 1
         return True
