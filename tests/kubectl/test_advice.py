@@ -400,13 +400,26 @@ def test_labels_that_say_which_machine_it_is_are_not_written(label: str) -> None
     assert "delete pod ns/waits" in found.text
 
 
-def test_hardware_that_failed_is_tolerated_last() -> None:
-    failed = device("gpu-0", taints=[{"key": "gpu.example.com/xid-errors", "effect": "NoExecute"}])
-    objects = [node("gpu-1"), slice_("gpu-1", [failed, device("gpu-1")]), *holder("train", "gpu-1/gpu-1")]
-    found = told(cluster(*objects, claims=(claim(),)))
-    assert "wait until pod ns/train ends" in found.advice[0] or "repaired" in found.advice[0]
-    last = found.advice[-1]
-    assert "toleration" not in found.text or ("toleration" in last and "hardware is broken" in last)
+@pytest.mark.parametrize(
+    ("taint", "wait", "words"),
+    [
+        ({"key": "gpu.example.com/xid-errors", "effect": "NoExecute"}, "is repaired", "hardware is broken"),
+        ({"key": "gpu.example.com/gone", "effect": "NoSchedule"}, "is available", "not there, or in use by others"),
+        (
+            {"key": "hostdev.example.com/in-use-elsewhere", "value": "nics.example.com", "effect": "NoSchedule"},
+            "is available",
+            "not there, or in use by others",
+        ),
+    ],
+    ids=lambda it: str(it["key"]) if isinstance(it, dict) else "",
+)
+def test_a_device_that_would_not_serve_is_tolerated_last(taint: Json, wait: str, words: str) -> None:
+    """The pod would be placed, and not start or not run."""
+    objects = [node("gpu-1"), slice_("gpu-1", [device("gpu-0", taints=[taint]), device("gpu-1")])]
+    found = told(cluster(*objects, *holder("train", "gpu-1/gpu-1"), claims=(claim(),)))
+    assert any(f"wait until device {DRIVER}/gpu-1/gpu-0 {wait}" in it for it in found.advice[:2])
+    assert not any("toleration" in it for it in found.advice[:-1])
+    assert "toleration" not in found.text or words in found.advice[-1]
 
 
 def replaced(request: Json, *devices: Json) -> list[Json]:

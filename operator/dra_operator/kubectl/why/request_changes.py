@@ -121,6 +121,8 @@ BROKEN: Final = re.compile(
     r"fail|broken|fault|defect|damage|unhealthy|degraded|dead|lost|error|fallen|xid|ecc(?![a-z])|overheat|repair", re.I
 )
 """What keys and values of taints say of hardware that does not work."""
+AWAY: Final = re.compile(r"\b(gone|absent|missing|removed|unplugged|detached)\b|in-?use\b", re.I)
+"""What they say of a device that is not there, or that somebody has whom no claim names."""
 
 
 def claim_remedies(cycle_state: CycleState, state: LoadedNode, refusal: Refusal, cluster: Cluster) -> Iterator[Change]:
@@ -160,14 +162,18 @@ def _tolerations(
         plural = "s" if len(added) > 1 else ""
         text = f"add the toleration{plural} {words} to {named(claim, name)}"
         is_broken = any(says_broken(taint.key, taint.value) for taint in taints)
+        is_away = any(says_away(taint) for taint in taints)
         if is_broken:  # the pod would run, and fail
             text = f"{text}, although the taint says that the hardware is broken"
+        elif is_away:  # the pod would be placed, and not start
+            text = f"{text}, although the taint says that the device is not there, or in use by others"
 
         def make(now: Wanted, more: tuple[DeviceToleration, ...] = added) -> Wanted:
             return replace(now, tolerations=(*(now.tolerations or ()), *more))
 
         patch = with_request(claim, name, make)
-        yield Change(text, (patch,), Effort.TOLERATED_BREAKAGE if is_broken else 1, f"tolerations {claim.key} {name}")
+        effort = Effort.TOLERATED_BREAKAGE if is_broken or is_away else 1
+        yield Change(text, (patch,), effort, f"tolerations {claim.key} {name}")
 
 
 def _untolerated(device: Device, wanted: Wanted) -> tuple[DeviceTaint, ...]:
@@ -179,13 +185,22 @@ def says_broken(*words: str) -> bool:
     return any(BROKEN.search(word) for word in words)
 
 
+def says_away(taint: DeviceTaint) -> bool:
+    """Return whether the taint says that the device is not there, or in use by others."""
+    return AWAY.search(taint.key) is not None or AWAY.search(taint.value) is not None
+
+
 def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Sequence[int]) -> Iterator[Change]:
-    """Wait until broken devices are repaired: the driver takes its taint back then, and a person deletes the rule."""
+    """Wait until broken devices are repaired, or others are back: the driver takes its taint back then.
+
+    The taint of a DeviceTaintRule stays until a person deletes the rule.
+    """
     for number in candidates:
         device, id_ = view.devices[number], view.id(number)
         taints = _untolerated(device, wanted)
-        if not taints or not all(says_broken(taint.key, taint.value) for taint in taints):
+        if not taints or not all(says_broken(taint.key, taint.value) or says_away(taint) for taint in taints):
             continue
+        again = "repaired" if any(says_broken(taint.key, taint.value) for taint in taints) else "available"
         rules = [it for it in cluster.rules if _untimed(it.spec.taint) in taints and selects(it, id_)]
         pool = [it for it in cluster.slices if (it.spec.driver, it.spec.pool.name) == (id_.driver, id_.pool)]
         slices = [it for it in pool if any(one.name == id_.device and one.taints for one in it.spec.devices or ())]
@@ -199,7 +214,7 @@ def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Seque
         keys = " and ".join(dict.fromkeys(taint.key for taint in taints))
         names = " and ".join(f"DeviceTaintRule {it.metadata.name}" for it in rules)
         then = f"delete {names} then" if rules else f"its driver removes the taint {keys} then"
-        yield Change(f"wait until device {id_} is repaired ({then})", tuple(patches), Effort.WAIT_FOR_REPAIR, "repair")
+        yield Change(f"wait until device {id_} is {again} ({then})", tuple(patches), Effort.WAIT_FOR_REPAIR, "repair")
 
 
 def _without_effect(rule: DeviceTaintRule) -> DeviceTaintRule:
