@@ -6,17 +6,19 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from controllers_world import World
+from dra_api.releases import Release
 from dra_kube import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Unreachable,
 )
 from dra_operator.allocator import Features
-from fake_api import ERRORS, Nth
-from objects import Make
+from fake_api import ERRORS, Call, Nth
+from objects import Make, Obj
 from rounds import a_third
 from volume_lab import bind_volumes, on_nodes, storage_class, store, uses, volume, volume_claim
 
@@ -207,3 +209,73 @@ async def test_a_second_pass_over_a_settled_cluster_writes_nothing(world: World,
     before = len(world.api.writes)
     await world.settle()
     assert len(world.api.writes) == before
+
+
+def furnish_behind_gate(world: World, make: type[Make]) -> None:
+    """The same pod for another scheduler, whose scheduling gate is opened once it has its devices."""
+    furnish(world, make)
+    theirs = {"schedulerName": "default-scheduler", "schedulingGates": [{"name": "dra.kopf.dev/allocate"}]}
+    world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(containers=[], **theirs))
+
+
+def furnish_with_node_use(world: World, make: type[Make]) -> None:
+    """The same pod without an extended resource, whose devices take cpu of the node."""
+    world.features = Features(Release.V1_37, node_allocatable_resources=True)
+    furnish(world, make)
+    claims = {"resources": {"claims": [{"name": "entry-1"}]}}
+    world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(containers=[{"name": "main"} | claims]))
+    taken = {"cpu": {"mapping": {"deviceMultiplier": "100m"}}}
+
+    def edit(slice_: Obj) -> None:
+        for device in slice_["spec"]["devices"]:
+            device["nodeAllocatableResources"] = taken
+
+    world.api.change(RESOURCE_SLICES, "node-0-gpu.example.com", edit)
+
+
+def replace_pod(world: World) -> None:
+    pod = world.api[PODS, "ns/pod"]
+    spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
+    delete_pod(world)
+    world.api.add(PODS, {"metadata": {"name": "pod", "namespace": "ns"}, "spec": spec, "status": {"phase": "Pending"}})
+
+
+@pytest.mark.parametrize("conflict", [False, True], ids=["", "after a conflict of the binding"])
+@pytest.mark.parametrize("start", [furnish, furnish_behind_gate, furnish_with_node_use])
+@pytest.mark.parametrize("how", [delete_pod, replace_pod])
+async def test_a_pod_that_goes_before_any_one_request_leaves_nothing_behind(
+    how: Callable[[World], None], start: Callable[[World, type[Make]], None], conflict: bool, make: type[Make]
+) -> None:
+    """Reads as well: the operator learns of it by an answer, and only then by the watch."""
+
+    async def attempt(number: int) -> bool:
+        world = World(Features())
+        start(world, make)
+        left, refused = number, conflict
+
+        def goes(call: Call) -> Exception | None:
+            nonlocal left, refused
+            if call.plural == "events" or call.name == "(list)":
+                return None
+            left -= 1
+            if left == 0:
+                how(world)
+            if call.sub == "binding" and refused:
+                refused = False
+                return ERRORS["conflict"]()
+            return None
+
+        world.api.before = goes
+        await world.settle()
+        if left > 0:
+            return False
+        world.api.before = lambda call: None
+        if how is replace_pod:
+            assert world.node_of() == "node-0" or not world.api[PODS, "ns/pod"]["spec"].get("schedulingGates", True)
+            delete_pod(world)
+            await world.settle()
+        assert_released(world)
+        assert not [it for it in world.messages("FailedScheduling") if "retrying" in it]
+        return True
+
+    assert await every_write(attempt) >= 9
