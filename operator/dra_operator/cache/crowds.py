@@ -25,10 +25,10 @@ def spread(crowd: Crowd) -> Keys:
     return tuple(hint for obj in few for hint in crowd.hints(obj))
 
 
-def parts(things: Iterable[T], most: int = HINTS_AT_ONCE) -> Iterator[list[T]]:
-    """Yield the things in lists, each of which is little work."""
+def parts(things: Iterable[T], most: int | None = None) -> Iterator[list[T]]:
+    """Yield the things in lists, each of which is little work: of ``most`` things, or of ``HINTS_AT_ONCE``."""
     rest = iter(things)
-    while part := list(islice(rest, most)):
+    while part := list(islice(rest, HINTS_AT_ONCE if most is None else most)):
         yield part
 
 

@@ -266,12 +266,12 @@ class Control:
         for keys in evictions.everything(self.cluster):
             self.queues.add(keys)
             await asyncio.sleep(0)
-        for pods in parts(list(self.cluster.pods)):
+        for pods in parts(list(self.cluster.pods), evictions.OBJECTS_IN_A_ROW):
             self.queues.add(Key("templates", pod.key) for pod in pods)
             await asyncio.sleep(0)
         for concern in ("pod-groups", "group-conditions"):
             self.queues.add(Key(concern, group.key) for group in self.cluster.groups.store)
-        for claims in parts(list(self.cluster.claims)):
+        for claims in parts(list(self.cluster.claims), evictions.OBJECTS_IN_A_ROW):
             self.queues.add(Key("release", claim.key) for claim in claims)
             await asyncio.sleep(0)
 
