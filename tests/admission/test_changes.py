@@ -357,7 +357,7 @@ async def test_a_job_that_names_one_that_kueue_never_finishes_for_it_is_decided_
         await world.until("it is admitted", lambda: world.is_admitted("liar"), 5)
 
 
-BOUNDED = ("._journal._entries", "._late", "._interner._attributes", "._loaded_nodes._changed")
+BOUNDED = ("._journal._entries", "._late", "._interner._attributes", "._loaded_nodes.changes._entries")
 """What forgets the oldest half at a number of entries, as other tests show."""
 
 

@@ -162,6 +162,8 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/driver-test.md", "pip install"): INSTALLS,
     ("docs/driver-test.md", "dra-driver-test"): "takes minutes, and one of them a node; tests/drivertest has its own",
     ("docs/hostdev.md", "dra-kubelet-plugin hostdev --config serial.yaml"): "needs root on a node with such devices",
+    ("docs/install-drivers.md", "kubectl apply -k"): DEPLOYED,
+    ("docs/install-drivers.md", "kubectl rollout"): DEPLOYED,
     ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
     ("docs/kubernetes-1.37.md", "kubectl "): DEPLOYED,
     ("docs/operating.md", "kubectl rollout"): DEPLOYED,

@@ -22,6 +22,7 @@ BOUNDED = {
         f"Holders.{name}": "records in the folder, by what they say; ``test_many_claims.py`` empties them"
         for name in ("_drawn", "_entries", "_had", "_held", "_owned", "_places", "_undrawn", "_unknown")
     },
+    "HostParts._elsewhere": "files of other drivers, as their folders have them; ``test_host_parts.py`` removes some",
     "KeptFiles._paths": "files of prepared claims, until they are unprepared",
     "NextPublish._moments": "one for each of a pool's reasons to look at it again, a minute at most after the pool",
     "NodeCalls._recording": "calls that were answered within the last moment",

@@ -257,6 +257,10 @@ def _guard(world: World, number: str, where: str, expression: str) -> None:
     _selectors(world, where)[int(number)]["cel"]["expression"] = expression
 
 
+def _rewrite(world: World, expression: str, number: str, where: str) -> None:
+    _guard(world, number, where, expression)
+
+
 def _count(world: World, count: str, request: str, claim: str) -> None:
     it = _request(world, request, claim)
     it["allocationMode"], it["count"] = "ExactCount", int(count)
@@ -421,6 +425,7 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (rf"write deviceClassName (\S+) instead of \S+ in {REQUEST}", _class),
     (r"write (resourceClaimName|resourceClaimTemplateName) (\S+) instead of (\S+) in the pod", _entry),
     (rf"write (.+?) instead of (.+?) in {SELECTOR}", _write),
+    (rf"write (.+) as {SELECTOR}", _rewrite),
     (r"write (matchAttribute|distinctAttribute): (\S+) instead of (\S+) in claim (\S+)", _rename),
     (r"write (.+) in spec.affinity.nodeAffinity of the pod", _affine),
     (r"write (.+) in spec.nodeSelector of the pod", _select),
@@ -446,7 +451,7 @@ ACTS: Final[list[tuple[str, Callable[..., None]]]] = [
     (r"ask for (\S+) instead of (\S+) in the pod", _other_resource),
     (r"delete claim (.+) and create it again, so that it gets other devices", _again),
     (r"delete claim (.+): made again from its template, it gets other devices", _again),
-    (r"wait until device ([^/]+)/([^/]+)/(\S+) is repaired \((.+)\)", _repair),
+    (r"wait until device ([^/]+)/([^/]+)/(\S+) is (?:repaired|available) \((.+)\)", _repair),
     (r"(.+) \((?:frees|makes room on) .+\)", _end),
     (r"(wait until the other consumers .+)", _end),
 ]
