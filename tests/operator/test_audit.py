@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -253,6 +254,27 @@ async def test_a_binding_that_the_server_lost_before_its_event_came_is_found(
     server.listed = [ObjectVersion("ns/pod", "u", listed)]
     await audit_once(server, made, PODS, told)
     assert bool(told) == restored
+
+
+async def test_thousands_that_were_deleted_without_an_event_have_one_line(
+    parts: tuple[Server, Control, Audit, list[str]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a minute in which the API server was away, and all pods of a busy cluster were replaced."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(audit, "UNSEEN_ENDS_SECONDS", 0.01)
+    server, control, made, told = parts
+    for number in range(5_000):
+        meta = ObjectMeta(namespace=f"ns-{number % 100}", name=f"pod-{number}", uid=f"u{number}", resource_version="4")
+        control.cluster.apply(Pod(metadata=meta))
+    await audit_once(server, made, PODS, told)
+
+    async def logged() -> bool:
+        return "deleted without an event" in caplog.text
+
+    await until("logged", logged)
+    assert not len(control.cluster.pods)
+    (line,) = [it for it in caplog.messages if "without an event" in it]
+    assert line == ("pods deleted without an event (5000 objects): ns-0/pod-0, ns-1/pod-1, ns-2/pod-2 and 4997 more")
 
 
 async def test_a_binding_whose_event_comes_with_the_list_is_not_lost(

@@ -43,6 +43,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound, Resource
 
+from dra_operator import wording
 from dra_operator.cache import Source, Store, any_claim, revision, without_bulk
 from dra_operator.controllers import Control
 
@@ -52,6 +53,7 @@ from .malformed import MalformedObjects
 logger = logging.getLogger(__name__)
 
 AUDIT_GAP_SECONDS = 2.0  # seconds between two audits of one kind
+UNSEEN_ENDS_SECONDS = 0.5  # seconds in which ends that no event reported are collected for one line
 AUDIT_RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until a failed audit is repeated, the last one for ever
 
 
@@ -75,6 +77,8 @@ class Audit:
         self._calls = {resource: asyncio.Event() for resource in kinds}
         self._newest: dict[Resource, int] = {}
         self._served: set[Resource] = set()
+        self._unseen_ends: dict[Resource, list[str]] = {}
+        """Keys of the objects whose end no event reported, until that is logged."""
 
     def call(self, resource: Resource) -> None:
         """Ask for an audit: an event of the kind may have been missed."""
@@ -88,6 +92,18 @@ class Audit:
     def saw(self, resource: Resource, version: str) -> None:
         """The server has come at least that far."""
         self._newest[resource] = max(revision(version) or 0, self._newest.get(resource, 0))
+
+    def ended_unseen(self, resource: Resource, key: str) -> None:
+        """Log that an object was deleted without an event, in one line with others: there may be thousands."""
+        ends = self._unseen_ends.setdefault(resource, [])
+        if not ends:
+            asyncio.get_running_loop().call_later(UNSEEN_ENDS_SECONDS, self._tell_ends, resource)
+        ends.append(key)
+
+    def _tell_ends(self, resource: Resource) -> None:
+        ends = self._unseen_ends.pop(resource)
+        many = f" ({len(ends)} objects)" if len(ends) > 1 else ""
+        logger.info("%s deleted without an event%s: %s", resource, many, wording.listed(ends))
 
     async def run(self) -> None:
         """Audit until cancelled."""
@@ -148,7 +164,7 @@ class Audit:
         for obj in list(self._control.cluster.store_of(kind)):
             uid = obj.metadata.uid
             if present.get(obj.key) != uid and _is_older(obj.metadata.resource_version, at):
-                logger.info("%s %s was deleted without an event", resource.kind, obj.key)
+                self.ended_unseen(resource, obj.key)
                 self._control.delete(Source.AUDIT, kind, obj.key, uid)
         if resource == RESOURCE_CLAIMS:
             for key, claim in list(self._malformed_objects.partially_decoded.items()):

@@ -209,7 +209,7 @@ class Intake:
         control, kind = self._control, self._kinds[resource]
         source = Source.LIST if change.event in ("LISTED", "MISSED") else Source.WATCH
         if change.event == "MISSED":
-            logger.info("%s %s was deleted without an event", resource.kind, version.key)
+            self._audit.ended_unseen(resource, version.key)
         if change.is_end:
             control.delete(source, kind, version.key, version.uid or None)
             if resource == RESOURCE_CLAIMS:
