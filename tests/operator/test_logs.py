@@ -101,10 +101,11 @@ def test_a_namespace_that_flaps_leaves_the_log_to_others_and_the_number_of_lines
     assert 12_000 - 20 * 61 <= len(flapping) - replaced + left <= 12_000
 
 
-def test_errors_and_lines_about_no_object_are_always_logged() -> None:
+def test_errors_and_lines_about_no_object_are_always_logged_and_objects_of_the_cluster_have_a_limit() -> None:
     limit = NamespaceLines()
     assert all(limit.filter(line(0, "ns/pod", logging.ERROR)) for _ in range(1_000))
     assert all(limit.filter(line(0, "")) for _ in range(1_000))
+    assert sum(limit.filter(line(0, f"rule-{number}")) for number in range(5_000)) == 301  # of the cluster
     assert all(limit.filter(logging.LogRecord("x", logging.INFO, "", 0, "text", (), None)) for _ in range(1_000))
     assert limit.filter(line(0, "ns/pod"))
 

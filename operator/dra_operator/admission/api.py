@@ -350,7 +350,8 @@ class WorkloadWriter:
         for workload in late:
             if self._queue_of(workload) in busy:
                 continue
-            logger.info("workload %s: Kueue has not tried it since its back-off ended: its checks pause", workload.key)
+            why = "Kueue has not tried it since its back-off ended"
+            tell(logger, logging.INFO, "checks pause", workload=workload.key, why=why)
             for _, state in states(workload, self.names.active):
                 self._paused[state.name] = now + CHECK_PAUSE_SECONDS
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Final
 
 from dra_api import VERSION
 from dra_api.cache import Cache
@@ -192,6 +193,8 @@ LINES_A_MINUTE = 25
 """Of a namespace for long: 10 kB, as the longest reasons of refusals have 400 bytes."""
 KEPT_ACCOUNT_BYTES = 1 << 20
 """Of the namespaces whose lines are counted: about two thousand, the latest ones."""
+_NO_NAMESPACE: Final = "(none)"
+"""The account of all objects that belong to no namespace. There may be thousands of DeviceTaintRules as well."""
 
 
 @dataclass(slots=True)
@@ -217,8 +220,9 @@ class NamespaceLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is logged. It tells the number of lines that were left out before it."""
         line = record.msg
-        if not isinstance(line, LogLine) or record.levelno >= logging.ERROR or not (name := line.namespace):
+        if not isinstance(line, LogLine) or record.levelno >= logging.ERROR or not line.about:
             return True
+        name = line.namespace or _NO_NAMESPACE
         account = self._accounts.get(name) or self._accounts.put(name, _Account(BURST_LINES, record.created))
         self._refill(account, record.created)
         if account.lines < 1:

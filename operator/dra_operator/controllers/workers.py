@@ -99,8 +99,12 @@ class LogLine:
     @property
     def namespace(self) -> str:
         """The namespace of the object that the line is about; empty if it is about none."""
-        about = next((it for name in _OBJECTS if isinstance(it := self._fields.get(name), str)), "")
-        return about.rpartition("/")[0]
+        return self.about.rpartition("/")[0]
+
+    @property
+    def about(self) -> str:
+        """The key of the object that the line is about; empty if it is about none."""
+        return next((it for name in _OBJECTS if isinstance(it := self._fields.get(name), str)), "")
 
     def with_(self, **fields: object) -> LogLine:
         return LogLine(self.what, {**self._fields, **fields})
