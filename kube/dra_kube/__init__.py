@@ -57,6 +57,7 @@ from .errors import (
     Unauthorized,
     Unreachable,
     for_people,
+    gist,
 )
 from .http.sending import Guard, unguarded
 from .http.transport import Observe, unobserved
@@ -132,6 +133,7 @@ __all__ = [
     "connection",
     "contexts",
     "for_people",
+    "gist",
     "namespace_of",
     "unguarded",
     "unobserved",

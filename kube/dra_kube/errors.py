@@ -27,6 +27,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
@@ -158,6 +159,18 @@ _BY_CODE: dict[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
+
+
+_DIGIT: Final = re.compile(r"\d")
+
+
+def gist(text: str) -> str:
+    """Return the words of an error that are the same when it comes again.
+
+    Servers and proxies put what differs each time into their errors: the port of a broken connection, the id of a
+    request, a time. Each such word has a digit.
+    """
+    return " ".join("#" if _DIGIT.search(word) else word for word in text.split())
 
 
 def for_people(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from controllers_world import World
@@ -15,6 +16,7 @@ from dra_kube import (
     Conflict,
     Forbidden,
     NotLeading,
+    ServerError,
     Unreachable,
 )
 from dra_operator.cache import Key
@@ -185,3 +187,24 @@ async def test_a_failure_is_a_warning_when_its_words_are_new_for_the_object(capl
         levels.append([record.levelname for record in caplog.records])
     queue.close()
     assert levels == [wanted for _, wanted in steps]
+
+
+@pytest.mark.parametrize("fault", [Unreachable, lambda text: ServerError(500, "", text)])
+async def test_a_failing_server_that_names_another_port_each_time_is_one_warning(
+    fault: Callable[[str], Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quota that counts says something new; a broken connection with another port does not."""
+    queue, failures, key = WorkQueue(), Failures(CollectorRegistry()), Key("release", "ns/claim")
+
+    async def warnings(*errors: Exception) -> int:
+        caplog.clear()
+        for error in errors:
+            queue.add(key)
+            await queue.get()
+            failures.report(queue, key, error)
+        return sum(record.levelno == logging.WARNING for record in caplog.records)
+
+    broken = [fault(f"read tcp 10.0.0.1:{port}->10.0.0.2:2379: reset") for port in range(40_000, 40_100)]
+    assert await warnings(*broken) == 1
+    assert await warnings(*(Forbidden(403, "", f"exceeded quota: used: {used}") for used in range(3))) == 3
+    queue.close()

@@ -114,12 +114,12 @@ async def test_why_kinds_cannot_be_looked_for_is_told_when_it_changes(caplog: py
     loader = Loader(api, WATCHED, lambda _: None, MalformedObjects(lambda *_: None))  # type: ignore[arg-type]
     await loader.load_all()
     caplog.clear()
-    api.refusals = ["away", "away", "still away", "away"]
+    api.refusals = ["away 1", "away 2", "still away", "away"]
     api.served.add(RESOURCE_CLAIMS)
     async with asyncio.timeout(60):
         await loader.look_for_missing(lambda: None)
     told = [record.getMessage().rpartition(": ")[2] for record in caplog.records if record.levelname == "WARNING"]
-    assert told == ["away", "still away", "away"]
+    assert told == ["away 1", "still away", "away"]
 
 
 @pytest.mark.parametrize("code", [403, 404])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import string
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -201,6 +204,46 @@ async def test_the_log_tells_each_reason_once_and_when_it_is_over(
     assert lines(1, "opened", streams=streams[:2]) == ["nodes, pods: watched again"]
     assert lines(1, "opened") == ["resourceclaims.resource.k8s.io: watched again"]
     assert lines(1, "opened") == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "most"),
+    [
+        (lambda: "WATCH answered 500: error reading from server: read tcp 10.0.0.1:{0}->10.0.0.2:2379: timed out", 1),
+        (lambda: "WATCH failed: <h1>Bad Gateway</h1> request 3f{0}-9a{0}", 1),
+        (lambda: "WATCH answered 503: overloaded, request " + "".join(random.choices(string.ascii_letters, k=12)), 35),
+    ],
+    ids=["a port", "an id with digits", "an id of letters"],
+)
+async def test_an_outage_that_has_other_words_each_time_neither_fills_the_log_nor_the_memory(
+    watches: Watches,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refusal: Callable[[], str],
+    most: int,
+) -> None:
+    """Ten minutes; each kind is tried each second."""
+    start = asyncio.get_running_loop().time()
+    streams = [reflector.stream for reflector in watches._reflectors.values()]
+    for stream in streams:
+        stream.opened(start)
+        stream.ended(start)
+    for second in range(600):
+        monkeypatch.setattr(module, "_now", lambda now=start + second: now)
+        for number, stream in enumerate(streams):
+            stream.refusal = refusal().format(40_000 + 3 * second + number)
+        watches.log()
+    assert 1 <= len(caplog.messages) <= most + len(streams) * 9
+    if most == 1:
+        assert len(caplog.messages) == 1
+    assert all(len(told.reasons) <= module.TOLD_REASONS for told in watches._told.values())
+    # Another failure is news all the same.
+    caplog.clear()
+    monkeypatch.setattr(module, "_now", lambda: start + 700)
+    for stream in streams:
+        stream.refusal = "WATCH answered 403: pods is forbidden"
+    watches.log()
+    assert len(caplog.messages) == 1
 
 
 async def test_nothing_is_seen_that_is_not_followed(watches: Watches) -> None:

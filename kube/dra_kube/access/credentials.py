@@ -37,7 +37,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from dra_kube.errors import ConnectionSettingsError
+from dra_kube.errors import ConnectionSettingsError, gist
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values; a name may come several times."""
@@ -135,11 +135,11 @@ class Credentials:
         return self._answer
 
     def _tell(self, step: str, error: Exception | None = None) -> None:
-        """Log what goes wrong, once while it stays the same."""
+        """Log what goes wrong, once while it stays the same; a plugin may put the time into its words."""
         words = _words(error) if error is not None else ""
-        if words and words != self._told.get(step):
+        if words and gist(words) != self._told.get(step):
             logger.warning("cannot renew the credentials, keeping the previous ones: %s", words)
-        self._told[step] = words
+        self._told[step] = gist(words)
 
     def _is_ending(self) -> bool:
         return self._ends is not None and (self._ends - datetime.now(UTC)).total_seconds() < RELOAD_SECONDS

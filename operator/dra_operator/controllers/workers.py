@@ -51,7 +51,17 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from dra_api.resource import AllocationResult
-from dra_kube import ApiError, Conflict, KubeError, NotLeading, ServerError, TooManyRequests, Unauthorized, Unreachable
+from dra_kube import (
+    ApiError,
+    Conflict,
+    KubeError,
+    NotLeading,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    gist,
+)
 from dra_kube.spans import Root, begin
 from msgspec import json
 from prometheus_client import CollectorRegistry, Counter
@@ -164,7 +174,7 @@ class Failures:
             registry=registry,
         )
         self._told: dict[Key, str] = {}
-        """What the last warning about a key said; until the key is handled."""
+        """What the last warning about a key said, in the words that stay the same; until the key is handled."""
 
     def report(
         self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0, *, is_over: bool = True
@@ -193,10 +203,20 @@ class Failures:
     def _is_news(self, key: Key, error: Exception) -> bool:
         # They are part of ordinary life beside other writers: the next attempt succeeds, and nobody has to do anything.
         passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
-        if passes or is_held_back(error) or self._told.get(key) == str(error):
+        if passes or is_held_back(error) or self._told.get(key) == (words := _lasting_words(error)):
             return False
-        self._told[key] = str(error)
+        self._told[key] = words
         return True
+
+
+def _lasting_words(error: BaseException) -> str:
+    """Return what is the same when the error comes again.
+
+    A server that fails may name another port or request each time. Who refuses counts something: a quota, for example.
+    """
+    text = str(error)
+    fails = any(isinstance(one, Unreachable | ServerError | TooManyRequests) for one in _causes(error))
+    return gist(text) if fails else text
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from dra_kube import (
     NotServed,
     Reflector,
     Resource,
+    gist,
 )
 from dra_kube.reflector import TURN_BYTES
 
@@ -72,6 +74,9 @@ ANSWER_SECONDS: Final = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 LOG_SECONDS: Final = 0.5
 """Seconds between two looks at the streams for the log."""
+TOLD_REASONS: Final = 8
+"""Reasons why a kind is not seen that are logged each; of further ones there is a line now and then."""
+MORE_REASONS_SECONDS: Final = 60.0
 _RENEW: Final = "the credentials are no longer valid: renew them"
 _REASON_CHARACTERS: Final = 240
 """Characters of a refusal that are told."""
@@ -86,8 +91,8 @@ class Watches:
         self.limits = limits or Limits()
         self._reflectors: dict[Resource, Reflector] = {}
         self._new = asyncio.Queue[Reflector]()
-        self._told: dict[Resource, set[str]] = {}
-        """The reasons that were logged since the changes of the kind were seen."""
+        self._told = defaultdict[Resource, _Told](_Told)
+        """What was logged of a kind since its changes were seen."""
         self.failed: Callable[[Resource], None] = lambda _: None
         """Called when a list or watch of the kind fails: something may have been missed."""
 
@@ -160,19 +165,44 @@ class Watches:
         news = defaultdict[str, list[Resource]](list)
         for resource, problem in states.items():
             stream = self._reflectors[resource].stream
-            told = self._told.setdefault(resource, set())
-            if problem and now - stream.life > self.limits.gap and stream.refusal not in told:
-                told.add(stream.refusal)
-                news[stream.refusal].append(resource)
+            reason = _lasting_words(stream.refusal)
+            is_late = problem and now - stream.life > self.limits.gap
+            if is_late and self._told[resource].is_news(reason, now):
+                news[reason].append(resource)
         for kinds in news.values():
             logger.warning("%s: %s; retrying until it works", self._names(kinds), states[kinds[0]])
-        if seen := [resource for resource, told in self._told.items() if told and not states.get(resource, "unknown")]:
+        if seen := [resource for resource in self._told if not states.get(resource, "unknown")]:
             logger.info("%s: watched again", self._names(seen))
             for resource in seen:
                 del self._told[resource]
 
     def _names(self, kinds: list[Resource]) -> str:
         return "all kinds" if len(kinds) == len(self._reflectors) else ", ".join(sorted(map(str, kinds)))
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was logged of a kind that is not seen. ``at``: when last."""
+
+    reasons: set[str] = field(default_factory=set)
+    at: float = -math.inf
+
+    def is_news(self, reason: str, now: float) -> bool:
+        """Return whether the reason is to be logged, and note that it is."""
+        if reason in self.reasons:
+            return False
+        if len(self.reasons) < TOLD_REASONS:
+            self.reasons.add(reason)
+        elif now - self.at < MORE_REASONS_SECONDS:
+            return False
+        self.at = now
+        return True
+
+
+def _lasting_words(refusal: str) -> str:
+    """Return what a failure says each time. Its code, which stands in front, is part of that."""
+    how, colon, text = refusal.partition(": ")
+    return f"{how}{colon}{gist(text)}"
 
 
 def _lag(changes: Sequence[Change]) -> float:
@@ -342,9 +372,9 @@ class Loader:
             try:
                 new = await self._load_missing()
             except KubeError as error:
-                if str(error) != told:
+                if gist(str(error)) != told:
                     logger.warning("cannot look for %s: %s", ", ".join(map(str, missing)), error)
-                told = str(error)
+                told = gist(str(error))
                 continue
             told = ""
             if new:
