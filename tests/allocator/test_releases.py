@@ -9,6 +9,7 @@ from allocator_lab import Answer, claim, device, first_available, lab, make_node
 from dra_api.releases import Release
 from dra_api.values import Quantity
 from dra_operator.allocator import Allocated, DeviceId, Failed, Features, Semantics, Usage
+from dra_operator.allocator import search as search_module
 
 Json = dict[str, Any]
 OLD, NEW = Features(Release.V1_36), Features(Release.V1_37)
@@ -393,8 +394,13 @@ def test_an_incomplete_pool_with_two_devices_of_one_name_gives_none(release: Rel
     assert cluster.devices() == ("nodeError" if release < Release.V1_35 else "none")
 
 
+@pytest.mark.parametrize("patience", [-1, search_module.FAILURES_BEFORE_PRUNING])
 @pytest.mark.parametrize("release", Release)
-def test_all_of_nothing_is_nothing_in_1_32_and_a_refusal_since(release: Release) -> None:
+def test_all_of_nothing_is_nothing_in_1_32_and_a_refusal_since(
+    release: Release, patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the search looks ahead, from the start or when it takes long."""
+    monkeypatch.setattr(search_module, "FAILURES_BEFORE_PRUNING", patience)
     everything = request("all", 'device.driver == "other"', allocationMode="All")
     cluster = lab(pool(device("a")), [claim(everything, request("r"))], features=Features(release))
     outcome = cluster.decide()

@@ -152,9 +152,14 @@ class OpenRequest(NamedTuple):
         """Some alternative finds enough devices."""
         for domain, need in self.alternatives:
             devices = remaining.get(domain.number)
-            if devices is not None and (
-                bool(devices) if domain.alternative.everything else devices.bit_count() >= need
-            ):
+            if devices is None:
+                continue
+            # All of nothing is enough where the release says so (``least``).
+            if domain.alternative.everything:
+                enough = bool(devices) or not domain.alternative.least
+            else:
+                enough = devices.bit_count() >= need
+            if enough:
                 return True
         return False
 
