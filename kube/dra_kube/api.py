@@ -360,9 +360,12 @@ class Api:
         """Look up the next time in which version the server serves the kind: it has answered that it does not."""
         self._served.pop(resource, None)
 
-    async def raw_get(self, path: str, **query: str) -> Any:
-        """GET any path that answers JSON (``/version``, discovery)."""
-        return await self._transport.json("GET", path, query=query)
+    async def raw_get(self, path: str, **query: str) -> dict[str, Any]:
+        """GET any path that answers a JSON object (``/version``, discovery). Raises Unreachable for other JSON."""
+        answer: dict[str, Any] = self._transport.decoded(
+            path, await self._transport.request("GET", path, query=query), dict[str, Any]
+        )
+        return answer
 
     async def raw_text(self, path: str, **query: str) -> str:
         """GET any path that answers text (a container's log)."""

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Pod
 from dra_kube import PODS, Api, Connection, Unreachable
-from faults.effects import wrong_answers
+from faults.effects import NO_OBJECT, wrong_answers
 
 ANSWERS = wrong_answers("Pod")
 BODY = {"metadata": {"name": "p", "namespace": "ns"}}
@@ -77,6 +77,15 @@ async def test_a_wrong_answer_counts_as_no_api_server(answering: Callable[[bytes
             await VERBS[verb](await answering(body))
         assert len(str(caught.value).splitlines()) == 1
         assert len(str(caught.value)) < 600
+
+
+async def test_a_version_that_is_no_object_counts_as_no_api_server(
+    answering: Callable[[bytes], Awaitable[Api]],
+) -> None:
+    """It is asked for while the operator works, and its callers read fields of it."""
+    for body in (*NO_OBJECT.values(), b"null", b"[]", b'"ok"'):
+        with pytest.raises(Unreachable):
+            await (await answering(body)).raw_get("/version")
 
 
 @pytest.mark.parametrize(

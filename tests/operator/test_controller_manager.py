@@ -12,7 +12,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
-from dra_operator.app.control_plane import AGREED_SECONDS, CommonRelease, ControllerManager
+from dra_operator.app.control_plane import AGREED_SECONDS, GONE_SECONDS, CommonRelease, ControllerManager, Heartbeat
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.claims.generate import generated_name
 
@@ -155,6 +155,15 @@ async def test_a_controller_manager_evicts_from_the_version_on_in_which_that_is_
     scene.shown, scene.version = lease("1"), shown
     await scene.controller.look()
     assert scene.controllers == OwnControllers(templates=False, release=False, eviction=ours)
+
+
+@pytest.mark.parametrize("spec", ["x", 3, [1], {"leaseDurationSeconds": "15", "holderIdentity": "a"}])
+def test_a_lease_that_is_none_shows_nobody_or_counts_for_the_usual_time(spec: object) -> None:
+    now = 0.0
+    heartbeat = Heartbeat(lambda: now)
+    assert heartbeat.saw({"spec": spec}) == isinstance(spec, dict)
+    now = GONE_SECONDS + 1.0
+    assert not heartbeat.saw({"spec": spec})
 
 
 async def test_an_upgrade_of_the_control_plane_is_noticed() -> None:

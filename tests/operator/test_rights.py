@@ -210,6 +210,21 @@ async def test_while_the_server_does_not_answer_the_last_answer_counts(watch: Ri
     assert await look(watch, reviews) == said
 
 
+@pytest.mark.parametrize("status", ["Success", ["x"], {"resourceRules": ["x"]}, {"resourceRules": [{"verbs": 3}]}])
+async def test_while_the_answers_are_no_reviews_the_last_answer_counts(
+    status: object, watch: RightsWatch, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that runs beside the controllers ends with the first error: the operator must not stop for a proxy."""
+    reviews.rules = all_but(BIND)
+    said = await look(watch, reviews)
+
+    async def create(*_: object) -> dict[str, Any]:
+        return {"kind": "SelfSubjectRulesReview", "status": status}
+
+    monkeypatch.setattr(reviews, "create", create)
+    assert await look(watch, reviews) == said != ""
+
+
 async def test_where_nobody_may_ask_nothing_is_said(watch: RightsWatch, reviews: Reviews) -> None:
     reviews.error = Forbidden(403, "Forbidden", "reviews are not for you")
     assert await look(watch, reviews) == ""

@@ -44,9 +44,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from dra_api.codec import DecodeError, convert
 from dra_api.core import Pod
 from dra_api.gates import defaults_of, is_on_by_default
 from dra_api.kueue import GROUP as KUEUE
+from dra_api.meta import Part
 from dra_api.releases import NEWEST, Release, release_of
 from dra_kube import (
     LEASES,
@@ -166,11 +168,13 @@ class Heartbeat:
 
     def saw(self, lease: dict[str, Any] | None) -> bool:
         """The Lease as it is now; None if there is none."""
-        spec = (lease or {}).get("spec") or {}
+        found = (lease or {}).get("spec")
+        spec: dict[str, Any] = found if isinstance(found, dict) else {}
         if spec != self._spec:
             self._spec, self._changed_at = spec, self._clock()
         self._had_holder = bool(spec.get("holderIdentity")) or (self._had_holder and bool(spec))
-        seconds = min(spec.get("leaseDurationSeconds") or 0, LONGEST_LEASE_SECONDS)
+        lasts = spec.get("leaseDurationSeconds")
+        seconds = min(lasts, LONGEST_LEASE_SECONDS) if isinstance(lasts, int) else 0
         patience = max(GONE_SECONDS, 2.0 * seconds)
         return self._had_holder and self._clock() - self._changed_at < patience
 
@@ -469,7 +473,7 @@ class RightsWatch:
         except (Forbidden, NotFound) as error:
             logger.debug("cannot ask for the operator's own rights: %s", error)
             self._missing = []
-        except KubeError as error:
+        except (KubeError, DecodeError) as error:
             logger.debug("rights not looked at: %s", error)
         else:
             self._is_unknown = False
@@ -483,10 +487,10 @@ class RightsWatch:
             logger.info("no right is missing any more")
 
     async def _allowed(self, api: Api, wanted: Mapping[Right, Rights]) -> set[Right]:
-        """Return those of the rights that the server gives. Raises KubeError."""
+        """Return those of the rights that the server gives. Raises KubeError, and DecodeError for a strange answer."""
         body = {"apiVersion": f"{_REVIEW_GROUP}/v1", "kind": "SelfSubjectRulesReview"}
         answer = await api.create(_RULES_REVIEWS, {**body, "spec": {"namespace": ASKED_NAMESPACE}})
-        rules = (answer.get("status") or {}).get("resourceRules") or []
+        rules = convert(_RulesReview, answer).status.resource_rules or ()
         allowed = {right for right in wanted if any(_gives(rule, right) for rule in rules)}
         if self._looks % LOOKS_PER_MINUTE == 0:
             self._denied.clear()
@@ -501,16 +505,39 @@ async def _is_allowed(api: Api, right: Right) -> bool:
     attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
     body = {"apiVersion": f"{_REVIEW_GROUP}/v1", "kind": "SelfSubjectAccessReview"}
     answer = await api.create(_ACCESS_REVIEWS, {**body, "spec": {"resourceAttributes": attributes}})
-    return (answer.get("status") or {}).get("allowed") is True
+    return convert(_AccessReview, answer).status.allowed
 
 
-def _gives(rule: Mapping[str, Any], right: Right) -> bool:
+class _Rule(Part, frozen=True):
+    verbs: tuple[str, ...] | None = None
+    api_groups: tuple[str, ...] | None = None
+    resources: tuple[str, ...] | None = None
+    resource_names: tuple[str, ...] | None = None
+
+
+class _Rules(Part, frozen=True):
+    resource_rules: tuple[_Rule, ...] | None = None
+
+
+class _RulesReview(Part, frozen=True):
+    status: _Rules = _Rules()
+
+
+class _Access(Part, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(Part, frozen=True):
+    status: _Access = _Access()
+
+
+def _gives(rule: _Rule, right: Right) -> bool:
     """Return whether a rule of a review gives the right for objects of all names."""
     _, slash, subresource = right.resource.partition("/")
     resources = {right.resource, "*", f"*{slash}{subresource}"}
     return (
-        not rule.get("resourceNames")
-        and not {right.verb, "*"}.isdisjoint(rule.get("verbs") or ())
-        and not {right.group, "*"}.isdisjoint(rule.get("apiGroups") or ())
-        and not resources.isdisjoint(rule.get("resources") or ())
+        not rule.resource_names
+        and not {right.verb, "*"}.isdisjoint(rule.verbs or ())
+        and not {right.group, "*"}.isdisjoint(rule.api_groups or ())
+        and not resources.isdisjoint(rule.resources or ())
     )
