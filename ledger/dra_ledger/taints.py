@@ -354,17 +354,27 @@ def _differ(device: Device, other: Device) -> bool:
 
 
 def _with_taints(devices: tuple[Device, ...], rules: list[DeviceTaintRule]) -> tuple[Device, ...]:
-    """A rule that names no device taints all of a slice, which may be all of the cluster."""
-    if any(rule.spec.device_selector is not None and rule.spec.device_selector.device is not None for rule in rules):
-        return tuple([_tainted(device, rules) for device in devices])
-    added = tuple([rule.spec.taint for rule in rules])
-    return tuple([structs.replace(device, taints=(*(device.taints or ()), *added)) for device in devices])
+    """A rule that names no device taints all of a slice, which may be all of the cluster.
+
+    Devices with the same taints have the same tuple: of thousands of rules, a copy for each device would fill memory.
+    """
+    named = {
+        selector.device
+        for rule in rules
+        if (selector := rule.spec.device_selector) is not None and selector.device is not None
+    }
+    every = tuple([rule.spec.taint for rule in rules if _taints(rule, None)])
+    return tuple([_tainted(device, rules, every, is_named=device.name in named) for device in devices])
 
 
-def _tainted(device: Device, rules: list[DeviceTaintRule]) -> Device:
-    added: list[DeviceTaint] = []
-    for rule in rules:
-        selector = rule.spec.device_selector
-        if selector is None or selector.device in (None, device.name):
-            added.append(rule.spec.taint)
-    return structs.replace(device, taints=(*(device.taints or ()), *added)) if added else device
+def _tainted(device: Device, rules: list[DeviceTaintRule], every: tuple[DeviceTaint, ...], *, is_named: bool) -> Device:
+    added = tuple([rule.spec.taint for rule in rules if _taints(rule, device.name)]) if is_named else every
+    if not added:
+        return device
+    return structs.replace(device, taints=(*device.taints, *added) if device.taints else added)
+
+
+def _taints(rule: DeviceTaintRule, device: str | None) -> bool:
+    """Return whether the rule is for all devices, or for the one with this name."""
+    selector = rule.spec.device_selector
+    return selector is None or selector.device in (None, device)

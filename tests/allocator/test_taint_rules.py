@@ -107,3 +107,22 @@ def test_a_rule_that_changes_nothing_leaves_slices_alone() -> None:
     tracker.put_slice(original)
     assert tracker.put_rule(rule({"device": "other"})) == []
     assert tracker.get(original.metadata.name) is original
+
+
+@pytest.mark.parametrize("named", [None, "gpu-0"], ids=["rules for all devices", "one rule for a device"])
+def test_devices_with_the_same_taints_of_rules_hold_them_once(named: str | None) -> None:
+    """A copy for each device of 5,000 rules took hundreds of megabytes."""
+    tracker = TaintedSlices(Semantics())
+    for number in range(5):
+        tracker.put_rule(rule({"driver": "d"}, f"rule-{number}"))
+    if named is not None:
+        tracker.put_rule(rule({"driver": "d", "device": named}, "named"))
+    spec: Json = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"}
+    spec["devices"] = [{"name": f"gpu-{number}"} for number in range(4)]
+    tracker.put_slice(convert(ResourceSlice, {"metadata": {"name": "s"}, "spec": spec}))
+    merged = tracker.get("s")
+    assert merged is not None
+    first, *others = merged.spec.devices or ()
+    assert len(first.taints or ()) == (5 if named is None else 6)
+    assert len({id(it.taints) for it in others}) == 1
+    assert len(others[0].taints or ()) == 5
