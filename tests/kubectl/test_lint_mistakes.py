@@ -608,3 +608,44 @@ def test_a_key_that_stands_twice_is_told_since_kubectl_takes_the_last_in_silence
     said = [(one.where, one.message) for _, faults in found.each() for one in faults]
     again = f"line {len(text.splitlines()) + 1} has devices once more in the same place"
     assert said == [(f"{path}: document 2", f"{again}, and only the last one counts: keep one")]
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({**pod(), "spec": None}, "a pod needs a container"),
+        ({**pod(), "spec": {**pod_spec(), "priority": 1 << 31}}, "2147483648 has more than 32 bits"),
+    ],
+    ids=["no spec", "priority"],
+)
+def test_a_pod_that_the_server_cannot_take_is_an_error(made: JSON, says: str, linted: Linted) -> None:
+    assert any(says in one["message"] and one["severity"] == "error" for one in linted([made])["findings"])
+
+
+def test_a_priority_of_32_bits_is_right(linted: Linted) -> None:
+    made = {**pod(), "spec": {**pod_spec(), "priority": (1 << 31) - 1}}
+    assert not any("bits" in one["message"] for one in linted([made])["findings"])
+
+
+def test_of_an_attribute_without_a_value_the_slice_is_blamed(linted: Linted) -> None:
+    device = {**gpu("gpu-9"), "attributes": {"valueless": {}}}
+    reads = class_("valueless", GPU)
+    expression = f'device.driver == "{GPU}" && "valueless" in device.attributes["{GPU}"]'
+    expression += f' && device.attributes["{GPU}"].valueless == "x"'
+    reads["spec"]["selectors"] = [{"cel": {"expression": expression}}]
+    found = linted([slice_("n9", GPU, device), reads])["findings"]
+    said = [one["message"] for one in found if one["object"].startswith("DeviceClass")]
+    assert any("the ResourceSlice is at fault" in one for one in said), said
+    assert not any("correct the expression" in one for one in said)
+
+
+@pytest.mark.parametrize("has_devices", [True, False], ids=["slices in the files", "none"])
+def test_devices_of_the_files_are_not_said_to_be_unchecked(
+    has_devices: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all([class_("gpu", GPU), claim(), *([slice_("n1", GPU, gpu("a"))] * has_devices)]))
+    main(["lint", "-f", str(file)])
+    said = capsys.readouterr()
+    assert ("which devices match" not in said.out + said.err) == has_devices
+    assert ("1 device matches" in said.out) == has_devices

@@ -85,6 +85,8 @@ class RequestSelector(NamedTuple):
 def _remedy(cause: Exception) -> str:
     if getattr(cause, "kind", None) == MISSING_NAME:
         return 'correct the name, or allow for devices without it, as in device.attributes["domain"].?name.orValue("")'
+    if getattr(cause, "kind", None) == "unsupported-attribute":
+        return "the ResourceSlice is at fault: have its driver publish one value of the attribute"
     return "correct the expression"
 
 

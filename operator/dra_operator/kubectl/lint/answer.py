@@ -420,7 +420,7 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     errors, warnings = kept.counts[Severity.ERROR], kept.counts[Severity.WARNING]
     notes = [
         *not_read(manifests.others),
-        *_unchecked(seen, has_cluster=has_cluster),
+        *_unchecked(seen, manifests, has_cluster=has_cluster),
         *(notes_on(seen, DEPENDS) if has_cluster else ()),
     ]
     total = f"{counted(len(manifests.titles), 'object')}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
@@ -453,13 +453,17 @@ def _lines(found: list[Finding]) -> Iterator[str]:
         yield f"  {one.severity}: {place}{message}"
 
 
-def _unchecked(seen: Observed, *, has_cluster: bool) -> Iterator[str]:
+def _unchecked(seen: Observed, manifests: Manifests, *, has_cluster: bool) -> Iterator[str]:
     """A check that was not made looks like one that found nothing."""
     if not has_cluster:
+        has_devices = any(issubclass(kind, ResourceSlice) for kind, _ in manifests.own)
+        of_devices = "" if has_devices else "which devices match, attributes that no device publishes, "
         yield (
-            "not checked, for want of a cluster (--live) or a snapshot of one (--from FILE): which devices match, "
-            "attributes that no device publishes, classes, claims and templates that do not exist"
+            "not checked, for want of a cluster (--live) or a snapshot of one (--from FILE): "
+            f"{of_devices}classes, claims and templates that do not exist"
         )
+        if has_devices:
+            yield "devices are those of the ResourceSlices in the files, and no others"
     elif not seen.every(ResourceSlice):
         yield "not checked: which devices match, since no ResourceSlice is published, or none may be read"
     elif not seen.every(DeviceClass) and CLASSES not in seen.unseen:

@@ -400,6 +400,8 @@ def _advice(fault: str, selectors: Sequence[DeviceSelector], supply: Supply) -> 
         if any(supply.published.values(name) for name in read):
             return 'allow for devices without the name, as in "NAME" in device.attributes["DOMAIN"] && ...'
         return "correct the name: no device publishes it" if read else "correct the expression"
+    if "unsupported attribute value" in fault:
+        return "the ResourceSlice is at fault: have its driver publish one value of the attribute"
     if "overload" in fault:
         return 'compare values of one type: versions by semver("1.2.3"), capacities by quantity("40Gi")'
     return "correct the expression"

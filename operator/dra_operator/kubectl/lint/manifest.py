@@ -312,6 +312,7 @@ def faults_of(item: JSON, release: Release | None) -> Iterator[tuple[Severity, s
             yield Severity.ERROR, path, f'unknown field "{name}", which the API server refuses{hint}'
 
 
+INT32_MODULUS: Final = 1 << 32
 INT64_MODULUS: Final = 1 << 64
 
 
@@ -376,7 +377,15 @@ def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tupl
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a pod's spec, its containers and its claims that do not exist."""
+    """Yield the fields of a pod's spec, its containers and its claims that do not exist, and a pod without containers.
+
+    The API server reads a priority as a number of 32 bits, and cannot read the object if it is larger.
+    """
+    if not spec.get("containers"):
+        yield "spec.containers", "a pod needs a container, and the API server refuses it without one"
+    priority = spec.get("priority")
+    if isinstance(priority, int) and not -INT32_MODULUS // 2 <= priority < INT32_MODULUS // 2:
+        yield "spec.priority", f"{priority} has more than 32 bits, which the API server refuses"
     found = [("spec", name, POD_SPEC) for name in spec if name not in POD_SPEC]
     for place, entry in enumerate(_each(spec.get("resourceClaims"))):
         found += _beyond(f"spec.resourceClaims[{place}]", entry, _names(PodResourceClaim))
@@ -525,7 +534,8 @@ def _read(
     for path, number in too_large(item, "") if item["kind"] in KINDS or found_in else ():
         fault(path, f"{number} has more than 64 bits, which the API server refuses")
     templates = [(f"{it.path}.", it.spec) for it in found_in]
-    own = item.get("spec") if item["kind"] == "Pod" else None
+    is_pod = item["kind"] == "Pod" and item.get("apiVersion") == "v1"
+    own = item.get("spec", {}) if is_pod else None
     for prefix, spec in [("", own), *templates] if isinstance(own, dict) else templates:
         for path, text in faults_of_pod(spec):
             fault(prefix + path, text)
