@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from dra_api.releases import Release
+from dra_operator.kubectl import free
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main
 from scheduling_causes import (
@@ -775,3 +776,28 @@ def test_of_very_many_budgets_drain_names_the_first_and_counts_the_others(
     said = capsys.readouterr().out
     assert said.count("PodDisruptionBudget ns/b") == 20
     assert "and 5 more budgets" in said
+
+
+@pytest.mark.parametrize("words", [["free"], ["top", "classes"]])
+def test_classes_with_the_same_selectors_are_asked_once(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin may have thousands of classes, and each took an attempt on each node."""
+    asked: list[str] = []
+
+    def counted(pipeline: Any, class_: str, node: Any, most: int) -> int:
+        asked.append(class_)
+        return largest(pipeline, class_, node, most)
+
+    largest = free._largest
+    monkeypatch.setattr(free, "_largest", counted)
+    classes = [device_class(f"c{number}") for number in range(30)]
+    other = device_class("other", selectors=[cel(f'device.driver == "{DRIVER}" && true')])
+    path = tmp_path / "cluster.json"
+    items = [*classes, other, node("gpu-1"), gpus("a", "a")]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    main([*words, "--from", str(path)])
+    said = capsys.readouterr().out
+    assert len(asked) == 2
+    assert len(said.splitlines()) == 1 + len(classes) + 1
+    assert all(f"c{number} " in said for number in range(30))

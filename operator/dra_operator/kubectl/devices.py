@@ -22,6 +22,7 @@ from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import Ledger, PoolEntry
 from dra_ledger.basics import DeviceId, PoolId
+from msgspec import structs
 
 from dra_operator.kubectl.answer import Answer, Column, ExitCode, Fact, Problem, Table
 from dra_operator.kubectl.facts import (
@@ -301,24 +302,31 @@ def top_answer(seen: Observed, options: argparse.Namespace) -> Answer:
     settings = Settings.of(options)
     more: list[Column[UsageFact]] = []
     if options.by == "classes":
-        from dra_operator.kubectl.free import best_offer, members  # asks the allocator: it takes long to load
+        from dra_operator.kubectl.free import alike, best_offer, members  # asks the allocator: it takes long to load
         from dra_operator.kubectl.pipeline import TookTooLong, pipeline
 
         made, due = pipeline(seen, settings), time.monotonic() + LARGEST_SECONDS
         ledger = made.ledger()
         devices = every_device_of(seen, ledger)
-        by_class = {name: members(ledger, name, devices) for name in ledger.classes}
-        facts = [usage_of(name, its) for name, its in by_class.items()]
+        groups = alike(seen, ledger.classes)
+        first_of = {name: several[0] for several in groups for name in several}
+        by_class = {first: members(ledger, first, devices) for first, *_ in groups}
+        usage = {first: usage_of(first, its) for first, its in by_class.items()}
+        facts = [structs.replace(usage[first_of[name]], name=name) for name in ledger.classes]
+
+        largest_of: dict[str, str] = {}
 
         def largest(fact: UsageFact) -> str:
             """The largest request that a node without cordon could serve now."""
-            left = due - time.monotonic()
-            try:
-                with made.pausing.within(max(left, 1e-9)):  # 0 is no limit
-                    best = best_offer(made, fact.name, by_class[fact.name])
-            except TookTooLong:
-                return "<not in time>"
-            return f"{best.largest} on {best.node}" if best is not None else "0"
+            first = first_of[fact.name]
+            if first not in largest_of:
+                try:
+                    with made.pausing.within(max(due - time.monotonic(), 1e-9)):  # 0 is no limit
+                        best = best_offer(made, first, by_class[first])
+                except TookTooLong:
+                    return "<not in time>"
+                largest_of[first] = f"{best.largest} on {best.node}" if best is not None else "0"
+            return largest_of[first]
 
         more = [Column("LARGEST", largest)]
     else:

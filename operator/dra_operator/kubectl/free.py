@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dra_api.core import Node
@@ -17,11 +17,13 @@ from dra_api.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
+    DeviceSelector,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
 )
 from dra_ledger import Ledger
+from msgspec import structs
 
 from dra_operator.allocator import Allocated
 from dra_operator.kubectl.answer import Answer, Column, Fact, Problem, Table
@@ -49,6 +51,15 @@ def members(ledger: Ledger, class_: str, devices: Sequence[DeviceFact]) -> list[
     """Return the devices of a class: none on which a selector fails. Raises KeyError for an unknown class."""
     ids = {entry.id for entry in ledger.devices(device_class=class_)}
     return [fact for fact in devices if fact.id in ids]
+
+
+def alike(seen: Observed, classes: Iterable[str]) -> list[list[str]]:
+    """Return the classes in groups with the same selectors, which mean the same devices: each group is asked once."""
+    groups: dict[tuple[DeviceSelector, ...], list[str]] = {}
+    for name in classes:
+        class_ = seen.one(DeviceClass, name)
+        groups.setdefault(tuple(class_.spec.selectors or ()) if class_ is not None else (), []).append(name)
+    return list(groups.values())
 
 
 def offers_of(pipeline: Pipeline, class_: str, devices: Sequence[DeviceFact]) -> Iterator[Offer]:
@@ -133,9 +144,10 @@ def answer(seen: Observed, options: argparse.Namespace) -> Answer:
     found, notes = list[Offer](), list(notes_on(seen))
     try:
         with made.pausing.within(options.time_limit):
-            for name in classes:
-                offers = offers_of(made, name, members(ledger, name, devices))
-                found.extend(offer for offer in offers if offer.largest and offer.node in nodes)
+            for first, *others in alike(seen, classes):
+                for offer in offers_of(made, first, members(ledger, first, devices)):
+                    if offer.largest and offer.node in nodes:
+                        found += [offer, *(structs.replace(offer, device_class=name) for name in others)]
     except TookTooLong:
         notes.append(OUT_OF_TIME)
     found.sort(key=lambda offer: (offer.device_class, -offer.largest, bool(offer.keeps_away), offer.node))
