@@ -38,5 +38,12 @@ def capped(lines: Iterable[str], what: str) -> Iterator[str]:
 
 
 def amount(nanos: int) -> str:
-    """Billionths as a quantity, with ``Ki``, ``Mi``, ... if that is exact."""
-    return str(Quantity.from_nanos(nanos, binary=nanos % KIBI == 0))
+    """Billionths as a quantity, with ``Ki``, ``Mi``, ... if that is exact, and not much longer: ``9E`` stays."""
+    return str(quantity(nanos, binary=nanos % KIBI == 0))
+
+
+def quantity(nanos: int, *, binary: bool) -> Quantity:
+    """Return the quantity of so many billionths, in powers of 1024 if ``binary`` and these are not much longer."""
+    decimal = Quantity.from_nanos(nanos)
+    found = Quantity.from_nanos(nanos, binary=binary)
+    return found if len(str(found)) < len(str(decimal)) + 3 else decimal

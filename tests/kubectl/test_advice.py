@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from dra_api.releases import Release
 from dra_operator.kubectl import free
 from dra_operator.kubectl.answer import Problem
 from dra_operator.kubectl.cli import main
+from dra_operator.kubectl.why.changes import quantity_of
+from dra_operator.wording import amount
 from scheduling_causes import (
     DRIVER,
     asks,
@@ -776,6 +779,62 @@ def test_of_very_many_budgets_drain_names_the_first_and_counts_the_others(
     said = capsys.readouterr().out
     assert said.count("PodDisruptionBudget ns/b") == 20
     assert "and 5 more budgets" in said
+
+
+def test_rules_beyond_the_first_look_at_no_device_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of rules times thousands of devices took minutes: the devices are counted once."""
+
+    class Counted(Counter[Any]):
+        made = 0
+
+        def __init__(self, *args: Any) -> None:
+            Counted.made += 1
+            super().__init__(*args)
+
+    monkeypatch.setattr("dra_operator.kubectl.why.causes.Counter", Counted)
+    numbers = []
+    for rules in (2, 40):
+        Counted.made = 0
+        made = [rule_of(f"r{number}", device=f"gpu-{number % 2}") for number in range(rules)]
+        told(cluster(node("gpu-1"), gpus("a", "a"), *made, claims=(claim(),)))
+        numbers.append(Counted.made)
+    assert numbers == [1, 1]
+
+
+def rule_of(name: str, **selector: str) -> Json:
+    spec = {"deviceSelector": {"driver": DRIVER, **selector}, "taint": {"key": name, "effect": "NoSchedule"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def test_a_driver_without_the_attribute_of_a_constraint_is_named_with_its_similar_one() -> None:
+    shared = "resource.kubernetes.io/pcieRoot"
+    intel = slice_("gpu-1", [{"name": "x", "attributes": {"pciRoot": {"string": "a"}}}], driver="gpu.intel.com")
+    nic = slice_("gpu-1", [{"name": "y", "attributes": {shared: {"string": "a"}}}], driver="nic.example.com")
+    intel["spec"]["pool"]["name"], nic["spec"]["pool"]["name"] = "intel", "nic"
+    classes = device_class("gpu", "gpu.intel.com"), device_class("nic", "nic.example.com")
+    wanted = claim(asks(), asks("nic", class_name="nic"), constraints=[{"matchAttribute": shared}])
+    found = told(cluster(*classes, node("gpu-1"), intel, nic, claims=(wanted,)))
+    says = f"driver gpu.intel.com does not publish {shared}, but gpu.intel.com/pciRoot; nic.example.com does"
+    assert says in found.text
+
+
+def test_of_an_attribute_without_a_value_why_blames_the_slice() -> None:
+    class_ = device_class(selectors=[cel(f'device.attributes["{DRIVER}"].model == "a"')])
+    bare = slice_("gpu-1", [{"name": "x", "attributes": {"model": {}}}])
+    found = told(cluster(class_, node("gpu-1"), bare, claims=(claim(),)))
+    assert "the ResourceSlice is at fault: have its driver publish one value" in found.text
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "says"), [(9 * 10**18, "9E"), (80 << 30, "80Gi"), (1024, "1Ki"), (2000 << 10, "2000Ki"), (10, "10")]
+)
+def test_an_amount_is_not_written_in_powers_of_1024_if_that_is_much_longer(bytes_: int, says: str) -> None:
+    assert amount(bytes_ * 10**9) == str(quantity_of("memory", bytes_ * 10**9)) == says
 
 
 @pytest.mark.parametrize("words", [["free"], ["top", "classes"]])

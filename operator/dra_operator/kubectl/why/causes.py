@@ -6,18 +6,20 @@ claims, rules and pools, and the values in selectors beside the published values
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
+from itertools import compress
 from typing import Final
 
 from dra_api.core import Node, NodeSelectorRequirement, Pod
 from dra_api.references import pod_is_done, volume_uses
-from dra_api.resource import ResourceClaim
+from dra_api.resource import DeviceTaintRule, ResourceClaim
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_cel import Reference
 from dra_ledger.entries import taint_text
 from dra_ledger.pools import Status
-from dra_ledger.taints import rule_selects as selects
 
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule, scheduler_of
 from dra_operator.cache import Cluster, newest_slices
@@ -222,10 +224,11 @@ def taint_sources(refusals: Sequence[Refusal], cycle_state: CycleState, cluster:
     nodes = {refusal.node for refusal in refusals if any(lost.rule is Rule.TAINTS for lost in refusal.lost)}
     states = [state for name in sorted(nodes) if (state := cycle_state.nodes.get(name)) is not None]
     devices = {device for state in states if len(cluster.rules) for device in _asked_for(cycle_state, state)}
+    indexes: dict[tuple[bool, ...], Counter[tuple[str, ...]]] = {}
     for rule in sorted(cluster.rules, key=lambda rule: rule.metadata.name):
         if scheduler_of(rule.spec.taint) == cluster.scheduler_name:
             continue  # it keeps nothing of ours away
-        if number := sum(selects(rule, device) for device in devices):
+        if number := _selected(rule, devices, indexes):
             if (scheduler := scheduler_of(rule.spec.taint)) is not None:
                 what = f"{number} of these devices to the scheduler {scheduler}"
                 yield f"DeviceTaintRule {rule.metadata.name} gives {what}"
@@ -234,9 +237,61 @@ def taint_sources(refusals: Sequence[Refusal], cycle_state: CycleState, cluster:
             yield f"{what} comes from DeviceTaintRule {rule.metadata.name}"
 
 
+def _selected(
+    rule: DeviceTaintRule, devices: Collection[DeviceId], indexes: dict[tuple[bool, ...], Counter[tuple[str, ...]]]
+) -> int:
+    """Return how many of the devices the rule selects.
+
+    ``indexes``: the devices, counted once by the fields that selectors give, as rules may be thousands.
+    """
+    selector = rule.spec.device_selector
+    if selector is None:
+        return 0
+    wanted = (selector.driver, selector.pool, selector.device)
+    given = tuple(it is not None for it in wanted)
+    if given not in indexes:
+        indexes[given] = Counter(tuple(compress(device, given)) for device in devices)
+    return indexes[given][tuple(it for it in wanted if it is not None)]
+
+
 def _asked_for(cycle_state: CycleState, state: LoadedNode) -> Iterator[DeviceId]:
     view = cycle_state.allocator.inventory.view(state.node)
     return (view.id(number) for numbers in matching(cycle_state, state).values() for number in numbers)
+
+
+def unpublished_attributes(refusals: Sequence[Refusal], cycle_state: CycleState) -> Iterator[str]:
+    """A line for each driver whose devices match, and lack the attribute of a constraint, with a similar one of theirs.
+
+    Drivers of two vendors may say the same by two names. Only their authors can mend that.
+    """
+    found: dict[str, None] = {}
+    for refusal in refusals:
+        state = cycle_state.nodes.get(refusal.node)
+        claim = next((it for it in cycle_state.resource_claims if it.key == refusal.claim.key), None)
+        if refusal.rule is not Rule.CONSTRAINT or state is None or claim is None:
+            continue
+        view, matches = cycle_state.allocator.inventory.view(state.node), matching(cycle_state, state)
+        numbers = {number for (key, _), its in matches.items() if key == claim.key for number in its}
+        published: dict[str, set[str]] = {}
+        for number in numbers:
+            driver = view.driver(number)
+            names = (name if "/" in name else f"{driver}/{name}" for name in view.devices[number].attributes or ())
+            published.setdefault(driver, set()).update(names)
+        wanted = [it.match_attribute or it.distinct_attribute for it in claim.spec.devices.constraints or ()]
+        for name in filter(None, wanted):
+            for driver in sorted(driver for driver, names in published.items() if name not in names):
+                others = sorted(other for other, names in published.items() if name in names)
+                found[_unpublished(name, driver, published[driver], others)] = None
+    yield from filter(None, found)
+
+
+def _unpublished(name: str, driver: str, known: Collection[str], others: Sequence[str]) -> str:
+    """Return the line about a driver, empty if it has no similar attribute, and no other driver has this one."""
+    by_id = {one.rpartition("/")[2].lower(): one for one in sorted(known)}
+    similar = get_close_matches(name.rpartition("/")[2].lower(), by_id, 1, 0.7)
+    instead = f", but {by_id[similar[0]]}" if similar else ""
+    beside = f"; {listed(others)} {'does' if len(others) == 1 else 'do'}" if others else ""
+    return f"driver {driver} does not publish {name}{instead}{beside}" if instead or beside else ""
 
 
 def troubled_pools(refusals: Sequence[Refusal], cluster: Cluster, now: datetime) -> Iterator[str]:

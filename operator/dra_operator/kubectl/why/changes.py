@@ -25,6 +25,7 @@ from dra_operator.cache import Cluster
 from dra_operator.kubectl.pipeline import Pipeline
 from dra_operator.scheduling import CycleState, Faulty, NodeStatus, Plan, PodFilter, decided, plan, pre_filter
 from dra_operator.scheduling.state import claim_behind, is_placeholder, placeholder_of
+from dra_operator.wording import quantity
 
 
 class Effort(IntEnum):
@@ -125,7 +126,7 @@ _BYTES: Final = ("memory", "ephemeral-storage", "hugepages-")
 
 def quantity_of(resource: str, nanos: int) -> Quantity:
     """Return an amount of a resource; of bytes it is written in powers of 1024."""
-    return Quantity.from_nanos(nanos, binary=resource.startswith(_BYTES))
+    return quantity(nanos, binary=resource.startswith(_BYTES))
 
 
 def less_in(pod: Pod, field: str, container: Container, resource: str, amount: Quantity) -> Change:

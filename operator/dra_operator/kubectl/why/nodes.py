@@ -18,7 +18,7 @@ from dra_api.core import Node
 from dra_operator.allocator import AllocationError, DeviceId, Inventory, Refusal, Rule
 from dra_operator.cache import Cluster
 from dra_operator.commands.refusal_report import details, grouped, holders, names
-from dra_operator.kubectl.why.causes import about, taint_sources, troubled_pools, wanted_values
+from dra_operator.kubectl.why.causes import about, taint_sources, troubled_pools, unpublished_attributes, wanted_values
 from dra_operator.kubectl.why.published import Published
 from dra_operator.kubectl.why.request_changes import every_request, matching
 from dra_operator.scheduling import CycleState, Faulty, Fits, Lacking, NodeStatus, Obstructed, PodFilter, decided
@@ -303,6 +303,7 @@ def _lacking(
     yield from nowhere_together(of_requests)
     lacking = [it.outline for it in different if it.outline is not None]
     yield from _unshared(lacking, cycle_state)
+    yield from unpublished_attributes(lacking, cycle_state)
     yield from troubled_pools(lacking, cluster, now)
     yield from capped(taint_sources(lacking, cycle_state, cluster), "DeviceTaintRules")
     yield from wanted_values(lacking, cycle_state, published, cluster.pods)
