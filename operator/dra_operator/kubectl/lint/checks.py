@@ -219,7 +219,9 @@ def _of_selector(
         for name in sorted(selector.references):
             if not published.values(name):
                 text = _unknown(name, published)
-                yield manifest.warning(path, text + _spelled(expression, published) * ("did you mean" not in text))
+                if "did you mean" not in text:
+                    text += _spelled(expression, published)
+                yield manifest.warning(path, text)
 
 
 def _spelled(expression: str, published: Published) -> str:

@@ -111,8 +111,8 @@ class Published:
         for parts in (wrong.parts, wrong.parts[:-1] if wrong.parts[-1] in _FIELDS_OF_VALUES else ()):
             said = ".".join(parts).replace("/", ".")
             for kind, domain, name in self._names if said else ():
-                text = f'device.{kind}["{domain}"].{name}'
                 if said in (name, f"{domain}.{name}"):
+                    text = f'device.{kind}["{domain}"].{name}'
                     is_meant = bool(self.publishers(kind, domain, name).intersection(drivers))
                     found.setdefault(text, (not is_meant, kind != wrong.kind, text))
         return sorted(found, key=found.__getitem__)

@@ -162,7 +162,7 @@ def _tolerations(
         plural = "s" if len(added) > 1 else ""
         text = f"add the toleration{plural} {words} to {named(claim, name)}"
         is_broken = any(says_broken(taint.key, taint.value) for taint in taints)
-        is_away = any(says_away(taint) for taint in taints)
+        is_away = any(says_away(taint.key, taint.value) for taint in taints)
         if is_broken:  # the pod would run, and fail
             text = f"{text}, although the taint says that the hardware is broken"
         elif is_away:  # the pod would be placed, and not start
@@ -185,9 +185,9 @@ def says_broken(*words: str) -> bool:
     return any(BROKEN.search(word) for word in words)
 
 
-def says_away(taint: DeviceTaint) -> bool:
-    """Return whether the taint says that the device is not there, or in use by others."""
-    return AWAY.search(taint.key) is not None or AWAY.search(taint.value) is not None
+def says_away(*words: str) -> bool:
+    """Return whether a taint with this key and value says that a device is not there, or in use by others."""
+    return any(AWAY.search(word) for word in words)
 
 
 def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Sequence[int]) -> Iterator[Change]:
@@ -198,7 +198,9 @@ def _repairs(cluster: Cluster, wanted: Wanted, view: NodeView, candidates: Seque
     for number in candidates:
         device, id_ = view.devices[number], view.id(number)
         taints = _untolerated(device, wanted)
-        if not taints or not all(says_broken(taint.key, taint.value) or says_away(taint) for taint in taints):
+        if not taints or not all(
+            says_broken(taint.key, taint.value) or says_away(taint.key, taint.value) for taint in taints
+        ):
             continue
         again = "repaired" if any(says_broken(taint.key, taint.value) for taint in taints) else "available"
         rules = [it for it in cluster.rules if _untimed(it.spec.taint) in taints and selects(it, id_)]
