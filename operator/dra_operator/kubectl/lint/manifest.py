@@ -377,12 +377,10 @@ def _of_version(kind: str, short: str, release: Release | None) -> Iterator[tupl
 
 
 def faults_of_pod(spec: JSON) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a pod's spec, its containers and its claims that do not exist, and a pod without containers.
+    """Yield the fields of a pod's spec, its containers and its claims that do not exist.
 
     The API server reads a priority as a number of 32 bits, and cannot read the object if it is larger.
     """
-    if not spec.get("containers"):
-        yield "spec.containers", "a pod needs a container, and the API server refuses it without one"
     priority = spec.get("priority")
     if isinstance(priority, int) and not -INT32_MODULUS // 2 <= priority < INT32_MODULUS // 2:
         yield "spec.priority", f"{priority} has more than 32 bits, which the API server refuses"
@@ -537,6 +535,9 @@ def _read(
     is_pod = item["kind"] == "Pod" and item.get("apiVersion") == "v1"
     own = item.get("spec", {}) if is_pod else None
     for prefix, spec in [("", own), *templates] if isinstance(own, dict) else templates:
+        # Only here: who simulates may leave the containers of a pod out, as they ask for nothing.
+        if not spec.get("containers"):
+            fault(f"{prefix}spec.containers", "a pod needs a container, and the API server refuses it without one")
         for path, text in faults_of_pod(spec):
             fault(prefix + path, text)
     pods = [(prefix, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}) for prefix, spec in templates]
