@@ -362,9 +362,10 @@ class Api:
 
     async def raw_get(self, path: str, **query: str) -> dict[str, Any]:
         """GET any path that answers a JSON object (``/version``, discovery). Raises Unreachable for other JSON."""
-        answer: dict[str, Any] = self._transport.decoded(
-            path, await self._transport.request("GET", path, query=query), dict[str, Any]
-        )
+        content = await self._transport.request("GET", path, query=query)
+        answer = self._transport.decoded(path, content)
+        if not isinstance(answer, dict):
+            raise self._transport.is_no_server(path, "the answer is no object", content)
         return answer
 
     async def raw_text(self, path: str, **query: str) -> str:
