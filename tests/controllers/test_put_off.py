@@ -173,6 +173,7 @@ sources/audit.py Audit._keep sleep  no pod: an audit is repeated
 sources/audit.py Audit._keep wait  no pod: an audit is asked for
 sources/audit.py Audit._sweep look_again  below 5 s: at once
 sources/audit.py Audit._sweep sleep  no pod: an audit is asked for
+sources/audit.py Audit.ended_unseen call_later  no pod: a line of the log
 sources/audit.py LastLook._is_blind sleep  said: unseen-allocation
 sources/audit.py LastLook.run sleep  said: unseen-allocation
 sources/audit.py LastLook.run wait  no pod: none waits for a look
