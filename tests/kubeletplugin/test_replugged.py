@@ -45,6 +45,12 @@ class Running:
         """The error of the claim, empty if it is prepared."""
         return str((await self.kubelet.prepare([ref(name)]))[f"uid-of-{name}"].error)
 
+    async def damage(self, name: str) -> None:
+        """Damage the record of a claim, when nothing is about to write it again from what it has read."""
+        path = self.plugin.settings.records_dir / f"uid-of-{name}.json"
+        await becomes(lambda: b'"unanswered":true' not in path.read_bytes())
+        path.write_bytes(b"{")
+
     async def unprepare(self, name: str) -> str:
         """The error of the claim, empty if it is unprepared."""
         return str((await self.kubelet.unprepare([ref(name)]))[f"uid-of-{name}"].error)
@@ -224,7 +230,7 @@ async def test_a_claim_whose_record_is_damaged_gets_no_node_that_its_adapter_has
     """Its CDI file stayed, and gave a container that started again the adapter of another claim."""
     async with bench.run() as node:
         assert [await node.prepare(name) for name in ("a", "b")] == ["", ""]
-        (bench.settings.records_dir / "uid-of-a.json").write_bytes(b"{")
+        await node.damage("a")
         swap(bench.host)
         await becomes(lambda: bench.given() == {"b": "/dev/ttyUSB0"})
         assert "uid-of-a.json" in await node.prepare("a")
@@ -336,8 +342,7 @@ async def test_a_damaged_record_keeps_the_node_that_its_adapter_has_left(bench: 
     """The other adapter got the number, and with it a new claim the node that the container still had open."""
     async with bench.run() as node:
         assert await node.prepare("a") == ""
-        await node.looks(3)  # one that began during the call may still write the record of what it has read
-        (bench.settings.records_dir / "uid-of-a.json").write_bytes(b"{")
+        await node.damage("a")
         pull(bench.host)
         await becomes(lambda: sorted(bench.gone()) == ["s-a", "s-b"])
         bench.host.serial_adapter("ttyUSB0", "1-4", serial="B")
