@@ -3,6 +3,7 @@
 .venv-3.13/bin/python tests/mutation --count 120 --jobs 2    faults drawn at random over the lines of all packages
 .venv-3.13/bin/python tests/mutation --seed 7 --only 3,18    two of those again
 .venv-3.13/bin/python tests/mutation --count 0 --bare        the lines that no test runs
+.venv-3.13/bin/python tests/mutation --count 20 --under cel  only of files whose path begins so
 
 The first time all tests are played, and the lines that each runs are noted in build/reach. Then each job plants a fault
 in a copy of the checkout and plays the tests that run its line until one fails. A test counts if it
@@ -204,9 +205,10 @@ def every_fault() -> dict[tuple[Path, int], list[Fault]]:
     return lines
 
 
-def drawn(seed: int, count: int) -> list[Fault]:
+def drawn(seed: int, count: int, under: str = "") -> list[Fault]:
     """Faults of so many lines, each line as likely as any other that can have one."""
-    lines, dice = every_fault(), random.Random(seed)
+    lines = {place: faults for place, faults in every_fault().items() if str(place[0]).startswith(under)}
+    dice = random.Random(seed)
     chosen = dice.sample(sorted(lines), min(count, len(lines)))
     return [dice.choice(lines[place]) for place in chosen]
 
@@ -239,9 +241,9 @@ def _tell(verdict: Verdict) -> None:
         print(fault.diff, flush=True)
 
 
-def _tell_bare(reach: Reach) -> None:
+def _tell_bare(reach: Reach, under: str) -> None:
     for (path, line), faults in sorted(every_fault().items()):
-        if not reach.of(path, statement_lines(faults[0].source, line)):
+        if str(path).startswith(under) and not reach.of(path, statement_lines(faults[0].source, line)):
             print(f"{path}:{line} ({'.'.join(faults[0].names)}): no test runs it")
 
 
@@ -253,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=120, help="how many faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the choice; default: a fresh one")
     parser.add_argument("--only", default="", metavar="NUMBERS", help="of these faults of the seed, such as 3,18")
+    parser.add_argument("--under", default="", metavar="PATH", help="only of files whose path begins so")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one fault (default: %(default)s)")
     parser.add_argument("--least", type=float, default=0.95, help="the share to be found (default: %(default)s)")
@@ -264,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("it takes Python 3.12: make PYTHON=python3.13 VENV=.venv-3.13 install")
     only = {int(it) for it in given.only.split(",") if it}
     print(f"--seed {given.seed}", flush=True)
-    faults = [it for it in enumerate(drawn(given.seed, given.count)) if not only or it[0] in only]
+    faults = [it for it in enumerate(drawn(given.seed, given.count, given.under)) if not only or it[0] in only]
     known = equivalents(given.equivalent)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         roots = [Path(folder) / str(job) / "checkout" for job in range(given.jobs)]
@@ -272,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _copy(root)
         reach = kept(given.reach) if given.reach else noted(roots[0], given.jobs)
         if given.bare:
-            _tell_bare(reach)
+            _tell_bare(reach, given.under)
         began, workers = time.monotonic(), SimpleQueue[Worker]()
         for root in roots:
             workers.put(Worker(root, given.limit, given.seed, reach))
@@ -289,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{found} of {len(counting)} found ({share:.1%}; {late} others were out of time, raise --limit), "
         f"{left_out} equivalent, in {time.monotonic() - began:.0f} s; "
-        f"again: --seed {given.seed} --count {given.count}"
+        f"again: --seed {given.seed} --count {given.count}" + (f" --under {given.under}" if given.under else "")
     )
     return int(share < given.least)
 
