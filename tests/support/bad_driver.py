@@ -320,7 +320,8 @@ class Instance:
         self._stack.callback(self._later.cancel)
         with suppress(Damaged):
             if state := self.node.state():
-                await self.node.write_in_place(state)
+                # The check waits for the start before it kills, which takes a while on a busy machine.
+                await self.node.write_in_place(state, seconds=10)
 
     async def start(self) -> None:
         """Serve, publish and register. What goes wrong ends the driver, as it would end a process."""

@@ -107,10 +107,10 @@ class BadNode:
             hidden.chmod(0o666)
         hidden.replace(self._file)
 
-    async def write_in_place(self, state: dict[str, Json]) -> None:
-        """With a moment in which the file is not whole."""
+    async def write_in_place(self, state: dict[str, Json], seconds: float = 0.3) -> None:
+        """With some seconds in which the file is not whole."""
         self._file.write_text("{")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(seconds)
         self._file.write_text(json.dumps(state))
 
     # --- CDI files ---
