@@ -19,7 +19,7 @@ from dra_ledger.cel_language import CelSelectors
 from dra_operator.allocator import Features, Inventory
 from dra_operator.cache import NONE, BulkLimits, ClaimTemplate, Cluster, Key, pod_needs_work
 from dra_operator.cache.bulk import Loans, is_aside
-from dra_operator.scheduling.claims.usable import not_at_hand
+from dra_operator.scheduling.claims.readiness import not_at_hand
 from dra_operator.scheduling.state import (
     asks_for_more,
     bytes_of_large,

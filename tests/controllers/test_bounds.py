@@ -36,7 +36,7 @@ from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.kube import EventReason, EventRecorder, PodWriter, writers
 from dra_operator.kube import claims as kube_claims
 from dra_operator.kube import pods as kube_pods
-from dra_operator.scheduling.claims.usable import Readiness
+from dra_operator.scheduling.claims.readiness import Readiness
 from dra_operator.scheduling.state import topology
 from dra_operator.scheduling.state.topology import Topologies
 from objects import Make

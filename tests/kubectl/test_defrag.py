@@ -25,7 +25,7 @@ from dra_operator.kubectl.defrag import Surprise, moved
 from dra_operator.kubectl.observed import Observed, selecting
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.snapshot import load
-from dra_operator.kubectl.whatif.moves import (
+from dra_operator.kubectl.whatif.movable_pods import (
     Defragmentation,
     MixOfPods,
     Move,

@@ -21,7 +21,7 @@ from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.taint import losses
 from dra_operator.kubectl.whatif.drain import drained
-from dra_operator.kubectl.whatif.moves import movable_pods
+from dra_operator.kubectl.whatif.movable_pods import movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 from dra_operator.kubectl.why.pods import why_pod
 from msgspec import structs

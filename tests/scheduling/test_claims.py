@@ -12,7 +12,7 @@ from dra_api.releases import Release
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.scheduling.claims import Readiness, claim_readiness
-from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, Allocations, ready_claims, unservable
+from dra_operator.scheduling.claims.readiness import CLAIM_UNMADE, Allocations, ready_claims, unservable
 from dra_operator.scheduling.state import Obstacle
 from placement_lab import claim, node, pod, prefers, wants
 

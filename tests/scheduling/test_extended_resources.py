@@ -12,7 +12,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, ClaimError, Usage
 from dra_operator.scheduling import Nodes, NoPlace, Plan
 from dra_operator.scheduling.claims import ExtendedResources
-from dra_operator.scheduling.claims.usable import extended_claims
+from dra_operator.scheduling.claims.readiness import extended_claims
 from dra_operator.scheduling.state import LoadedNode
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ from dra_api.codec import convert, encode
 from dra_api.references import classes_of, owning_pod
 from dra_api.resource import ResourceClaim
 from dra_operator.cache import ClaimTemplate, without_bulk
-from dra_operator.scheduling.claims.usable import too_large
+from dra_operator.scheduling.claims.readiness import too_large
 from dra_operator.scheduling.state import LARGEST_OBJECT_BYTES, is_immediate
 from objects import owner, user
 

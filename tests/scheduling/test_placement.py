@@ -14,7 +14,7 @@ from dra_api.values import Quantity
 from dra_operator.allocator import Allocated, Usage
 from dra_operator.scheduling import Nodes, NoPlace, Plan
 from dra_operator.scheduling.claims import Readiness, claim_readiness
-from dra_operator.scheduling.claims.usable import CLAIM_UNMADE, CLASS_MISSING, ready_claims, unservable
+from dra_operator.scheduling.claims.readiness import CLAIM_UNMADE, CLASS_MISSING, ready_claims, unservable
 from dra_operator.scheduling.state import LoadedNode, Obstacle, pod_requests
 from hypothesis import given
 from hypothesis import strategies as st

@@ -21,7 +21,7 @@ from dra_operator.commands.placing import Placed
 from dra_operator.kubectl.observed import Observed
 from dra_operator.kubectl.pipeline import pipeline
 from dra_operator.kubectl.sanitized import MOVABLE
-from dra_operator.kubectl.whatif.moves import Defragmentation, defragmented, defragmented_for_gang, movable_pods
+from dra_operator.kubectl.whatif.movable_pods import Defragmentation, defragmented, defragmented_for_gang, movable_pods
 from dra_operator.kubectl.whatif.overlay import Overlay
 from history_kit.game import Game, Outcome
 

@@ -32,7 +32,7 @@ from dra_operator.kubectl.settings import Settings
 from dra_operator.kubectl.topology import SVG
 from dra_operator.kubectl.whatif.drain import BUDGETS
 from dra_operator.kubectl.whatif.fitting import Copies, Wanted, overlay_of
-from dra_operator.kubectl.whatif.moves import (
+from dra_operator.kubectl.whatif.movable_pods import (
     OUT_OF_TIME,
     Defragmentation,
     MixOfPods,

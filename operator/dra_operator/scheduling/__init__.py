@@ -4,7 +4,7 @@ This is the face of a scheduling cycle. Rooms that are used for themselves have 
 nodes before anything is asked of them), ``rules`` (reasons, hints, volumes), ``claims``, ``gang`` and ``preemption``.
 """
 
-from .claims.usable import VolumesFailed, VolumesPending
+from .claims.readiness import VolumesFailed, VolumesPending
 from .cycle.attempt import Planning, PostFilter, Unschedulable, plan
 from .cycle.filter import (
     Faulty,

@@ -20,7 +20,7 @@ from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.administration import CLEANUP
 from dra_devcluster.apiserver.kinds.core import FINALIZER
-from dra_devcluster.apiserver.kinds.dra import PROTECTION, PROTECTION_SINCE
+from dra_devcluster.apiserver.kinds.dra_rules import PROTECTION, PROTECTION_SINCE
 from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored

@@ -5,7 +5,7 @@ from dra_devcluster.apiserver.structure import Resource
 
 from . import administration, core, workloads
 from .base import Kind, Write, like, selectable_by
-from .dra import DraKind
+from .dra_rules import DraKind
 from .pod import PodKind
 
 _KINDS: dict[str, dict[str, type[Kind]]] = {

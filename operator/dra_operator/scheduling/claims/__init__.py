@@ -2,7 +2,7 @@
 
 from .demand import Demand, ExtendedClaim, ExtendedResources
 from .node_allocatable import shortage
-from .usable import (
+from .readiness import (
     BINDING_TIMEOUT_SECONDS,
     CLAIM_DELETED,
     CLAIM_MISSING,

@@ -33,7 +33,7 @@ from dra_ledger.errors import shortened
 
 from dra_operator.allocator import AllocationError, Candidates
 from dra_operator.scheduling.claims.demand import Demand
-from dra_operator.scheduling.claims.usable import CLAIM_ELSEWHERE, PodClaim
+from dra_operator.scheduling.claims.readiness import CLAIM_ELSEWHERE, PodClaim
 from dra_operator.scheduling.cycle.filter import (
     EXPLANATION_STEPS,
     TOO_FEW_DEVICES,

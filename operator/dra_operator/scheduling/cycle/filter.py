@@ -48,7 +48,7 @@ from dra_operator.allocator import (
 )
 from dra_operator.scheduling.claims.demand import Demand, Demands, ExtendedClaim, Served
 from dra_operator.scheduling.claims.node_allocatable import NO_NODE_USE, NodeUse, node_use, shortage
-from dra_operator.scheduling.claims.usable import Allocations, PodClaim
+from dra_operator.scheduling.claims.readiness import Allocations, PodClaim
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.nodes import RULES, Nodes, PodRules
 from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause

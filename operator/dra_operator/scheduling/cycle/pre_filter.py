@@ -38,7 +38,7 @@ from dra_api.scheduling import PodGroup
 
 from dra_operator.allocator import Allocator, AttributeValue, DeviceId, Features, Usage
 from dra_operator.scheduling.claims.demand import ExtendedResources
-from dra_operator.scheduling.claims.usable import (
+from dra_operator.scheduling.claims.readiness import (
     BINDING_TIMEOUT_SECONDS,
     CLAIM_PARKED,
     CLAIM_UNMADE,

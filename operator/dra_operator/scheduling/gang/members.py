@@ -30,7 +30,7 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from msgspec import structs
 
 from dra_operator.allocator import AttributeValue, DeviceId, Values, ValueSupply
-from dra_operator.scheduling.claims.usable import PodClaim
+from dra_operator.scheduling.claims.readiness import PodClaim
 from dra_operator.scheduling.cycle.filter import NodeStatus, NoPlace, Obstructed, Plan, PodFilter
 from dra_operator.scheduling.cycle.pre_filter import CycleState
 from dra_operator.scheduling.pieces import Elapsed, InPieces, Pause
