@@ -248,8 +248,6 @@ class Wanted:
 
 async def read_body(request: web.BaseRequest) -> bytes:
     """The whole body. Raises 413 beyond the limit."""
-    if request.content_length is not None and request.content_length > BODY_BYTES:
-        raise too_large(BODY_BYTES)
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk

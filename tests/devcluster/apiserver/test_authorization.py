@@ -193,6 +193,32 @@ async def test_reviews_say_what_would_be_allowed(
     assert (await reader.post(f"{ACCESS_REVIEW}/{path}", body))["status"]["allowed"] is allowed
 
 
+async def test_reviews_that_ask_nothing_or_two_things_are_refused(client: Client) -> None:
+    url, here = {"verb": "get", "path": "/api"}, {**PODS_OF_DEFAULT, "namespace": "other"}
+    own = ("selfsubjectaccessreviews", "SelfSubjectAccessReview")
+    other = ("subjectaccessreviews", "SubjectAccessReview")
+    local = ("namespaces/default/localsubjectaccessreviews", "LocalSubjectAccessReview")
+    rules = ("selfsubjectrulesreviews", "SelfSubjectRulesReview")
+    cases: list[tuple[tuple[str, str], dict[str, object], int, str]] = [
+        (own, {}, 422, "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or"),
+        (own, {"resourceAttributes": PODS_OF_DEFAULT, "nonResourceAttributes": url}, 422, "cannot be specified in"),
+        (other, {"resourceAttributes": PODS_OF_DEFAULT}, 422, "at least one of user or group must be specified"),
+        (local, {"user": "x", "resourceAttributes": here}, 422, "must match metadata.namespace"),
+        (local, {"user": "x", "nonResourceAttributes": url}, 422, "disallowed on this kind of request"),
+        (rules, {}, 400, "no namespace on request"),
+    ]
+    for (path, kind), spec, code, message in cases:
+        answer = await client.call("POST", f"{ACCESS_REVIEW}/{path}", {"kind": kind, "spec": spec})
+        assert (spec, answer.code, message in answer.message) == (spec, code, True), answer.body
+    raw = {"verb": "list", "resource": "pods", "fieldSelector": {"rawSelector": "spec.nodeName=node-1"}}
+    spec = {"user": "system:node:node-1", "groups": ["system:nodes"], "resourceAttributes": raw}
+    async with DevApiServer(authorization="rbac") as server, client_of(server) as admin:
+        made = await admin.post(f"{ACCESS_REVIEW}/subjectaccessreviews", {"kind": "SubjectAccessReview", "spec": spec})
+        assert made["status"]["allowed"] is True
+    assert await client.code("/api/v1/componentstatuses") == 200
+    assert await client.code("/api/v1/componentstatuses/etcd-0") == 405
+
+
 async def test_the_rules_of_a_user_are_listed(admin: Client) -> None:
     await create(admin, role("reader", rule("list", "pods"), urls("get", "/logs")))
     await create(admin, binding("readers", "reader", "Group:readers"))

@@ -80,15 +80,18 @@ async def test_a_fresh_cluster_has_its_namespaces_and_accounts(client: Client) -
 
 async def test_a_namespace_is_emptied_before_it_goes(client: Client) -> None:
     await client.post(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}})
+    mine = {"type": "example.com/Mine", "status": "True"}
+    await client.patch(f"{NAMESPACES}/n/status", {"status": {"conditions": [mine]}})
     inside = "/api/v1/namespaces/n/configmaps"
     await client.post(inside, config_map("a"))
     await client.post(inside, config_map("b", finalizers=["example.com/hold"]))
     marked = await client.delete(f"{NAMESPACES}/n")
     assert marked["status"]["phase"] == "Terminating"
     await client.gone(f"{inside}/a")
-    waiting = await client.until(f"{NAMESPACES}/n", lambda answer: "conditions" in answer.json["status"])
-    (condition,) = waiting.json["status"]["conditions"]
-    assert "configmaps has 1 resource instances" in condition["message"]
+    waiting = await client.until(f"{NAMESPACES}/n", lambda answer: "configmaps has 1 resource" in answer.body.decode())
+    other, condition = waiting.json["status"]["conditions"]
+    assert (other["type"], condition["type"]) == (mine["type"], "NamespaceContentRemaining")
+    assert condition["message"] == "Some resources are remaining: configmaps has 1 resource instances"
     answer = await client.call("POST", inside, config_map("c"))
     assert answer.code == 403
     assert answer.message == (
@@ -97,6 +100,26 @@ async def test_a_namespace_is_emptied_before_it_goes(client: Client) -> None:
     assert answer.json["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     await client.patch(f"{inside}/b", {"metadata": {"finalizers": None}})
     await client.gone(f"{NAMESPACES}/n")
+
+
+async def test_all_of_a_namespace_and_of_a_definition_go_though_only_some_go_at_a_time(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.write._BATCH_OBJECTS", 1)
+    await client.post(NAMESPACES, {"metadata": {"name": "n"}})
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    names_ = {"plural": "toys", "kind": "Toy"}
+    spec = {"group": "example.com", "scope": "Cluster", "names": names_, "versions": [version]}
+    definitions, held = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ["example.com/hold"]
+    await client.post(definitions, {"metadata": {"name": "toys.example.com"}, "spec": spec})
+    toys, inside = "/apis/example.com/v1/toys", "/api/v1/namespaces/n/configmaps"
+    for number in range(3):
+        await client.post(toys, {"metadata": {"name": f"t{number}", "finalizers": held}})
+        await client.post(inside, config_map(f"c{number}", finalizers=held))
+    await client.delete(f"{definitions}/toys.example.com")
+    await client.delete(f"{NAMESPACES}/n")
+    for path in (f"{toys}/t2", f"{inside}/c2"):
+        await client.until(path, lambda answer: "deletionTimestamp" in answer.json["metadata"])
 
 
 async def test_pods_leave_a_namespace_gracefully(client: Client) -> None:
@@ -123,3 +146,14 @@ async def test_namespaces_are_labelled_with_their_name(client: Client) -> None:
     assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": "n"}
     assert made["spec"] == {"finalizers": ["kubernetes"]}
     assert made["status"] == {"phase": "Active"}
+
+
+@pytest.mark.parametrize(("orphan", "is_left"), [("true", True), ("false", False)])
+async def test_the_old_word_for_orphans_is_understood(client: Client, orphan: str, is_left: bool) -> None:
+    await family(client)
+    await client.delete(f"{CONFIG_MAPS}/parent", orphanDependents=orphan)
+    await client.gone(f"{CONFIG_MAPS}/parent")
+    if is_left:
+        assert "ownerReferences" not in (await client.get(f"{CONFIG_MAPS}/child"))["metadata"]
+    else:
+        await client.gone(f"{CONFIG_MAPS}/child")

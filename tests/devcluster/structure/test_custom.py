@@ -15,6 +15,9 @@ SPEC: dict[str, Any] = {
         "mode": {"type": "string", "enum": ["fast", "slow"], "default": "slow"},
         "name": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 4},
         "ratio": {"type": "number"},
+        "share": {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 1, "exclusiveMaximum": True},
+        "step": {"type": "integer", "multipleOf": 4},
+        "tags": {"type": "array", "minItems": 2, "items": {"type": "string"}},
         "port": {"x-kubernetes-int-or-string": True},
         "target": {
             "type": "object",
@@ -89,6 +92,26 @@ WRONG = {
     ),
     "too small": ({"size": 0}, "spec.size", "Invalid value: 0: spec.size in body should be greater than or equal to 1"),
     "too big": ({"size": 6}, "spec.size", "Invalid value: 6: spec.size in body should be less than or equal to 5"),
+    "at the lower bound that is not in": (
+        {"size": 1, "share": 0},
+        "spec.share",
+        "Invalid value: 0: spec.share in body should be greater than 0",
+    ),
+    "at the upper bound that is not in": (
+        {"size": 1, "share": 1},
+        "spec.share",
+        "Invalid value: 1: spec.share in body should be less than 1",
+    ),
+    "between two steps": (
+        {"size": 1, "step": 6},
+        "spec.step",
+        "Invalid value: 6: spec.step in body should be a multiple of 4",
+    ),
+    "too few items": (
+        {"size": 1, "tags": ["a"]},
+        "spec.tags",
+        'Invalid value: ["a"]: spec.tags in body should have at least 2 items',
+    ),
     "not among the values": (
         {"size": 1, "mode": "odd"},
         "spec.mode",
@@ -153,9 +176,12 @@ def test_violations_carry_field_and_text(schema: Schema, spec: dict[str, Any], f
 
 def test_a_sound_resource_has_no_fault(schema: Schema) -> None:
     obj = widget(
-        size=2,
-        name="abc",
+        size=5,
+        name="abcd",
         ratio=1,
+        share=0.5,
+        step=8,
+        tags=["a", "b"],
         port="http",
         limits={"a": 1},
         note=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_devcluster.apiserver.wire import MalformedProtobuf, decode_protobuf
+from dra_devcluster.apiserver.wire import MalformedProtobuf, decode_protobuf, wanted
 
 # By the command that sent it.
 RECORDED = {
@@ -200,3 +200,22 @@ MALFORMED = {
 def test_malformed_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedProtobuf):
         decode_protobuf(body)
+
+
+def field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def test_json_in_a_field_is_json_again() -> None:
+    parameters = field(1, b"gpu.example.com") + field(2, field(1, b'{"a": [1]}'))
+    spec = field(2, field(1, field(3, field(2, field(1, parameters)))))
+    decoded = decode_protobuf(envelope("resource.k8s.io/v1", "ResourceClaim", spec))
+    opaque = {"driver": "gpu.example.com", "parameters": {"a": [1]}}
+    assert decoded["spec"]["devices"]["config"] == [{"opaque": opaque}]
+
+
+def test_of_the_forms_that_a_client_would_take_the_first_possible_one_counts() -> None:
+    table = "application/json;as=Table;g=meta.k8s.io;v="
+    assert (wanted(f"{table}v2, {table}v1beta1, {table}v1").shape, wanted(f";, {table}v1").shape) == ("table", "table")
+    assert wanted(f"{table}v2, {table}v1beta1, {table}v1").version == "v1beta1"
+    assert (wanted("application/yaml;q=0.9").yaml, wanted("text/html, */*;q=0.8").yaml) == (True, False)
