@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fnmatch
 import json
 import queue
 import subprocess
@@ -221,11 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = Program(options.program, options.timeout)
     report = Report(options.program, options.semantics, options.compare)
     try:
-        for case in (case for path in options.file or files(options.part) for case in read(path)):
-            if fnmatch.fnmatch(case["name"], options.only):
-                verdict = judge(program, part, case, options.semantics, options.compare)
-                if verdict is not None:
-                    report.add(verdict)
+        for case in (case for path in options.file or files(options.part) for case in read(path, options.only)):
+            verdict = judge(program, part, case, options.semantics, options.compare)
+            if verdict is not None:
+                report.add(verdict)
     except OSError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
