@@ -37,8 +37,10 @@ from dra_operator.kube import EventReason, EventRecorder, PodWriter, writers
 from dra_operator.kube import claims as kube_claims
 from dra_operator.kube import pods as kube_pods
 from dra_operator.scheduling.claims.readiness import Readiness
-from dra_operator.scheduling.state import topology
-from dra_operator.scheduling.state.topology import Topologies
+from dra_operator.scheduling.pieces import decided
+from dra_operator.scheduling.state import pods_by_node, topology
+from dra_operator.scheduling.state.pods_by_node import Carriers, PodsByNode
+from dra_operator.scheduling.state.topology import Selection, Topologies, anti_affinity
 from objects import Make
 from prometheus_client import CollectorRegistry
 
@@ -203,6 +205,38 @@ def topologies() -> Memory:
     return Memory(memory.get, lambda: [key for key, _ in memory._kept])
 
 
+def answers_about_carriers(kind: Callable[[str], dict[str, Any]]) -> Memory:
+    """Where the pods are that keep another one away; ``kind`` is the metadata of the one that asks."""
+    labelled = {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "zone"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [labelled]}}
+    memory = Carriers()
+    for term in anti_affinity(pod("carrier", spec={"affinity": apart})):
+        memory.add(term, "node", 1)
+
+    def use(name: str) -> None:
+        decided(memory.finding(convert(Pod, {"metadata": {"name": name, **kind(name)}}), {}, ["zone"]))
+
+    return Memory(use, lambda: [max(dict(labels).values(), default=space) for space, labels in memory._kept])
+
+
+def selections(requirement: str) -> Memory:
+    """Pods that are counted by one label, or by the lack of one."""
+    memory = PodsByNode()
+
+    def use(name: str) -> None:
+        listed = {"key": "app", "operator": "In", "values": [name]} if requirement == "In" else {"key": name}
+        term = {"labelSelector": {"matchExpressions": [{"operator": requirement, **listed}]}, "topologyKey": "zone"}
+        apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        (one,) = anti_affinity(pod("p", spec={"affinity": apart}))
+        memory.count(Selection((one.pods({}),)))
+
+    def names() -> list[str]:
+        found = [it for selection in memory._counted for it in selection.sets[0].selector.requirements or ()]
+        return [min(it.values, default=it.key) for it in found]
+
+    return Memory(use, names)
+
+
 def pods_in_line() -> Memory:
     turns = victims.PreemptionTurns(lambda: 0.0, 10.0, lambda *_: None, lambda _: True)
     turns.may_try(pod("called"))
@@ -235,6 +269,18 @@ def late_changes() -> Memory:
 
 
 OVERFILLED: dict[str, tuple[ModuleType | None, str, Callable[[], Memory], str]] = {
+    "Carriers._kept": (
+        pods_by_node,
+        "KEPT_ANSWERS",
+        lambda: answers_about_carriers(lambda it: {"namespace": it}),
+        "ade",
+    ),
+    "Carriers._kept of a namespace": (
+        pods_by_node,
+        "KEPT_ANSWERS_OF_NAMESPACE",
+        lambda: answers_about_carriers(lambda it: {"namespace": "ns", "labels": {"app": it}}),
+        "ade",
+    ),
     "ClaimAccess._unsettled": (kube_claims, "UNSETTLED_CLAIMS", claims_without_answer, "ade"),
     "ClusterState._late_sharing": (state, "_MOST_LATE_CHANGES", late_changes, "de"),
     "Deference._events": (other_schedulers, "KEPT_DRIVER_SETS", drivers_with_events, "ade"),
@@ -243,6 +289,13 @@ OVERFILLED: dict[str, tuple[ModuleType | None, str, Callable[[], Memory], str]] 
     "GrowingPauses._done": (context, "REMEMBERED_THINGS", growing_pauses, "ade"),
     "MixLearner._told": (mix, "REMEMBERED_PODS", pods_of_the_mix, "cde"),  # told once, it is not told again
     "PlacementMetrics._drivers": (metrics, "NAMED_DRIVERS", drivers_of_metrics, "abc"),  # no series changes its name
+    "PodsByNode._counted": (pods_by_node, "KEPT_SELECTIONS", lambda: selections("In"), "ade"),
+    "PodsByNode._counted without a label": (
+        pods_by_node,
+        "KEPT_SELECTIONS_WITHOUT_ANCHOR",
+        lambda: selections("DoesNotExist"),
+        "ade",
+    ),
     "PodWriter._recorded": (kube_pods, "RECORDED_CLAIMS", names_without_answer, "ade"),
     "PodWriter._unanswered": (kube_pods, "UNANSWERED_PODS", bindings_without_answer, "ade"),
     "PreemptionTurns._line": (victims, "MOST_PODS_IN_LINE", pods_in_line, "abc"),  # the others ask again
@@ -258,8 +311,6 @@ ELSEWHERE = {
     "tests/controllers/test_gangs.py": {"Gangs._gangs"},
     "tests/controllers/test_line.py": {"Fairness._order", "Fairness._use"},
     "tests/controllers/test_releasing.py": {"DelayedDeletion._collectors"},
-    "tests/scheduling/test_many_carriers.py": {"Carriers._kept"},
-    "tests/scheduling/test_many_rules.py": {"PodsByNode._counted"},
 }
 """Memories that other tests fill beyond their bound."""
 OF_ONE_ATTEMPT = {"GangAttempt"}
