@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from allocator_lab import partition_problem
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
+from dra_operator.allocator.search import Search
 from dra_operator.scheduling import CycleState, Nodes, NoPlace, Pause, Plan, Planning, decided, plan
 from dra_operator.scheduling.gang import SameValues, joint_plan
 from msgspec import structs
+from neighbour_lab import WEB, near, term
 from placement_lab import Attributes, case, claim, decided_together, node, pod, wants
 
 
@@ -128,3 +133,37 @@ def gang_of_two(nodes: Nodes, allocator: Allocator) -> list[CycleState]:
         wanted = claim(f"c{number}", wants(count=20))
         made.append(case(structs.replace(member, metadata=meta), [wanted], nodes, allocator))
     return made
+
+
+def test_after_ten_nodes_on_which_the_search_gives_up_the_best_of_the_others_is_taken() -> None:
+    """Each further one may take as long."""
+    hard = [f"hard-{number:02}" for number in range(12)]
+    nodes = [node("easy"), *(node(name, used={"cpu": "2"}) for name in hard)]
+    alternatives = [{"name": it, **wants(count=20, selector=it)["exactly"]} for it in ("missing", "")]
+    wanted = claim("c", {"name": "r", "firstAvailable": alternatives})
+    made = case(pod(), [wanted], nodes, with_hard_and_easy(hard, ["easy"]))
+    asked: list[str] = []
+    found = decided(plan(made, answered=lambda name, _: asked.append(name)))
+    assert isinstance(found, Plan)
+    assert (found.node, asked) == ("easy", ["easy", *hard[:10]])
+
+
+def test_a_node_on_which_the_search_gives_up_is_not_asked_again_for_an_equal_member() -> None:
+    """With a rule between pods equal members take nodes in turns."""
+    labels = {"zone": "a"}
+    nodes = Nodes([node("hard-00", labels=labels), node("easy-0", labels=labels, used={"cpu": "2"})])
+    allocator = with_hard_and_easy(["hard-00"], ["easy-0"])
+    gang = [with_near(state) for state in gang_of_two(nodes, allocator)]
+    with patch.object(Search, "__init__", autospec=True, side_effect=Search.__init__) as begun:
+        found = decided_together(gang, SameValues())
+    assert isinstance(found, NoPlace)
+    searched = Counter(call.args[1].view.node.metadata.name for call in begun.call_args_list)
+    assert searched["hard-00"] == 1
+
+
+def with_near(state: CycleState) -> CycleState:
+    """The pod has to be in the zone of another one of its kind."""
+    near_web = pod(affinity=near(term(WEB))).spec.affinity
+    meta = structs.replace(state.pod.metadata, labels={"app": "web"})
+    spec = structs.replace(state.pod.spec, affinity=near_web)
+    return replace(state, pod=structs.replace(state.pod, metadata=meta, spec=spec))

@@ -10,8 +10,8 @@ import pytest
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, DeviceId, Usage
-from dra_operator.scheduling import CycleState, Nodes, NoPlace, Plan
-from dra_operator.scheduling.gang import JointPlan, SameValues
+from dra_operator.scheduling import CycleState, InPieces, Nodes, NoPlace, Pause, Plan
+from dra_operator.scheduling.gang import JointPlan, SameValues, joint_plan, joint_search
 from dra_operator.scheduling.state import LoadedNode, pod_requests
 from gang_campaign import compared
 from msgspec import structs
@@ -278,3 +278,33 @@ def test_a_plan_is_found_exactly_where_exhaustive_search_finds_one(part: int) ->
     answers = [compared(seed) for seed in range(part * 150, part * 150 + fewer(150))]
     assert [fault for *_, fault in answers if fault] == []
     assert fewer(40) < sum(exists for _, exists, _ in answers) < fewer(110), "the cases should be of both kinds"
+
+
+def test_a_fault_of_a_claim_ends_the_attempt_of_a_gang() -> None:
+    made = states([member("m0", wants()), member("m1", wants(count=33))], Nodes([node("a")]), allocator(a="xx"))
+    refused = decided(made)
+    assert isinstance(refused, NoPlace)
+    assert refused.is_error
+    assert "claim ns/m1-0" in refused.message
+
+
+def test_a_search_that_has_asked_too_often_gives_up_and_does_not_say_that_the_gang_fits_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two members and a node add three questions."""
+    made = states([member("m0"), member("m1")], Nodes([node("a")]), allocator())
+    monkeypatch.setattr(joint_search, "MOST_QUESTIONS", 0)
+    assert isinstance(decided(made), tuple)
+    monkeypatch.setattr(joint_search, "MOST_QUESTIONS", -1)
+    text = "gave up: too many ways to place 2 pods together were tried"
+    assert decided(made) == NoPlace(text, is_error=True)
+
+
+def test_others_run_while_devices_are_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = states([member("any", wants()), member("picky", wants(selector="x"))], Nodes([node("a")]), allocator(a="xy"))
+    planning = InPieces(joint_plan(made, SameValues()))
+    assert Pause.SEARCHING not in list(planning)
+    monkeypatch.setattr(joint_search, "PAUSE_STEPS", 1)
+    pieces = InPieces(joint_plan(made, SameValues()))
+    assert list(pieces).count(Pause.SEARCHING) > 3
+    assert pieces.answer == planning.answer

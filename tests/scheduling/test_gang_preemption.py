@@ -12,7 +12,7 @@ from dra_api.resource import ResourceSlice
 from dra_api.scheduling import PodDisruptionBudget
 from dra_operator.allocator import Allocator
 from dra_operator.scheduling import InPieces
-from dra_operator.scheduling.gang import SameValues
+from dra_operator.scheduling.gang import SameValues, joint_search
 from dra_operator.scheduling.preemption import Budget, is_proven, preempt_for_gang
 from dra_operator.scheduling.preemption.bundles import Meter
 from dra_operator.scheduling.state import LoadedNode
@@ -309,3 +309,15 @@ def test_an_attempt_takes_few_questions_in_pieces_and_ends_when_its_steps_are_sp
     assert len(answer.victims) == 8
     assert pauses > 5
     assert names(scene, Meter(2000)) is None
+
+
+def test_a_joint_search_counts_in_the_steps_of_an_attempt_and_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = full(low("a0", "a"), low("b0", "b"))
+    quick = InPieces(preempt_for_gang(scene.without(()), scene.same, scene.scene.terms, Meter(5_000)))
+    pauses = len(list(quick))
+    assert quick.answer is not None
+    monkeypatch.setattr(joint_search, "PAUSE_STEPS", 1)
+    slow = InPieces(preempt_for_gang(scene.without(()), scene.same, scene.scene.terms, Meter(100_000)))
+    assert len(list(slow)) > pauses
+    assert slow.answer is not None
+    assert names(scene, Meter(5_000)) is None

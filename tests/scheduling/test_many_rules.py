@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from dra_operator.scheduling.nodes import BETWEEN_PODS, PodRules
 from dra_operator.scheduling.pieces import PAUSE_STEPS
 from dra_operator.scheduling.rules.node_rules import NodeName
 from dra_operator.scheduling.rules.rule import MOST_HINTS, AnyPod, NodeRule, RuleSurroundings
+from dra_operator.scheduling.state import topology
 from dra_operator.scheduling.state.node import LoadedNode
 from dra_operator.scheduling.state.pods_by_node import (
     KEPT_SELECTIONS,
@@ -186,3 +188,35 @@ def test_selections_without_an_anchor_are_counted_for_a_few_only() -> None:
         selector = Selector(frozenset((Requirement(f"k{number}", "DoesNotExist"),)))
         assert pods_by_node.count(Selection((PodSet(selector, None),))).by_node == {"n1": 1}
     assert sum(1 for _ in pods_by_node._selections.near({})) == KEPT_SELECTIONS_WITHOUT_ANCHOR
+
+
+def test_counts_by_topologies_that_are_kept_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "KEPT_TOPOLOGIES", 1)
+    pods_by_node = PodsByNode()
+    topologies = Topologies(lambda _name, _most: (), pods_by_node.forget)
+    carried = {"matchLabels": {"app": "x"}}
+    pods_by_node.put(pod("p", affinity={**near(term(carried, HOST)), **away(term(carried, HOST))}), "n1")
+    comes = pod("comes", {"app": "x"})
+    counted = [
+        pods_by_node.count(Selection((PodSet(Selector(frozenset()), None),))),
+        pods_by_node.existing_anti_affinity(comes, (HOST,)).by_key[HOST],
+        pods_by_node.existing_preferences(comes, (HOST,)).by_key[HOST],
+    ]
+    for population in counted:
+        assert population.within(topologies.get(HOST)) is population.within(topologies.get(HOST))
+    topologies.get("zone")
+    assert [len(population._by_topology) for population in counted] == [0, 0, 0]
+
+
+def test_a_count_that_went_wrong_is_noticed() -> None:
+    pods_by_node = PodsByNode()
+    carried = term({"matchLabels": {"app": "x"}}, HOST)
+    pods_by_node.put(pod("p", affinity=away(carried)), "n1")
+    selected = pods_by_node.count(Selection((PodSet(Selector(frozenset()), None),)))
+    repelled = pods_by_node.existing_anti_affinity(pod("comes", {"app": "x"}), (HOST,)).by_key[HOST]
+    for population, message in ((selected, r"the pods of .* are miscounted"), (repelled, "the pods with affinity or")):
+        assert list(pods_by_node.miscounted()) == []
+        population.add("n1", 1)
+        (said,) = pods_by_node.miscounted()
+        assert re.match(message, said)
+        population.add("n1", -1)

@@ -24,6 +24,7 @@ Json = dict[str, Any]
 ON, OFF = Features(Release.V1_37, node_allocatable_resources=True), Features(Release.V1_37)
 CPUS = {"cpu": {"mapping": {"capacityKey": "cpus", "capacityMultiplier": "1"}}}
 OVERHEAD = {"memory": {"overhead": {"perPod": "1Gi", "perContainer": "256Mi"}}}
+PAGES = {"hugepages-2Mi": {"mapping": {"capacityKey": "cpus", "capacityMultiplier": "1"}}}
 DOUBLE = {"cpu": {"mapping": {"deviceMultiplier": "2"}}}
 
 
@@ -141,17 +142,26 @@ def test_a_mapped_device_of_a_group_is_shared_once_a_pod_of_it_is_placed(
         ({"limits": {"cpu": "5"}}, {"limits": {"cpu": "2"}}, CPUS, "pod level limit for cpu is insufficient"),
         ({"limits": {"cpu": "6"}}, {"limits": {"cpu": "2"}}, CPUS, ""),
         ({"requests": {"memory": "1Gi"}}, {}, CPUS, ""),
+        (
+            {"limits": {"hugepages-2Mi": "7"}},
+            {"limits": {"hugepages-2Mi": "2"}},
+            PAGES,
+            "pod level limit for huge",
+        ),
+        ({"limits": {"hugepages-2Mi": "8"}}, {"limits": {"hugepages-2Mi": "2"}}, PAGES, ""),
     ],
-    ids=["N8", "enough", "limit", "enough limit", "another resource"],
+    ids=["N8", "enough", "limit", "enough limit", "another resource", "huge pages", "enough huge pages"],
 )
 def test_resources_of_the_pod_as_a_whole_have_to_cover_its_devices(
     resources: Json, containers: Json, brings: Json, text: str
 ) -> None:
     """They are not added then."""
     asked = {"requests": {"cpu": "1"}, "claims": [{"name": "c"}], **containers}
+    cpu_of_pod = {name: limit for name, limit in resources.get("limits", {}).items() if name == "cpu"}
+    apart = {"limits": {"hugepages-2Mi": "2", **cpu_of_pod}, "requests": {"cpu": "0"}}
     by = pod(
         claims=[{"name": "c", "resourceClaimName": "c"}],
-        containers=[{"name": "main", "resources": asked}],
+        containers=[{"name": "main", "resources": asked}, {"name": "without devices", "resources": apart}],
         resources=resources,
     )
     found = use(brings, [result(cpus="4")], by)
@@ -176,15 +186,14 @@ def publishing(features: Features, brings: Json, *nodes: str) -> Allocator:
     inventory = Inventory(features, language=Attributes())
     inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
     for name in nodes:
-        about = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {
-            "driver": "drv",
-            "nodeName": name,
-            "pool": about,
-            "devices": [{"name": "d", "nodeAllocatableResources": brings}],
-        }
-        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+        inventory.put_slice(convert(ResourceSlice, slice_of(name, brings)))
     return Allocator(inventory, new_share_id=lambda: "share")
+
+
+def slice_of(name: str, brings: Json) -> Json:
+    about = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    shown = [{"name": "d", "nodeAllocatableResources": brings}]
+    return {"metadata": {"name": name}, "spec": {"driver": "drv", "nodeName": name, "pool": about, "devices": shown}}
 
 
 @pytest.mark.rule("K37-NA-07")
@@ -206,6 +215,19 @@ def test_a_node_needs_room_for_the_pod_and_its_devices() -> None:
     found = decide(by, asked, [small], publishing(OFF, DOUBLE, "small"))
     assert isinstance(found, Plan)
     assert (found.node, amounts(found.node_use)) == ("small", {})
+
+
+@pytest.mark.rule("K37-NA-01")
+def test_a_fault_of_a_device_keeps_the_pod_from_its_node_only() -> None:
+    small, other = node("small"), node("other", used={"cpu": "1"})
+    devices = publishing(ON, CPUS, "small")
+    devices.inventory.put_slice(convert(ResourceSlice, slice_of("other", DOUBLE)))
+    found = decide(using(), [claim("c", wants())], [small, other], devices)
+    assert isinstance(found, Plan)
+    assert found.node == "other"
+    refused = decide(using(), [claim("c", wants())], [small], devices)
+    assert isinstance(refused, NoPlace)
+    assert "device drv/small/d maps capacity cpus to the node" in refused.message
 
 
 @pytest.mark.rule("K37-NA-03")

@@ -13,7 +13,7 @@ from dra_operator.scheduling.rules.node_rules import RESOURCE
 from dra_operator.scheduling.rules.pod_topology_spread import SPREAD
 from dra_operator.scheduling.rules.rule import Direction, PodsChange
 from dra_operator.scheduling.state import LoadedNode
-from dra_operator.scheduling.state.obstacle import Reason
+from dra_operator.scheduling.state.obstacle import Obstacle, Reason
 from neighbour_lab import DB, HOST, WEB, away, expression, goes_to, near, pod, spread, term, three_nodes
 from placement_lab import allocator, decide, labelled, node
 
@@ -245,3 +245,12 @@ def test_kinds_of_obstacles_name_the_rule() -> None:
     for kind in kinds:
         assert hints.hints(frozenset({kind})), kind
     assert not hints.hints(frozenset({RESOURCE}))
+
+
+def test_where_the_pods_are_that_a_rule_is_about_is_known_by_the_obstacle() -> None:
+    nodes = three_nodes(db(on="b1"), pod("r", on="a1", affinity=away(term(WEB))))
+    rules = nodes.rules_between(comes({**near(term(DB)), **away(term(DB))}, {"app": "web"}))
+    assert rules.counts(Obstacle(POD_AFFINITY, "zone")) == {"b": 1}
+    assert rules.counts(Obstacle(POD_ANTI_AFFINITY, "zone")) == {"b": 1}
+    assert rules.counts(Obstacle(REPELLED, "zone")) == {"a": 1}
+    assert rules.counts(Obstacle(RESOURCE, "cpu")) is None

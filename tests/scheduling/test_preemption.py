@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert
-from dra_api.core import MIRROR_ANNOTATION, Node, Pod
+from dra_api.core import MIRROR_ANNOTATION, Node, NodeSelector, Pod
 from dra_api.resource import ResourceSlice
 from dra_api.scheduling import PodDisruptionBudget
 from dra_api.values import format_time
@@ -393,6 +393,12 @@ def test_a_pod_on_another_node_ends_for_a_device_that_both_nodes_can_use() -> No
     full = running("full", "b", 10, cpu="0")
     scene = Scene(pod(cpu="1", priority=10), [WANTED], [node("a"), node("b")], devices, (p, full), claims)
     assert names(scene.answer()) == ("a", {"p"})
+    (allocated,) = claims
+    assert allocated.status.allocation is not None
+    odd = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Odd", "values": ["a"]}]}]}
+    allocation = with_(allocated.status.allocation, node_selector=convert(NodeSelector, odd))
+    unknown = with_(allocated, status=with_(allocated.status, allocation=allocation))
+    assert names(replace(scene, claims=[unknown]).answer()) == ("b", {"p"}), "which nodes can use it is not known"
 
 
 # --- who is asked, and who waits ---

@@ -14,9 +14,10 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import WEIGHT_OF_ALL, Allocator, DeviceId, Inventory, Mix, Totals, Usage
 from dra_operator.allocator.ordering.mix import MixClass
 from dra_operator.scheduling import PLACEMENT_STRATEGIES, Nodes, NoPlace, Pause, Placement, Plan, decided, plan
+from dra_operator.scheduling.cycle import select_host
 from dra_operator.scheduling.cycle.select_host import enough
 from dra_operator.scheduling.strategies import ANNOTATION, BY_NAME, Candidate
-from placement_lab import Attributes, case, claim, node, pod, prefers, wants
+from placement_lab import Attributes, allocator, case, claim, node, pod, prefers, wants
 
 Json = dict[str, Any]
 MIX_USERS = [name for name, it in BY_NAME.items() if it.uses_mix]
@@ -344,3 +345,30 @@ def test_nodes_that_are_alike_have_the_score_that_each_has_by_itself(strategy: s
         seen = allocator.sketch(node(name).node, program, usage, order)
         by_itself = alone.sketch(node(name).node, alone.compile([share(400)]), alone_usage, order)
         assert (seen.before, seen.after) == (by_itself.before, by_itself.after)
+
+
+def test_a_tenant_with_pods_of_many_kinds_drives_out_its_own_rankings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select_host, "KEPT_RANKINGS", 3)
+    allocator, usage = cluster({"a": (1000,)})
+    nodes, placement = Nodes([node("a")]), Placement("best-fit")
+
+    def places(namespace: str, amount: int) -> int:
+        """How often the node is scored for the pod."""
+        before = scored(allocator).total()
+        wanted = [kinds.setdefault((namespace, amount), share(amount))]
+        by = pod(meta={"namespace": namespace})
+        decided(plan(case(by, wanted, nodes, allocator, usage=usage), placement=placement))
+        return scored(allocator).total() - before
+
+    kinds: dict[tuple[str, int], ResourceClaim] = {}
+    asked = [("modest", 100), ("greedy", 200), ("greedy", 300), ("greedy", 200), ("greedy", 400)]
+    assert [places(*it) for it in asked] == [1, 1, 1, 0, 1]
+    assert [places(*it) for it in (("modest", 100), ("greedy", 200), ("greedy", 300))] == [0, 0, 1]
+
+
+def test_a_node_on_which_a_selector_fails_has_no_score_and_keeps_no_pod_from_others() -> None:
+    devices = allocator(a=["odd"], b=["x"])
+    wanted = [claim("c", wants(selector="fails"))]
+    found = decided(plan(case(pod(), wanted, [node("a"), node("b")], devices), placement=Placement("best-fit")))
+    assert isinstance(found, Plan)
+    assert found.node == "b"

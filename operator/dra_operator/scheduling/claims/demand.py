@@ -240,7 +240,7 @@ class Demands:
             # A claim that is made already is used or found outdated; a second one is never made.
             missing = wanted if self._extended.made is None else None
             claims = (*self._open, missing.claim) if missing is not None else self._open
-            outdated = self._extended.made is not None and self._extended.is_outdated(wanted)
-            known = Demand(served, missing, outdated, claims, self._allocator.compile(claims, self._value))
+            is_outdated = self._extended.is_outdated(wanted)
+            known = Demand(served, missing, is_outdated, claims, self._allocator.compile(claims, self._value))
             self._known[served] = known
         return known

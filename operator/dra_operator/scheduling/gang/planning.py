@@ -12,7 +12,6 @@ from typing import Final
 from dra_operator.allocator import AllocationError
 from dra_operator.scheduling.cycle.attempt import Aborted, plan
 from dra_operator.scheduling.cycle.filter import (
-    EXPLANATION_STEPS,
     TOO_FEW_DEVICES,
     Faulty,
     Lacking,
@@ -32,7 +31,7 @@ from dra_operator.scheduling.gang.members import (
     domains_of,
     members_of,
 )
-from dra_operator.scheduling.pieces import PAUSE_STEPS, Elapsed, Pause, decided
+from dra_operator.scheduling.pieces import Elapsed, Pause, decided
 from dra_operator.scheduling.state.obstacle import Obstacle
 
 EXPLAINED_GANG_NODES: Final = 16
@@ -65,20 +64,16 @@ def unplaced(failed: MemberFrame, failure: str, *, is_confined: bool) -> Generat
     alone = yield from plan(failed.member.state)
     if isinstance(alone, NoPlace):
         return replace(alone, message=f"{found}: {alone.message}", stuck=())
-    reasons, steps, left = Reasons(), 0, EXPLAINED_GANG_NODES
+    reasons, left = Reasons(), EXPLAINED_GANG_NODES
     for answer in [*_suspects(failed), *failed.answers]:
         if isinstance(answer, Obstructed):
             reasons.add(answer.obstacle)
         elif isinstance(answer, Lacking) and left:
             left -= 1
-            steps += EXPLANATION_STEPS
             reasons.refuse(answer.refusal)
         elif isinstance(answer, Faulty) and left:
             left -= 1
             reasons.fail(answer.error)
-        if steps >= PAUSE_STEPS:
-            steps = 0
-            yield Pause.SEARCHING
     # Nodes that the index left out were not asked, but the pod is told about all of them.
     nodes = len(failed.member.state.nodes)
     shown = reasons.obstacles.total() + EXPLAINED_GANG_NODES - left

@@ -346,8 +346,7 @@ def _have_room(
         for number in nominated.plans.order:
             pod, plan = states[number].pod, nominated.plans[number]
             node = nodes.get(plan.node)
-            if node is None:
-                return False
+            assert node is not None, "the caller has compared all nodes of the plans"
             if plan.node not in used:
                 # The load of victims is subtracted once for each node, however many members come there.
                 own = (node_requests(it, served_resources(it)) for it in left if it.spec.node_name == plan.node)

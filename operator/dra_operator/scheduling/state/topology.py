@@ -135,11 +135,6 @@ class AffinityTerm:
         found = (name for name, labels in known.items() if self.others.matches(labels))
         return PodSet(self.selector, self.namespaces if self.others == NOTHING else self.namespaces.union(found))
 
-    def is_about(self, pod: Pod, known: Namespaces) -> bool:
-        """Whether it is about the pod; a namespace that is not known has no labels."""
-        meta = pod.metadata
-        return self.concerns(meta.namespace, known.get(meta.namespace, {}), meta.labels or {})
-
     def concerns(self, namespace: str, there: Labels, labels: Labels) -> bool:
         """Whether it is about pods with these labels; ``there`` are the labels of their namespace."""
         return (namespace in self.namespaces or self.others.matches(there)) and self.selector.matches(labels)
