@@ -8,10 +8,11 @@ explains.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
-from allocator_lab import case_lab, difference, outcome_kind
+from allocator_lab import case_lab, claim, difference, lab, outcome_kind, partition_problem, request
 from allocator_problems import laboratory
 from corpus import cases, kit
 from dra_api.codec import convert, to_dict
@@ -190,6 +191,19 @@ def test_deadline_and_cancellation_reach_the_caller_unchanged() -> None:
 
         with pytest.raises(Stopped, match=wanted):
             lab.decide(node, interrupt=stop)
+
+
+def test_a_long_decision_is_interrupted_between_its_pieces() -> None:
+    asked = Counter[str]()
+
+    def stop() -> None:
+        asked["times"] += 1
+        if asked["times"] == 4:
+            raise Stopped("deadline")
+
+    made = lab(partition_problem("n1"), [claim(request("r", count=20))])
+    with pytest.raises(Stopped, match="deadline"):
+        made.decide(interrupt=stop)
 
 
 @pytest.mark.rule("AL-15")

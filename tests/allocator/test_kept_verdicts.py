@@ -7,8 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from allocator_lab import claim, device, lab, pool, request
 from dra_ledger import basics
 from dra_ledger.basics import CLASSES, KeptVerdicts
+from dra_operator.allocator import Usage
 
 
 class Slice:
@@ -104,3 +106,27 @@ def test_slices_that_went_make_room_though_many_others_live() -> None:
         keep(kept, "t", "a", Slice())
     assert kept.total < 1000
     assert all(("a",) in one.held for one in living), "none of them had to go"
+
+
+def test_a_tenant_whose_last_selectors_had_to_go_is_forgotten() -> None:
+    """Or each namespace that ever was would leave something behind."""
+    kept, slices = KeptVerdicts(limit=4), [Slice() for _ in range(4)]
+    keep(kept, "gone", "a", *slices)
+    keep(kept, "other", "b", slices[0])
+    assert [one.held for one in slices] == [{("b",)}, set(), set(), set()]
+    assert (kept.total, list(kept._by_tenant), list(kept._held)) == (1, ["other"], ["other"])
+
+
+def test_slices_drop_what_there_is_no_more_room_for_and_find_it_again() -> None:
+    models = [f'device.attributes["drv"].model == "{model}"' for model in "AB"]
+    wanted = [claim(request("r", it), name=name) for it, name in zip(models, "ab", strict=True)]
+    made = lab(pool(device("a", model="A"), nodeName="n1"), wanted)
+    inventory = made.allocator.inventory
+    inventory.compiled.kept._limit = 1
+    (slice_,) = (slice_ for id_ in inventory.pools() if (found := inventory.pool(id_)) for slice_ in found.slices)
+    for _ in range(2):
+        for one, nodes in zip(made.claims, (["n1"], []), strict=True):
+            assert list(made.allocator.candidates([one], Usage())) == nodes
+            assert list(slice_._evaluated.verdicts) == [
+                made.allocator.compile([one]).stages[0].alternatives[0].expressions
+            ]

@@ -80,3 +80,16 @@ def test_of_very_many_the_first_are_forgotten_and_pods_tried_before_are_tried(mo
     devices.taken(allocation("b", "c"))
     assert devices.any_since(0)  # a is free, which is not known any more
     assert not devices.any_since(1)
+
+
+def test_claims_that_are_loaded_after_others_are_known_count_once_and_come_free_one_by_one() -> None:
+    features = Features()
+    devices = AllocatedDevices(Inventory(features, language=CelSelectors(features)))
+    devices.stored("known", allocation("a"))
+    devices.stored("second", allocation("c"))
+    devices.load([("known", allocation("b")), ("new", allocation("c")), ("other", allocation("c", "d"))])
+    assert {device.device for device in devices.usage.devices()} == {"b", "c", "d"}
+    assert dict(devices.holders())["known"] == allocation("b")
+    for uid, left in (("second", "bcd"), ("new", "bcd"), ("known", "cd"), ("other", "")):
+        devices.stored(uid, None)
+        assert {device.device for device in devices.usage.devices()} == set(left)

@@ -21,6 +21,7 @@ from dra_api.codec import DecodeError, convert
 from dra_api.gates import GateError
 from dra_api.resource import ResourceClaim, ResourceSlice
 from dra_ledger import CounterEntry, DeviceEntry, Holder, Ledger, Left
+from dra_ledger.basics import Journal
 from dra_ledger.cli import prometheus
 from dra_ledger.forms import KINDS
 from ledger_worlds import played
@@ -479,6 +480,14 @@ def test_an_answer_is_kept_until_its_pool_changes() -> None:
     assert after["gpu-2"] is before["gpu-2"]
 
 
+def test_answers_are_worked_out_anew_where_more_has_changed_than_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "_LIMIT", 1)
+    ledger = Ledger.of(GPUS, slice_({"name": "gpu-2"}, name="t", node="n2"))
+    assert len(states(ledger)) == 3
+    ledger.feed([slice_({"name": "gpu-4"}, node="n1"), slice_({"name": "gpu-5"}, name="t", node="n2")])
+    assert states(ledger) == {"gpu-4": "free", "gpu-5": "free"}
+
+
 def test_a_claim_with_another_uid_takes_the_place_of_the_one_with_its_name() -> None:
     ledger = Ledger.of(GPUS, HELD)
     again = claim("train", {"device": "gpu-1"})
@@ -521,6 +530,47 @@ def test_metrics_are_of_one_moment_while_another_thread_feeds(monkeypatch: pytes
 def test_the_examples_in_docstrings_are_true(module: Any) -> None:
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)
+
+
+GROUPED = {"DRADeviceCompatibilityGroups": True}
+
+
+def drawing(name: str, *groups: str, size: int = 1) -> Json:
+    drawn = {"counterSet": "c", "counters": {"memory": {"value": str(size)}}, "compatibilityGroups": list(groups)}
+    return {"name": name, "consumesCounters": [drawn]}
+
+
+def of_one_gpu(*devices: Json) -> tuple[Json, Json]:
+    counters = [{"name": "c", "counters": {"memory": {"value": "8"}}}]
+    return slice_(name="counters", count=2, sharedCounters=counters), slice_(*devices, name="devices", count=2)
+
+
+def test_devices_that_go_with_none_of_those_in_use_are_drawn() -> None:
+    parts = drawing("a", "x"), drawing("b", "x", "y"), drawing("c", "y"), drawing("d")
+    ledger = Ledger.of(*of_one_gpu(*parts), claim("one", {"device": "a"}), gates=GROUPED, release="1.37")
+    assert states(ledger) == {"a": "taken", "b": "free", "c": "drawn", "d": "drawn"}
+    ledger.feed(of_one_gpu(*(drawing(part["name"]) for part in parts)))
+    assert states(ledger) == {"a": "taken", "b": "drawn", "c": "drawn", "d": "drawn"}, "in its group when it was taken"
+
+
+@pytest.mark.parametrize(
+    ("declared", "gates", "state"),
+    [
+        (["DRAOptionalNodeOperations"], True, "free"),
+        ([], True, "unusable"),
+        (["DRAOptionalNodeOperations"], False, "unusable"),
+    ],
+)
+def test_a_device_without_all_calls_is_for_nodes_that_declare_it(declared: bool, gates: bool, state: str) -> None:
+    node = {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {"name": "n1"},
+        "status": {"declaredFeatures": ["DRAOptionalNodeOperations"] if declared else []},
+    }
+    offered = slice_({"name": "gpu"}, skipNodeOperations=["*"])
+    ledger = Ledger.of(offered, node, gates={"DRAOptionalNodeOperations": gates}, release="1.37")
+    assert states(ledger) == {"gpu": state}
 
 
 # --- agreement ---

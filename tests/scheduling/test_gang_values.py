@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.resource import AllocationResult, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, DeviceId, Features, Usage
 from dra_operator.scheduling import InPieces, Nodes, NoPlace, Plan
 from dra_operator.scheduling.gang import SameValues, members
@@ -84,6 +84,19 @@ def test_all_devices_have_one_value_across_nodes(one: Any, other: Any) -> None:
     devices = publishing({"a": [having(one), having(other)], "b": [having(other), having(one)]})
     got = devices_of(plan(devices, several(2)))
     assert [(it.pool, it.device) for it in got] in ([("a", "dev-0"), ("b", "dev-1")], [("a", "dev-1"), ("b", "dev-0")])
+
+
+def test_a_value_of_devices_that_all_nodes_can_use_is_possible_in_every_rack() -> None:
+    """A pool that publishes nothing just now does not matter."""
+    devices = publishing({"a": [having("small")], "b": [having("small")]})
+    shown = [{"name": f"n{number}", "attributes": having("net")} for number in range(2)]
+    for name, count in (("net", 1), ("half", 2)):
+        about = {"name": name, "generation": 1, "resourceSliceCount": count}
+        spec = {"driver": "gpu.example.com", "allNodes": True, "pool": about, "devices": shown}
+        devices.inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": name}, "spec": spec}))
+    nodes = Nodes([node(name, labels={RACK: name}) for name in "ab"])
+    plans = plan(devices, several(2), nodes, topology=RACK)
+    assert pools(plans) == ["net", "net"]
 
 
 def test_versions_compare_as_strings() -> None:
