@@ -9,7 +9,7 @@ from typing import Any
 
 import dra_operator.allocator.search as search_module
 import pytest
-from allocator_lab import Answer, claim, device, held, lab, pool, request
+from allocator_lab import Answer, claim, device, first_available, held, lab, pool, request, sub
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.releases import Release
@@ -389,6 +389,21 @@ def test_a_computed_list_is_compared_with_the_gate_for_lists() -> None:
     asked = computing(count=3, expression='[string(device.attributes["drv"].model), "common"]')
     assert derived(THREE, asked, features=both) == [[f"r=drv/p/d{number}" for number in (1, 2, 3)]]
     assert derived(THREE, asked) == "none"
+    apart = computing(count=2, expression='[string(device.attributes["drv"].model)]')
+    assert derived(THREE, apart, constraint=DISTINCT, features=both) == [["r=drv/p/d1", "r=drv/p/d2"]]
+    assert derived(THREE, apart, constraint=DISTINCT) == "none"
+
+
+@pytest.mark.rule("K37-DA-10")
+def test_nothing_is_left_of_a_device_on_which_an_expression_failed_for_the_next_alternative() -> None:
+    slices = pool(device("d1", size=1), device("d2", size=2, model="A100-40"))
+    items = [{"name": FAMILY, "expression": BEFORE_DASH}]
+    alternatives = [
+        sub(f"s{size}", f'device.attributes["drv"].size == {size}', derivedAttributes=items) for size in (1, 2)
+    ]
+    constraints = [{"matchAttribute": "drv/size"}, MATCH]
+    asked = claim(first_available("r", *alternatives), constraints=constraints)
+    assert lab(slices, [asked], features=DERIVED, language=CelSelectors(DERIVED)).devices() == [["r/s2=drv/p/d2"]]
 
 
 @pytest.mark.rule("K37-DA-08")

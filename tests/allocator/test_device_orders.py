@@ -232,6 +232,17 @@ def test_best_fit_takes_the_smallest_device_that_suffices() -> None:
     assert taken("best-fit", lab(pool(*some), [claim(request("r"))])) == ["g1"]
 
 
+def test_where_the_node_selectors_of_its_devices_cannot_be_merged_the_order_of_the_reference_counts() -> None:
+    either = [
+        {"matchExpressions": [{"key": "z", "operator": "DoesNotExist"}]},
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
+    ]
+    some = pool(device("g0", capacity={"memory": "80Gi"}))
+    some += pool(device("g1", capacity={"memory": "24Gi"}), name="q", nodeSelector={"nodeSelectorTerms": either})
+    assert by("best-fit", lab(some, [claim(request("r"))])).devices() == [["r=drv/p/g0"]]
+    assert by("best-fit", lab(some[1:], [claim(request("r"))])).devices() == "nodeError"
+
+
 def slices_of_two_gpus(**where: Any) -> list[Json]:
     """Partitions of two GPUs of four slices: of one slice each, of two beside each other, and of all four."""
     ones = [

@@ -14,6 +14,7 @@ many of these devices are free.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Generator, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -129,14 +130,14 @@ class IncrementalAggregate(Generic[Part]):
             if done % COUNTED_POOLS == 0:
                 yield payer
 
+    @abstractmethod
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
         """What a pool contributes: for its owning node the devices that this may use, else all that any node may
         use."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, owning_node: str | None, part: Part, sign: int) -> None:
         """Counts a part in (1) or out (-1); ``owning_node`` is None for a cluster-wide pool."""
-        raise NotImplementedError
 
     def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
         # Subtracted as it was added, although the pool may differ by now: otherwise the sums would drift.

@@ -34,6 +34,7 @@ all of them in the end, so what can be allocated stays the same, and so do the c
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -193,17 +194,17 @@ class Frame:
     key: Hashable = None
     """What the future of the frame depends on, if a pruner keeps nogoods."""
 
+    @abstractmethod
     def advance(self, state: BranchState) -> bool | None:
         """Takes the next option; None if it failed at once, False if there is none left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def retract(self, state: BranchState, end: BranchEnd) -> None:
         """Gives the current option back, after what followed it ended like this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def follow(self, state: BranchState, pruner: BranchPruner | None) -> Frame | None:
         """The frame behind the current option, None behind the last request."""
-        raise NotImplementedError
 
 
 def enter(state: BranchState, pruner: BranchPruner | None, stage: int, remaining: Remaining | None) -> Frame | None:

@@ -10,6 +10,7 @@ the attempt: nothing is said of devices that the search does not reach (K37-DA-0
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
@@ -159,8 +160,9 @@ class DerivedConstraint(Ledger):
             known = self._columns[request.number] = self._make_column(request)
         return known
 
+    @abstractmethod
     def _admitted(self, devices: int, column: Column) -> int:
-        raise NotImplementedError
+        """Return those of the devices that agree with the ones taken so far."""
 
     def take(self, device: int, request: Request) -> None:
         column = self._column_of(request)
@@ -168,8 +170,9 @@ class DerivedConstraint(Ledger):
             raise self._error(device, request, column.failures[device])
         self._taken.append(self._with(column.values[device]))
 
+    @abstractmethod
     def _with(self, values: Values) -> Values:
-        raise NotImplementedError
+        """Return what is kept of a device with these values."""
 
     def give_back(self, device: int, request: Request) -> None:
         self._taken.pop()
