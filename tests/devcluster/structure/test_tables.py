@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from dra_api.values import format_time
-from dra_devcluster.apiserver.cells import human_duration
-from dra_devcluster.apiserver.endpoints.call import render_table, shows_labels, shows_spec
+from dra_devcluster.apiserver.cells import human_duration, selector_text
+from dra_devcluster.apiserver.endpoints.call import find, render_table, shows_labels, shows_spec
 from dra_devcluster.apiserver.structure import Structure
 
 Json = dict[str, Any]
@@ -428,3 +428,44 @@ def test_missing_or_mistyped_values_of_custom_columns_are_empty() -> None:
 
 def test_custom_resources_without_columns_print_name_and_age() -> None:
     assert cells(custom([]), "e.io", "v1", "ws", {}) == {"Name": "x", "Age": "5m"}
+
+
+def test_a_selector_is_one_text() -> None:
+    expressions = [
+        {"key": "a", "operator": "In", "values": ["x", "y"]},
+        {"key": "b", "operator": "NotIn", "values": ["z"]},
+        {"key": "c", "operator": "Exists"},
+        {"key": "d", "operator": "DoesNotExist"},
+    ]
+    selector = {"matchLabels": {"k": "v"}, "matchExpressions": expressions}
+    assert selector_text(selector) == "k=v,a in (x,y),b notin (z),c,!d"
+    assert (selector_text({}), selector_text(None)) == ("<none>", "<none>")
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (".items[?(@.type==Ready)].n", [1]),
+        ('.items[?(@.type!="Ready")].n', [2]),
+        (".items[?(@.n==2)].type", ["Other"]),
+        (".items[-1].n", [2]),
+        (".items[-2].n", [1]),
+        (".items[-3].n", []),
+        (".items[2].n", []),
+        (".items[*].n", [1, 2]),
+        (".map.*", [7]),
+        (".map['a.b']", [7]),
+        (r".map.a\.b", [7]),
+        (".map.", [{"a.b": 7}]),
+        ("$.items[1].n", [2]),
+        ("{.items[1].n}", [2]),
+    ],
+)
+def test_paths_of_columns(path: str, found: list[object]) -> None:
+    document = {"items": [{"type": "Ready", "n": 1}, {"type": "Other", "n": 2}], "map": {"a.b": 7}}
+    assert find(path, document) == found
+
+
+def test_a_path_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(ValueError, match=r"cannot be read from '\[x' on"):
+        find(".items[x", {})

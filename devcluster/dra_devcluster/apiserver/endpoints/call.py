@@ -35,10 +35,10 @@ from dra_devcluster.apiserver.verbs.write import check_fields
 from dra_devcluster.apiserver.wire import Target, Wanted, media_type, parse_object, read_body, respond, wanted
 
 _STEP = re.compile(
-    r"""\.(?P<field>(?:\\.|[^.\[\\])+)
+    r"""(?P<every>\[\*\]|\.\*)
+    | \.(?P<field>(?:\\.|[^.\[\\])+)
     | \[(?P<index>-?\d+)\]
     | \[(?P<quoted>'[^']*'|"[^"]*")\]
-    | (?P<every>\[\*\]|\.\*)
     | \[\?\(\s*@(?P<path>[^=!<>\s]+)\s*(?P<operator>==|!=)\s*(?P<literal>'[^']*'|"[^"]*"|[^)\s]+)\s*\)\]""",
     re.VERBOSE,
 )
