@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from dra_api.codec import DecodeError, convert, decode, encode, to_dict
+from dra_api.codec import DecodeError, brief, convert, decode, encode, to_dict
 from dra_api.core import Pod
 from dra_api.resource import (
     AllocatedDeviceStatus,
@@ -87,3 +87,27 @@ def test_a_list_that_is_none_is_refused() -> None:
 def test_an_object_knows_its_key() -> None:
     assert convert(Pod, {"metadata": {"name": "p", "namespace": "ns"}}).key == "ns/p"
     assert convert(ResourceSlice, {"metadata": {"name": "s"}}).key == "s"
+
+
+def test_of_a_malformed_object_that_is_long_little_is_kept() -> None:
+    meta, long = {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "1"}, "x" * 1100
+    results = {"devices": {"results": [{"driver": "d"}]}}
+    for obj, kept in (
+        ({"metadata": {**meta, "labels": {"a": long}}}, {"metadata": meta}),
+        ({"metadata": meta, "spec": long}, {"metadata": meta}),
+        (
+            {"metadata": meta, "spec": long, "status": {"allocation": {**results, "more": 1}}},
+            {"metadata": meta, "status": {"allocation": results}},
+        ),
+        ({"metadata": meta, "spec": long, "status": {}}, {"metadata": meta, "status": {"allocation": None}}),
+        ({"metadata": meta, "spec": long, "status": "odd"}, {"metadata": meta, "status": {"allocation": {}}}),
+        (
+            {"metadata": meta, "spec": long, "status": {"allocation": {"devices": {"results": ["x" * (64 << 10)]}}}},
+            {"metadata": meta},
+        ),
+        ({"metadata": "odd", "spec": long}, {"metadata": {}}),
+        ({"spec": long}, {}),
+    ):
+        assert json.loads(brief(json.dumps(obj).encode())) == kept
+    assert brief(b"x" * 1024) == b"x" * 1024
+    assert brief(b"x" * 1025) == b"{}"

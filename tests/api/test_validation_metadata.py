@@ -103,3 +103,11 @@ class TestEveryKind:
         old, new = sample(kind, deleted), sample(kind, {**deleted, "metadata.finalizers": ["a/b"]})
         assert found(validate(new, old)) == ["Forbidden metadata.finalizers"]
         assert validate(old, new) == []
+
+
+def test_a_generation_only_grows() -> None:
+    old = sample(ResourceClaim, {"metadata.generation": 2})
+    assert validate_resource_claim(sample(ResourceClaim, {"metadata.generation": 3}), old) == []
+    assert validate_resource_claim(old, old) == []
+    less = validate_resource_claim(sample(ResourceClaim, {"metadata.generation": 1}), old)
+    assert found(less) == ["Invalid metadata.generation"]

@@ -129,3 +129,23 @@ def test_pool_status_requests_never_change() -> None:
     assert found(validate_resource_pool_status_request(limit, old)) == ["Invalid spec"]
     assert found(validate_resource_pool_status_request_status(count, old)) == ["Invalid status"]
     assert validate_resource_pool_status_request_status(old, old) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"name": ""}, ["Required spec.podGroupTemplates[0].name"]),
+        ({"name": "a.b"}, ["Invalid spec.podGroupTemplates[0].name"]),
+        ({"preemptionPolicy": "Sometimes"}, ["NotSupported spec.podGroupTemplates[0].preemptionPolicy"]),
+        ({"priority": 1_000_000_000}, []),
+        ({"priority": 1_000_000_001}, ["Invalid spec.podGroupTemplates[0].priority"]),
+        ({"priorityClassName": "A"}, ["Invalid spec.podGroupTemplates[0].priorityClassName"]),
+    ],
+    ids=str,
+)
+def test_templates_of_groups(change: dict[str, object], expected: list[str]) -> None:
+    template = {"name": "t", "schedulingPolicy": {"basic": {}}, **change}
+    meta = {"name": "w", "namespace": "ns", "uid": "w", "resourceVersion": "1"}
+    workload = convert(GangWorkload, {"metadata": meta, "spec": {"podGroupTemplates": [template]}})
+    assert found(validate_workload(workload, gates=FeatureGates.of({}))) == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dra_api.gates import FeatureGates
+from dra_api.releases import Release
 from dra_api.resource import ResourceSlice
 from dra_api.validation import driver_warnings, validate_resource_slice
 from objects import found, sample
@@ -209,3 +211,26 @@ def test_upper_case_in_the_name_of_a_driver_is_warned_about() -> None:
     assert driver_warnings(sample(ResourceSlice)) == []
     (warning,) = driver_warnings(sample(ResourceSlice, {"spec.driver": "D.io"}))
     assert warning == 'spec.driver: driver names should be lowercase; "D.io" contains uppercase characters'
+
+
+@pytest.mark.parametrize(
+    ("counters", "draws", "expected"),
+    [
+        pytest.param(1, {"s": ["c0"]}, [], id="valid"),
+        pytest.param(32, {"s": ["c0"]}, [], id="as many counters as there may be"),
+        pytest.param(33, {"s": ["c0"]}, ["Invalid spec.sharedCounters"], id="too many counters"),
+        pytest.param(
+            1, {"other": ["c0"]}, ["Invalid spec.devices[0].consumesCounters[0].counterSet"], id="no such set"
+        ),
+        pytest.param(1, {"s": ["c1"]}, ["Invalid spec.devices[0].consumesCounters[0].counters"], id="no such counter"),
+    ],
+)
+def test_until_1_34_devices_draw_from_the_counters_of_their_own_slice(
+    counters: int, draws: dict[str, list[str]], expected: list[str]
+) -> None:
+    chunks = {"s": range(min(counters, 32)), "t": range(32, counters)}
+    sets = [{"name": name, "counters": {f"c{index}": ONE for index in of}} for name, of in chunks.items() if of]
+    drawn = [{"counterSet": name, "counters": dict.fromkeys(names, ONE)} for name, names in draws.items()]
+    it = sample(ResourceSlice, {"spec.devices.0.consumesCounters": drawn, COUNTER_SETS: sets})
+    gates = FeatureGates.of({"DRAPartitionableDevices": True}, Release.V1_34)
+    assert [each for each in found(validate_resource_slice(it, gates=gates)) if "ounter" in each] == expected

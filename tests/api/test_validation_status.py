@@ -48,6 +48,7 @@ IN_FIELD = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0]"
         ("status.allocation.nodeSelector", {}, ["Required status.allocation.nodeSelector.nodeSelectorTerms"]),
         (f"{FIELD}.key", "spec.x", [f"Invalid {IN_FIELD}.key"]),
         (f"{FIELD}.operator", "Gt", [f"Invalid {IN_FIELD}.operator"]),
+        (f"{FIELD}.values", ["a", "b"], [f"Required {IN_FIELD}.values"]),
         ("status.devices", lambda reports: reports * 2, ["Duplicate status.devices[1]"]),
         (f"{REPORT}.device", "b", ["Invalid status.devices[0]"]),
         (f"{REPORT}.data", [1], ["Invalid status.devices[0].data"]),

@@ -207,6 +207,8 @@ def test_a_value_that_breaks_a_rule_cannot_be_made() -> None:
         Hook("later", "/bin/true")
     with pytest.raises(CdiError, match="env entry 'A'"):
         ContainerEdits(env=("A",))
+    with pytest.raises(CdiError, match="give a list of texts of the form NAME=value"):
+        ContainerEdits(env="A=1")  # type: ignore[arg-type]
     with pytest.raises(CdiError, match="the containerEdits are empty"):
         CdiDevice("a", ContainerEdits())
     with pytest.raises(CdiError, match="not of the form vendor/class"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dra_api.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish
+from dra_api.console import CLOSED_EXIT_CODE, INTERRUPTED_EXIT_CODE, UNWRITTEN_EXIT_CODE, finish, needing
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
 CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
@@ -17,6 +18,23 @@ CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
 
 def test_the_exit_code_of_a_command_is_handed_on() -> None:
     assert [finish(lambda code=code: code) for code in (0, 1, 2)] == [0, 1, 2]  # type: ignore[misc]
+
+
+def test_an_error_that_is_not_about_the_output_is_not_hidden() -> None:
+    def read() -> int:
+        raise OSError(errno.ENOSPC, "no space", "/some/file")
+
+    def use() -> int:
+        raise OSError(errno.ECONNREFUSED, "refused")
+
+    def load() -> int:
+        raise ModuleNotFoundError("no module", name="dra_operator.missing")
+
+    for command in (read, use):
+        with pytest.raises(OSError, match=r"no space|refused"):
+            finish(command)
+    with pytest.raises(ModuleNotFoundError):
+        needing("operator", "dra-operator", load)
 
 
 def test_an_interrupted_command_ends_without_a_traceback() -> None:

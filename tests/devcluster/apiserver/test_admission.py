@@ -268,3 +268,63 @@ async def test_the_servers_own_controllers_are_not_judged(tmp_path: Path) -> Non
         await client.until("/api/v1/namespaces/late/serviceaccounts/default", lambda answer: answer.code == 200)
         await client.delete(f"{BINDINGS}/all")  # a policy cannot keep itself from being removed
         await client.post(CONFIG_MAPS, config_map("c"))
+
+
+async def test_bindings_and_variables_that_cannot_be_used_deny(tmp_path: Path) -> None:
+    cases: dict[str, tuple[Json, Json, str]] = {
+        "no-kind": (
+            checks("true", paramKind={"apiVersion": "example.com/v1", "kind": "Toy"}),
+            {"paramRef": {"name": "x", "parameterNotFoundAction": "Allow"}},
+            "failed to configure binding: paramKind kind `example.com/v1, Kind=Toy` not known",
+        ),
+        "wide": (
+            checks("true", paramKind={"apiVersion": "v1", "kind": "Node"}),
+            {"paramRef": {"name": "x", "namespace": "default", "parameterNotFoundAction": "Allow"}},
+            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`",
+        ),
+        "variable": (
+            checks("variables.v == 1", variables=[{"name": "v", "expression": "object.nothing"}]),
+            {},
+            'composited variable "v" fails',
+        ),
+    }
+    async with rbac_server("development", tmp_path) as client:
+        for name, (spec, bound, _) in cases.items():
+            await client.post(POLICIES, policy(name, spec))
+            await client.post(BINDINGS, binding(name, **bound))
+        for name, (_, _, said) in cases.items():
+            answer = await try_case(client, name)
+            assert (name, answer.code, said in answer.message) == (name, 422, True), answer.body
+
+
+async def test_policies_about_what_is_in_no_namespace(tmp_path: Path) -> None:
+    """A namespace is chosen by its own labels, and anything else of the whole cluster by no selector of namespaces."""
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["namespaces", "nodes"]}]
+    chosen = {"resourceRules": rules, "namespaceSelector": {"matchLabels": {"watched": "yes"}}}
+    async with rbac_server("development", tmp_path) as client:
+        await client.post(POLICIES, policy("all", {"validations": NO, "matchConstraints": chosen}))
+        await client.post(BINDINGS, binding("all"))
+        for path, labels, code in (
+            (NAMESPACES, {}, 201),
+            (NAMESPACES, {"watched": "yes"}, 422),
+            ("/api/v1/nodes", {}, 422),
+        ):
+            answer = await client.call("POST", path, {"metadata": {"name": "n", "labels": labels}}, dryRun="All")
+            assert (path, labels, answer.code) == (path, labels, code), answer.body
+        params = {"paramRef": {"name": "x", "parameterNotFoundAction": "Allow"}}
+        with_params = {"validations": NO, "matchConstraints": {"resourceRules": rules}, "paramKind": PARAM_KIND}
+        await client.delete(f"{BINDINGS}/all")
+        await client.post(POLICIES, policy("params", with_params))
+        await client.post(BINDINGS, binding("params", **params))
+        answer = await client.call("POST", "/api/v1/nodes", {"metadata": {"name": "n"}}, dryRun="All")
+        assert "cannot use namespaced paramRef in policy binding that matches cluster-scoped" in answer.message
+
+
+async def test_a_policy_that_is_too_expensive_denies_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dra_devcluster.apiserver.admission._POLICY_COST", 3)
+    async with rbac_server("development", tmp_path) as client:
+        await client.post(POLICIES, policy("dear", checks("object.data.a == 'b'", "object.data.a == 'b'", "1 == 2")))
+        await client.post(BINDINGS, binding("dear"))
+        answer = await try_case(client, "dear")
+    assert answer.message.count("denied request") == 1
+    assert answer.message.endswith("running out of cost budget, no further validation rules will be run")

@@ -87,6 +87,25 @@ async def test_a_node_reads_the_claim_that_serves_the_extended_resources_of_its_
     assert await node.code(f"{claims}/special-2") == 403
 
 
+async def test_a_node_reads_the_volumes_that_its_pods_claim(admin: Client) -> None:
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    for number in (1, 2):
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"c{number}"}}
+        spec = {"nodeName": f"node-{number}", "containers": [{"name": "c", "image": "i"}], "volumes": [volume]}
+        await admin.post(PODS, {**POD_ON_NODE_1, "metadata": {"name": f"p{number}"}, "spec": spec})
+        await admin.post(claims, {"metadata": {"name": f"c{number}"}, "spec": {}})
+        ref = {"namespace": "default", "name": f"c{number}"}
+        await admin.post("/api/v1/persistentvolumes", {"metadata": {"name": f"v{number}"}, "spec": {"claimRef": ref}})
+    node = admin.impersonating("system:node:node-1", "system:nodes")
+    assert [await node.code(f"/api/v1/persistentvolumes/v{number}") for number in (1, 2)] == [200, 403]
+    assert [await node.code(f"{claims}/c{number}") for number in (1, 2)] == [200, 403]
+    for number, code in ((1, 200), (2, 403)):
+        patch = {"status": {"phase": "Bound"}}
+        answer = await node.call("PATCH", f"{claims}/c{number}/status", patch, kind=PATCH["merge"])
+        assert (number, answer.code) == (number, code), answer.body
+    assert await node.code(f"{claims}/c1/status") == 403
+
+
 async def test_aggregated_roles_follow_the_roles_that_they_choose(admin: Client) -> None:
     chosen = {"labels": {"part-of": "all"}}
     selector = {"matchLabels": {"part-of": "all"}}
@@ -151,6 +170,9 @@ async def test_impersonation_needs_a_permission_for_each_thing_that_is_taken_ove
             answer = await other.call("GET", PODS)
             assert answer.code == 403
             assert answer.message.startswith(refusal.replace("{}", "system:serviceaccount:default:actor"))
+    numbered = actor._with([*actor.impersonating("alice")._headers, ("Impersonate-Uid", "7")])
+    answer = await numbered.call("GET", PODS)
+    assert (answer.code, 'uids.authentication.k8s.io "7" is forbidden' in answer.message) == (403, True), answer.body
     nameless = await admin.impersonating("", "devs").call("GET", PODS)
     assert (nameless.code, "without impersonating a user" in nameless.message) == (400, True)
 

@@ -166,6 +166,18 @@ async def test_workloads_are_scaled(client: Client) -> None:
     scale["spec"]["replicas"] = 3
     assert (await client.put(f"{path}/d/scale", scale))["spec"] == {"replicas": 3}
     assert (await client.call("PUT", f"{path}/d/scale", scale)).code == 409
+    cases: list[tuple[str, str, object, int]] = [
+        ("POST", "application/json", scale, 405),
+        ("PATCH", "application/json", {}, 415),
+        ("PATCH", "application/json-patch+json", [{"op": "remove", "path": "/none"}], 400),
+        ("PATCH", "application/merge-patch+json", [], 400),
+    ]
+    for method, kind, sent, code in cases:
+        assert (method, kind, (await client.call(method, f"{path}/d/scale", sent, kind=kind)).code) == (
+            method,
+            kind,
+            code,
+        )
     assert (await client.get(f"{path}/d"))["spec"]["replicas"] == 3
     for replicas, code in ((-1, 422), ("many", 400)):
         scale["spec"] = {"replicas": replicas}

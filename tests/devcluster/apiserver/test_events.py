@@ -48,8 +48,20 @@ async def test_each_api_refuses_what_its_events_must_not_be(both: Client) -> Non
         ({}, []),
         ({"eventTime": "", "action": "", "type": "Bad"}, []),
         ({"action": "", "reportingInstance": ""}, [("reportingInstance", REQUIRED), ("action", REQUIRED)]),
+        ({"reportingComponent": ""}, [("reportingComponent", REQUIRED), ("reportingComponent", INVALID)]),
+        ({"eventTime": "", "involvedObject": {"namespace": "kube-public"}}, [("involvedObject.namespace", INVALID)]),
     ]
     assert [await _faults(both, EVENTS, {**old, **change}) for change, _ in cases] == [found for _, found in cases]
+
+
+async def test_an_event_about_no_namespace_stands_in_one_of_two(both: Client) -> None:
+    event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Node", "name": "n"}, "reportingComponent": "c"}
+    for namespace, faults in (
+        ("default", []),
+        ("kube-system", []),
+        ("kube-public", [("involvedObject.namespace", INVALID)]),
+    ):
+        assert await _faults(both, EVENTS.replace("default", namespace), {**event, **REPORT}) == faults
 
 
 async def test_the_newer_api_lets_only_the_series_change(both: Client) -> None:

@@ -302,6 +302,7 @@ async def test_a_set_of_jobs_takes_jobs_and_pods_with_it(client: Client) -> None
         (cron_job("@every 99999999999999999h"), "spec.schedule"),
         (cron_job(f"{'0,' * 5000}0 * * * *"), "spec.schedule"),
         (cron_job(timeZone="Mars/Base"), "spec.timeZone"),
+        (cron_job(timeZone="Local"), "spec.timeZone"),
         (cron_job(concurrencyPolicy="Never"), "spec.concurrencyPolicy"),
     ],
 )

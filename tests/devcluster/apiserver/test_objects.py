@@ -266,3 +266,15 @@ async def test_what_goes_at_once_goes_as_it_was(client: Client) -> None:
     path = "/api/v1/namespaces/default/serviceaccounts"
     await client.post(path, {"metadata": {"name": "s"}})
     assert "deletionTimestamp" not in (await client.delete(f"{path}/s"))["metadata"]
+
+
+async def test_a_generated_name_that_is_taken_is_generated_anew(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = iter("aab" + 20 * "a")
+    monkeypatch.setattr("dra_devcluster.apiserver.verbs.write.generated_name", lambda base: base + next(letters))
+    body = {"metadata": {"generateName": "x-"}}
+    made = [(await client.post(CONFIG_MAPS, body))["metadata"]["name"] for _ in range(2)]
+    assert made == ["x-a", "x-b"]
+    answer = await client.call("POST", CONFIG_MAPS, body)
+    assert (answer.code, answer.reason) == (409, "AlreadyExists")

@@ -196,3 +196,17 @@ async def test_what_a_patch_makes_has_a_name(kind: str, tmp_path: Path) -> None:
             answer = await client.call("PATCH", f"{CONFIG_MAPS}/{name}", patch, kind=PATCH[how], **query)
             said = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
             assert (answer.code, answer.message) == (400, said)
+
+
+async def test_an_applied_configuration_says_what_it_is(client: Client) -> None:
+    good = applied("a", x="1")
+    for change, message in (
+        ({"apiVersion": ""}, "an applied configuration needs apiVersion and kind"),
+        ({"kind": ""}, "an applied configuration needs apiVersion and kind"),
+        ({"metadata": {"name": "b"}}, "the name of the object (b) does not match the name on the URL (a)"),
+        ({"metadata": {"name": "a", "managedFields": [{"manager": "m"}]}}, "metadata.managedFields must be nil"),
+    ):
+        answer = await client.call(
+            "PATCH", f"{CONFIG_MAPS}/a", {**good, **change}, kind=PATCH["apply"], fieldManager="one"
+        )
+        assert (change, answer.code, answer.message) == (change, 400, message)

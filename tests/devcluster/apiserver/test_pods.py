@@ -456,6 +456,7 @@ async def running(client: Client, name: str) -> None:
         ({"minAvailable": 1}, [True, False]),
         ({"minAvailable": 2}, [False]),
         ({"minAvailable": "50%"}, [True, False]),
+        ({"minAvailable": "half"}, [False]),
         ({"maxUnavailable": 2}, [True, True]),
         ({"maxUnavailable": 0}, [False]),
     ],
@@ -466,6 +467,8 @@ async def test_evictions_respect_disruption_budgets(client: Client, limit: Json,
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x"]}]}
     body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}}
     await client.post(BUDGETS, {**body, "spec": {"selector": selector, **limit}})
+    of_others = {"selector": {"matchLabels": {"app": "y"}}, "maxUnavailable": 0}
+    await client.post(BUDGETS, {**body, "metadata": {"name": "a"}, "spec": of_others})
     for name, expected in zip("ab", evicted, strict=False):
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         answer = await client.call("POST", f"{PODS}/{name}/eviction", eviction)
@@ -503,3 +506,39 @@ async def test_debug_containers_come_through_their_own_door(client: Client) -> N
     changed = await client.patch(f"{PODS}/p/ephemeralcontainers", extra, "strategic")
     assert [container["name"] for container in changed["spec"]["ephemeralContainers"]] == ["debug"]
     assert "hostNetwork" not in changed["spec"]
+
+
+async def test_the_resources_of_a_container_come_through_their_own_door(client: Client) -> None:
+    requests = {"requests": {"cpu": "1"}}
+    containers = [{"name": name, "image": "i", "resources": requests} for name in ("a", "b")]
+    await client.post(PODS, pod("p", containers=containers))
+    other = [{"name": "b", "image": "other", "resources": {"requests": {"cpu": "2"}}}]
+    await client.patch(f"{PODS}/p/resize", {"spec": {"containers": other}}, "strategic")
+    found = (await client.get(f"{PODS}/p"))["spec"]["containers"]
+    assert [(each["name"], each["image"], each["resources"]["requests"]["cpu"]) for each in found] == [
+        ("a", "i", "1"),
+        ("b", "i", "2"),
+    ]
+
+
+async def test_a_pod_that_is_being_deleted_is_bound_no_more(client: Client) -> None:
+    await client.post(PODS, pod("p", meta={"finalizers": ["example.com/hold"]}))
+    await client.delete(f"{PODS}/p")
+    answer = await client.call("POST", f"{PODS}/p/binding", binding())
+    assert (answer.code, answer.message) == (
+        409,
+        'Operation cannot be fulfilled on pods/binding "p": pod p is being deleted, cannot be assigned to a host',
+    )
+
+
+async def test_a_container_is_chosen_by_its_name_where_there_are_several(client: Client) -> None:
+    await client.post("/api/v1/nodes", {"metadata": {"name": "n"}})
+    two, one = ([{"name": name, "image": "i"} for name in names_] for names_ in ("ab", "c"))
+    await client.post(PODS, pod("p", nodeName="n", containers=two, initContainers=one))
+    for query, said in (
+        ({}, "choose one of: [a b] or one of the init containers: [c]"),
+        ({"container": "x"}, "container x is not valid for pod p"),
+        ({"container": "c"}, "node n does not serve logs and exec: no node agent has registered it"),
+    ):
+        answer = await client.call("GET", f"{PODS}/p/log", **query)
+        assert (answer.code, said in answer.message) == (400, True), answer.message

@@ -16,10 +16,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
+from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, Client, client_of, config_map, names, pod
+from cryptography import x509
 from dra_api import yaml_text
 from dra_api.gates import GateError
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
+from dra_devcluster.apiserver.identity import make_identity, read_kubeconfig, write_kubeconfig
 from dra_devcluster.apiserver.registry import API_SERVER
 from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE
 from dra_kube import Api, connection
@@ -175,8 +177,51 @@ async def expired(client: Client, revision: str) -> None:
     assert (kind, status["code"]) == ("ERROR", 410)
 
 
+async def test_what_went_while_the_server_was_off_is_seen_when_it_starts(tmp_path: Path) -> None:
+    """The pods of a ReplicaSet, and of a group in deletion, are no longer in the file."""
+    file, gates = tmp_path / "snapshot", {"GenericWorkload": True}
+    groups, sets = (
+        "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups",
+        "/apis/apps/v1/namespaces/default/replicasets",
+    )
+    labels = {"app": "x"}
+    template = {"metadata": {"labels": labels}, "spec": pod("p", schedulerName="none")["spec"]}
+    async with DevApiServer(snapshot=file, feature_gates=gates) as server, client_of(server) as client:
+        await client.post(groups, {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"basic": {}}}})
+        await client.post(PODS, pod("member", schedulingGroup={"podGroupName": "g"}, schedulerName="none"))
+        await client.post(
+            sets, {"metadata": {"name": "r"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+        )
+        await client.delete(f"{groups}/g")
+        await client.until(f"{sets}/r", lambda answer: answer.json["status"].get("replicas") == 1)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if b'"resource":"pods"' not in line))
+    async with DevApiServer(snapshot=file, feature_gates=gates) as server, client_of(server) as client:
+        await client.gone(f"{groups}/g")
+        await client.until(PODS, lambda answer: len(answer.json["items"]) == 1)
+
+
+async def test_a_quota_counts_anew_when_the_server_starts(tmp_path: Path) -> None:
+    file, quotas = tmp_path / "snapshot", "/api/v1/namespaces/default/resourcequotas"
+    async with DevApiServer(snapshot=file) as server, client_of(server) as client:
+        await client.post(quotas, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "5"}}})
+        await client.post(PODS, pod("p", schedulerName="none"))
+        await client.until(f"{quotas}/q", lambda answer: answer.json["status"].get("used") == {"pods": "1"})
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if b'"resource":"pods"' not in line))
+    async with DevApiServer(snapshot=file) as server, client_of(server) as client:
+        await client.until(f"{quotas}/q", lambda answer: answer.json["status"]["used"] == {"pods": "0"})
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"nonsense", b'{"format": 99, "revision": 1}\n', b'{"format": 1, "revision": 1}\n{}\n']
+    "content",
+    [
+        b"",
+        b"nonsense",
+        b'{"format": 99, "revision": 1}\n',
+        b'{"format": 1, "revision": 1}\n{}\n',
+        b'{"format": 1, "revision": 1}\n{"group":"x","resource":"toys","object":{"metadata":{"name":"a"}}}\n',
+    ],
 )
 async def test_a_file_that_is_no_snapshot_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "snapshot"
@@ -254,3 +299,51 @@ def test_a_client_that_only_connects_leaves_no_socket_behind() -> None:
             caller.close()
         del server
         gc.collect()
+
+
+def test_a_server_that_does_not_run_says_so() -> None:
+    server = DevApiServer()
+    for ask in (lambda: server.ca_file, server.end_watches, server.expire_watches):
+        with pytest.raises(RuntimeError, match="the server is not running"):
+            ask()
+
+
+async def test_clients_in_an_outage_meet_each_answer_of_a_server_in_trouble(
+    server: DevApiServer, client: Client
+) -> None:
+    server.fail_requests(server.token, but="kubectl")
+    assert [await client.code(CONFIG_MAPS) for _ in range(4)] == [500, 503, 429, 500]
+    answers = [await client.call("PUT", f"{CONFIG_MAPS}/a", {}) for _ in range(4)]
+    assert sorted(answer.code for answer in answers) == [409, 429, 500, 503]
+    server.answer_again(server.token)
+    assert await client.code(CONFIG_MAPS) == 200
+
+
+def test_a_certificate_names_the_host_that_clients_use() -> None:
+    for host, kind in (
+        ("cluster.example.com", x509.DNSName),
+        ("192.0.2.7", x509.IPAddress),
+        ("localhost", x509.DNSName),
+    ):
+        certificates = x509.load_pem_x509_certificates(_server_certificate(host))
+        names_ = certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert [str(it) for it in names_.get_values_for_type(kind)].count(host) == 1
+
+
+def _server_certificate(host: str) -> bytes:
+    loaded: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dra_devcluster.apiserver.identity._context", lambda certificate, key: loaded.append(certificate))
+        make_identity(host)
+    return loaded[0]
+
+
+def test_a_kubeconfig_that_cannot_be_replaced_leaves_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_kubeconfig(tmp_path / "kubeconfig", {})
+    assert [it.name for it in tmp_path.iterdir()] == ["kubeconfig"]
+    for text in ("[]", "clusters: x", "users: [1]"):
+        (tmp_path / "other").write_text(text)
+        with pytest.raises(ValueError, match="it is not a kubeconfig"):
+            read_kubeconfig(tmp_path / "other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bare_client import CONFIG_MAPS, NODES, PATCH, Json, causes
+from bare_client import CONFIG_MAPS, NODES, PATCH, Client, Json, causes
 from rbac_cases import SERVERS, rbac_server
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -49,3 +49,24 @@ async def test_leases_and_config_maps_that_cannot_be(kind: str, tmp_path: Path) 
             assert (answer.code, causes(answer.json)) == (422, [fault])
         renewed = {"metadata": {"name": "x"}, "spec": {"renewTime": "2026-01-01T00:00:00Z"}}
         assert (await client.call("POST", LEASES, renewed)).code == 400
+
+
+async def test_a_service_says_what_its_ports_leave_out(client: Client) -> None:
+    services = "/api/v1/namespaces/default/services"
+    ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b", "protocol": "UDP", "targetPort": "dns"}]
+    made = await client.post(services, {"metadata": {"name": "s"}, "spec": {"ports": ports}})
+    assert made["spec"]["ports"] == [{**ports[0], "protocol": "TCP", "targetPort": 80}, ports[1]]
+    assert (made["spec"]["type"], made["spec"]["sessionAffinity"]) == ("ClusterIP", "None")
+
+
+async def test_keys_that_are_no_names_of_files_are_refused(client: Client) -> None:
+    for key, is_refused in (
+        (".", True),
+        ("..", True),
+        ("..a", True),
+        (".a", False),
+        ("a" * 253, False),
+        ("a" * 254, True),
+    ):
+        answer = await client.call("POST", CONFIG_MAPS, {"metadata": {"name": "x"}, "data": {key: ""}}, dryRun="All")
+        assert (key, answer.code) == (key, 422 if is_refused else 201)

@@ -87,6 +87,25 @@ async def test_impossible_requests_are_refused_with_the_words_of_a_real_server(c
     assert (answer.code, answer.message) == (400, why)
 
 
+async def test_a_request_for_another_account_is_refused(client: Client) -> None:
+    for meta, code in (({"name": "other"}, 422), ({"namespace": "other"}, 422), ({"uid": "other"}, 409)):
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": meta, "spec": {}}
+        assert (meta, (await client.call("POST", f"{ACCOUNTS}/robot/token", body)).code) == (meta, code)
+
+
+async def test_a_token_outlives_the_end_of_its_pod_by_a_leeway_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with rbac_server("development", tmp_path) as client:
+        await client.post(PODS, pod("p", nodeName="n", terminationGracePeriodSeconds=30))
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": "p"}
+        user = client.with_token(await token_of(client, "default", boundObjectRef=bound))
+        await client.delete(f"{PODS}/p")
+        assert await user.code("/version") == 200
+        monkeypatch.setattr("dra_devcluster.apiserver.identity._LEEWAY_SECONDS", -60)
+        assert await user.code("/version") == 401
+
+
 async def test_a_token_ends_with_what_it_is_bound_to(client: Client) -> None:
     for kind, path in (("Pod", f"{PODS}/bound"), ("Node", f"{NODES}/node-1"), ("", f"{ACCOUNTS}/robot")):
         name = path.rpartition("/")[2]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 from aiohttp import web
 from bare_client import CONFIG_MAPS, PODS, Client, config_map, pod
 from dra_devcluster.apiserver import DevApiServer, store
+from dra_devcluster.apiserver.errors import StatusError
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -186,3 +188,59 @@ async def test_a_client_that_leaves_amid_a_write_leaves_no_trace_in_the_log(
         await client.post(CONFIG_MAPS, config_map("a"))
     await client.until("/metrics", lambda answer: b'verb="WATCH"' in answer.body)
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def changes(collection: store.Collection, *numbers: int) -> None:
+    for number in numbers:
+        collection.put({"metadata": {"name": f"c{number}", "uid": "x" * 100}}, {})
+
+
+def seen(collection: store.Collection, since: int) -> list[int]:
+    return [change.stored.revision for change in collection.watch(since).take()]
+
+
+def test_the_log_of_changes_has_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, each in (("LOGGED_CHANGES", 1), ("LOG_BYTES", 0)):
+        collection = store.Store().collection("", "configmaps")
+        changes(collection, 10)
+        size = each or len(next(collection.all()).data)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, limit, 3 * size)
+            changes(collection, 11, 12)
+            assert seen(collection, 1) == [2, 3, 4], limit
+            changes(collection, 13, 14)
+            assert seen(collection, 3) == [4, 5, 6], limit
+            with pytest.raises(StatusError, match="too old resource version: 2 "):
+                collection.watch(2)
+            collection.expire()
+            assert seen(collection, 6) == []
+            changes(collection, 15, 16, 17)
+            assert seen(collection, 6) == [7, 8, 9], limit
+
+
+async def test_a_reader_of_changes_waits_when_it_has_read_all_and_is_forgotten_when_it_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "UNREAD_CHANGES", 2)
+    collection = store.Store().collection("", "configmaps")
+    watcher = collection.watch(None)
+    changes(collection, 1, 2)
+    assert (watcher.overrun, len(watcher.take())) == (False, 2)
+    waiting = asyncio.ensure_future(watcher.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    watcher.end()
+    await waiting
+    assert watcher.take() == []
+    await watcher.wait()  # there is nothing to wait for any more
+    watcher.close()
+    assert not collection.watchers
+
+
+def test_a_namespace_without_objects_takes_no_room() -> None:
+    collection = store.Store().collection("", "configmaps")
+    for name in ("a", "b"):
+        collection.put({"metadata": {"name": name, "namespace": "n"}}, {})
+    for left, name in ((1, "a"), (0, "b")):
+        collection.remove(("n", name), {"metadata": {"name": name, "namespace": "n"}})
+        assert (collection.count(), collection.count("n"), len(collection._spaces)) == (left, left, left)

@@ -240,3 +240,15 @@ operations = st.lists(
 def test_nonsensical_operations_are_refused(patch: list[Json]) -> None:
     with suppress(PatchRefused):
         json_patch({"a": [1], "b": "text"}, patch)
+
+
+def test_an_item_that_has_no_identity_is_refused(pod_schema: Schema) -> None:
+    patches: list[Json] = [{"metadata": {"finalizers": [{"a": 1}]}}, {"spec": {"containers": [{"name": {}}]}}]
+    for patch in patches:
+        document = {"metadata": {"finalizers": ["a"]}, "spec": {"containers": containers("a")}}
+        with pytest.raises(PatchRefused, match="cannot identify a list item"):
+            strategic_merge_patch(document, patch, pod_schema)
+
+
+def test_as_many_operations_as_a_real_server_takes_are_taken() -> None:
+    assert json_patch({"a": 1}, [{"op": "test", "path": "/a", "value": 1}] * 10_000) == {"a": 1}
