@@ -207,3 +207,19 @@ def test_patterns_that_expressions_build_are_limited(why: str, pattern: str) -> 
     with pytest.raises(EvaluationError) as raised:
         Selector(f'"a".matches({pattern})', ENVIRONMENT).matches(DEVICE)
     assert raised.value.kind == "regex"
+
+
+@pytest.mark.parametrize(
+    ("expression", "levels"),
+    [
+        ("{}true{}", ("(", ")", 249)),
+        ("{}1{} != []", ("[", "]", 249)),
+        ("{}1{} == 1", ("", " + 0", 249)),
+        ("{}device.driver{} == ''", ("", ".lowerAscii()", 248)),
+    ],
+)
+def test_expressions_are_nested_250_levels_deep_at_most(expression: str, levels: tuple[str, str, int]) -> None:
+    before, after, most = levels
+    Selector(expression.format(before * most, after * most), ENVIRONMENT)
+    with pytest.raises(CompileError, match="nested more than 250 levels deep"):
+        Selector(expression.format(before * (most + 1), after * (most + 1)), ENVIRONMENT)

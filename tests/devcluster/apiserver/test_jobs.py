@@ -421,6 +421,19 @@ async def test_a_cron_job_makes_one_job_for_the_last_time_that_is_due(client: Cl
     await client.gone(f"{JOBS}/{made['metadata']['name']}")
 
 
+async def test_a_job_that_was_made_before_that_was_noted_is_not_made_twice(client: Client, clock: type[Clock]) -> None:
+    await client.post(CRON_JOBS, cron_job())
+    clock.moment = datetime.now(UTC) + timedelta(hours=1)
+    await due(client, clock, 1)
+    noted = await client.until(f"{CRON_JOBS}/c", lambda it: "lastScheduleTime" in (it.json.get("status") or {}))
+    lost = await client.patch(f"{CRON_JOBS}/c/status", {"status": {"lastScheduleTime": None, "active": None}})
+    revision = lost["metadata"]["resourceVersion"]
+    again = await client.until(f"{CRON_JOBS}/c", lambda it: it.json["metadata"]["resourceVersion"] != revision)
+    for key in ("lastScheduleTime", "active"):
+        assert again.json["status"][key] == noted.json["status"][key]
+    assert "FailedCreate" not in {event["reason"] for event in (await client.get(EVENTS))["items"]}
+
+
 @pytest.mark.parametrize(("policy", "jobs_after"), [("Allow", 2), ("Forbid", 1), ("Replace", 1)])
 async def test_a_job_that_still_runs(client: Client, clock: type[Clock], policy: str, jobs_after: int) -> None:
     await client.post(CRON_JOBS, cron_job(concurrencyPolicy=policy))
