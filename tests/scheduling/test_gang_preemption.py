@@ -294,6 +294,23 @@ def test_a_nomination_is_not_proven_if_a_node_or_a_device_of_it_changed_meanwhil
     assert not proven()
     nodes.put(there)
     assert proven()
+    nodes.put(LoadedNode(with_(there.node, metadata=with_(there.node.metadata, labels={"zone": "b"})), there.used))
+    assert not proven()
+    nodes.put(node("a", allocatable={"cpu": "5", "memory": "8Gi", "pods": "10"}).with_load(there.used))
+    assert not proven()
+    nodes.put(there)
+    taken = held("new", "a", ["dev-0"], "new").status.allocation
+    assert taken is not None
+    more = usage.snapshot()
+    more.add(taken)
+    assert not is_proven(states, scene.scene.terms, answer, nodes, more), "another pod has the device of the victim"
+    long_ago = replace(answer, inventory_version=answer.inventory_version - 10**6)
+    assert not is_proven(states, scene.scene.terms, long_ago, nodes, usage), "changes are not remembered so long"
+    mate = running("mate", "a", 0, "a0")
+    grown = [held("a0", "a", ["dev-0"], "a0", "mate"), *scene.scene.claims[1:]]
+    terms = replace(scene.scene, pods=(*scene.scene.pods, mate), claims=grown).terms
+    assert not is_proven(states, terms, answer, nodes, usage), "another pod would have to end as well"
+    assert proven()
     inventory = states[0].allocator.inventory
     inventory.remove_slice("a-gpu")
     assert not proven()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,8 +15,8 @@ from dra_api.resource import ResourceSlice
 from dra_api.scheduling import PodDisruptionBudget
 from dra_api.values import format_time
 from dra_operator.allocator import Allocator
-from dra_operator.scheduling import InPieces, NoPlace, PostFilterResult, decided, plan
-from dra_operator.scheduling.preemption import Budget, preempt, seconds_left
+from dra_operator.scheduling import Elapsed, InPieces, NoPlace, Pause, PostFilterResult, Unschedulable, decided, plan
+from dra_operator.scheduling.preemption import Budget, nomination, preempt, proven, seconds_left
 from dra_operator.scheduling.preemption.bundles import Meter
 from msgspec.structs import replace as with_
 from neighbour_lab import WEB, away, term
@@ -535,3 +535,64 @@ def test_the_best_of_the_nodes_that_were_looked_at_counts_when_the_steps_are_spe
     scene = over_nodes(*(running(f"p{n}", f"n{n}", 9 - n, f"p{n}") for n in range(9)))
     assert names(attempt(scene, Meter(100))[0]) == ("n8", {"p8"})
     assert names(attempt(scene, Meter())[0]) == ("n8", {"p8"})
+
+
+def test_smaller_sets_of_victims_are_tried_only_so_often() -> None:
+    big, one, two = (running(name, "a", 1, name, age=age) for name, age in (("big", 0), ("one", 1), ("two", 2)))
+    claims = [
+        held("big", "a", ["dev-0", "dev-1"], "big"),
+        held("one", "a", ["dev-2"], "one"),
+        held("two", "a", ["dev-3"], "two"),
+    ]
+    scene = Scene(HIGH, [TWO], [node("a")], allocator(a=["x"] * 4), (big, one, two), claims)
+    for tries, expected in ((0, {"one", "two"}), (1, {"big"})):
+        meter = Meter()
+        meter.smaller_sets = tries
+        assert names(attempt(scene, meter)[0]) == ("a", expected)
+        assert meter.smaller_sets == 0
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, ("a", {"p"})), (2, ("b", {"q"}))])
+def test_only_so_many_nodes_are_compared(most: int, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later one may break fewer budgets."""
+    monkeypatch.setattr(nomination, "MOST_NODES", most)
+    p, q = running("p", "a", 0, "p", labels={"app": "guarded"}), running("q", "b", 9, "q")
+    assert names(replace(over_nodes(p, q), budgets=[budget(0, app="guarded")]).answer()) == expected
+
+
+# --- whether it still holds ---
+
+
+def nominated(scene: Scene) -> tuple[Unschedulable, PostFilterResult]:
+    """What a pod fits nowhere by, and who ends for it."""
+    caught: list[Unschedulable] = []
+
+    def post_filter(failed: Unschedulable) -> Generator[Pause, Elapsed, PostFilterResult | None]:
+        caught.append(failed)
+        return (yield from preempt(failed, scene.terms))
+
+    answer = decided(plan(scene.without(()), post_filter=post_filter))
+    assert isinstance(answer, NoPlace)
+    assert answer.nominated is not None
+    return caught[0], answer.nominated
+
+
+def test_a_nomination_holds_while_pods_node_and_devices_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = one_each(LOW, LOWER)
+    failed, found = nominated(scene)
+    usage, nodes = failed.cycle_state.usage, failed.cycle_state.nodes
+    assert proven(failed, scene.terms, found, usage) == found
+    taken = held("new", "a", ["dev-1"], "new").status.allocation
+    assert taken is not None
+    more = usage.snapshot()
+    more.add(taken)
+    assert proven(failed, scene.terms, found, more) is None, "another pod has the device of the victim"
+    mate = running("mate", "a", 1, "lower")
+    grown = [*scene.claims[:1], held("lower", "a", ["dev-1"], "lower", "mate")]
+    terms = replace(scene, pods=(*scene.pods, mate), claims=grown).terms
+    assert proven(failed, terms, found, usage) is None, "another pod would have to end as well"
+    with monkeypatch.context() as patch:
+        patch.setattr(nomination, "MOST_UNITS", 0)
+        assert proven(failed, scene.terms, found, usage) is None, "it takes too long in one go"
+    nodes.remove("a")
+    assert proven(failed, scene.terms, found, usage) is None, "the node is gone"

@@ -317,6 +317,12 @@ def test_preferences_of_the_pod_weigh_more_than_the_strategy_which_counts_like_r
     assert (found.node, found.scores) == ("a", (("node affinity", 200), ("best-fit", 0)))
 
 
+def test_each_device_is_a_unit_of_its_node() -> None:
+    allocator, usage = cluster({"a": (1000, 500)})
+    before = allocator.sketch(node("a").node, allocator.compile([share(300)]), usage, "reference").before
+    assert (before.units, before.whole, before.idle) == (2, 1, 1500)
+
+
 def test_fragmentation_is_scored_as_the_study_does_it() -> None:
     """With the same truncation, from whole numbers."""
     asked = cluster({})[0].compile([share(300)]).stages[0].alternatives[0]
