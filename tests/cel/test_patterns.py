@@ -215,3 +215,8 @@ def test_thousands_of_hostile_patterns_take_little_memory() -> None:
     """A thousand patterns. A process that keeps 128 compiled ones of any size, as the package does, grows by 500 MB."""
     answer = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, timeout=300, check=True)
     assert int(answer.stdout) < 100
+
+
+def test_what_is_not_found_in_a_long_text_is_the_empty_text() -> None:
+    text = "a" * 3000
+    assert Selector(f"'{text}'.find('b+') == '' && '{text}bb'.find('b+') == 'bb'", ENVIRONMENT).matches(DEVICE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dra_devcluster import processes
-from dra_devcluster.processes import ChildProcess, seconds_on_queue
+from dra_devcluster.processes import ChildProcess, ProcessFailed, seconds_on_queue
 from waiting import becomes
 
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -57,3 +57,9 @@ def test_a_process_may_end_while_its_threads_are_listed(monkeypatch: pytest.Monk
     for call in ("os.listdir", "os.scandir"):
         monkeypatch.setattr(call, ended)
     assert seconds_on_queue(os.getpid()) == {}
+
+
+async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailed, match=r"cannot start the child \(/nonexistent\): .*No such file"):
+        async with ChildProcess("the child", ["/nonexistent"], tmp_path / "child.log"):
+            pass

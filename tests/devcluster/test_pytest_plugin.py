@@ -26,6 +26,11 @@ def test_without_a_loop(dev_cluster):
     (node,) = kubernetes.client.CoreV1Api().list_node().items
     assert node.metadata.name == "node-1"
 
+def test_of_a_server_alone(dev_api_server):
+    kubernetes.config.load_kube_config()
+    assert kubernetes.client.CoreV1Api().read_namespace("default").metadata.name == "default"
+    assert kubernetes.client.CoreV1Api().list_node().items == []
+
 @pytest.mark.dev_cluster(nodes=0, feature_gates={"DRAPartitionableDevices": True})
 def test_the_next_cluster_is_another_one(dev_cluster):
     kubernetes.config.load_kube_config()
@@ -43,7 +48,7 @@ def run(folder: Path, test: str, *options: str, before: str = "pass") -> str:
 
 def test_clients_find_the_cluster_of_their_test(tmp_path: Path) -> None:
     said = run(tmp_path, CLIENTS, "-o", "asyncio_mode=auto", "--strict-markers")
-    assert "3 passed" in said, said
+    assert "4 passed" in said, said
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from command import alive, children, left_in, run, running
 from dra_api import yaml_text
-from dra_devcluster.cluster import DevCluster, _progress
+from dra_devcluster.cluster import DevCluster, UsageError, _end_together, _progress, _write_kubeconfig
 from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
 from dra_kube.access.connection import contexts
 from waiting import until
@@ -277,3 +278,28 @@ async def test_a_port_in_use_by_something_else_is_named(home: Path) -> None:
         code, output = await run(up(home, "--port", port), TMPDIR=home)
     assert code == 2
     assert f"port {port} on 127.0.0.1 is in use" in output
+
+
+def test_a_kubeconfig_that_became_a_folder_meanwhile_is_named(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path, nodes=0)
+    with pytest.raises(UsageError, match=r"cannot write the kubeconfig .*: Is a directory; name another with"):
+        _write_kubeconfig(cluster, tmp_path)
+    (tmp_path / "kubeconfig").write_text("[]")
+    with pytest.raises(UsageError, match=r"cannot write the kubeconfig .*: it is not a kubeconfig; name another with"):
+        _write_kubeconfig(cluster, tmp_path / "kubeconfig")
+
+
+async def test_a_node_that_fails_at_its_end_does_not_hold_up_the_others() -> None:
+    ended: list[str] = []
+
+    async def end(name: str) -> None:
+        ended.append(name)
+        if name == "node-1":
+            raise OSError(name)
+
+    nodes = [AsyncExitStack() for _ in range(2)]
+    for number, node in enumerate(nodes, 1):
+        node.push_async_callback(end, f"node-{number}")
+    with pytest.raises(OSError, match="node-1"):
+        await _end_together(nodes)
+    assert ended == ["node-1", "node-2"]

@@ -434,6 +434,16 @@ async def test_a_job_that_was_made_before_that_was_noted_is_not_made_twice(clien
     assert "FailedCreate" not in {event["reason"] for event in (await client.get(EVENTS))["items"]}
 
 
+async def test_a_time_that_was_missed_by_more_than_the_deadline_is_not_made_up_for(
+    client: Client, clock: type[Clock]
+) -> None:
+    clock.moment = datetime.now(UTC).replace(minute=2, second=0, microsecond=0) + timedelta(hours=1)
+    for name, seconds in (("c", 60), ("d", 120), ("e", 180)):
+        await client.post(CRON_JOBS, {**cron_job(startingDeadlineSeconds=seconds), "metadata": {"name": name}})
+    answer = await client.until(JOBS, lambda it: any(job["metadata"]["name"][0] == "e" for job in it.json["items"]))
+    assert {job["metadata"]["name"][0] for job in answer.json["items"]} == {"e"}, "two minutes ago, and not since"
+
+
 @pytest.mark.parametrize(("policy", "jobs_after"), [("Allow", 2), ("Forbid", 1), ("Replace", 1)])
 async def test_a_job_that_still_runs(client: Client, clock: type[Clock], policy: str, jobs_after: int) -> None:
     await client.post(CRON_JOBS, cron_job(concurrencyPolicy=policy))

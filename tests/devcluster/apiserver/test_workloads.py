@@ -169,7 +169,9 @@ async def test_a_rolling_update_takes_an_old_pod_for_each_new_one_that_is_ready(
 
 
 async def test_recreate_takes_all_old_pods_away_first(client: Client) -> None:
-    await client.post(f"{APPS}/deployments", workload("Deployment", replicas=1, strategy={"type": "Recreate"}))
+    await client.post(
+        f"{APPS}/deployments", workload("Deployment", replicas=1, strategy={"type": "Recreate"}, revisionHistoryLimit=0)
+    )
     (old,) = await pods(client, lambda items: len(items) == 1)
     path = f"{PODS}/{old['metadata']['name']}"
     await client.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})
@@ -180,6 +182,9 @@ async def test_recreate_takes_all_old_pods_away_first(client: Client) -> None:
     await client.patch(path, {"metadata": {"finalizers": None}})
     (new,) = await pods(client, lambda items: len(items) == 1 and items[0]["spec"]["containers"][0]["image"] == "new")
     assert new
+    await client.until(
+        f"{APPS}/replicasets", lambda answer: len(answer.json["items"]) == 1
+    )  # the old one is no history
 
 
 async def test_with_a_deployment_everything_it_made_goes(client: Client) -> None:
@@ -335,14 +340,15 @@ async def test_a_pod_that_names_another_scheduler_is_left_alone(client: Client) 
     await pods(client, lambda items: nodes_of(items) == ["", "a"])
 
 
+@pytest.mark.parametrize("error", [StatusError(403, "Forbidden", "never"), ZeroDivisionError("a defect")])
 async def test_work_that_fails_again_and_again_is_tried_less_and_less_often(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Each failure is a line in the log, and anybody may have thousands of such objects."""
     pauses: list[float] = []
 
     def refuse(write: Write, body: Json) -> Stored:
-        raise StatusError(403, "Forbidden", "never")
+        raise error
 
     def add_later(self: worker.Worker[Any], key: Any, seconds: float) -> None:
         pauses.append(seconds)

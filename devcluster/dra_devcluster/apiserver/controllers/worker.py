@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Final, Generic, Self, TypeVar
 
@@ -36,7 +37,7 @@ K = TypeVar("K")
 log = logging.getLogger(__name__)
 
 
-class Worker(Generic[K]):
+class Worker(ABC, Generic[K]):
     """Runs ``handle`` for every added key, one at a time; an async context manager."""
 
     def __init__(self, registry: Registry) -> None:
@@ -72,13 +73,13 @@ class Worker(Generic[K]):
         del self._later[key]
         self.add(key)
 
+    @abstractmethod
     def see(self, collection: Collection, change: Change) -> None:
         """Add the keys that a change of the store concerns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def handle(self, key: K) -> None:
         """Do what the current state asks for; must be repeatable."""
-        raise NotImplementedError
 
     async def _run(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -75,8 +76,9 @@ class WorkloadController(Worker[Key]):
         if stored is not None and not stored.finalizing:
             self.reconcile(stored, stored.decode())
 
+    @abstractmethod
     def reconcile(self, stored: Stored, obj: Json) -> None:
-        raise NotImplementedError
+        """Make what exists fit to the object."""
 
     def owned_by(self, owner: Stored, *, also_in_deletion: bool = False) -> list[Owned]:
         """The dependents that the object controls, oldest first."""

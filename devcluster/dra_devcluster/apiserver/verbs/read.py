@@ -280,7 +280,6 @@ async def _changes(
         except TimeoutError:
             if query.bookmarks:
                 yield _bookmark(resource, registry.store.revision, {})
-            continue
         changes = watcher.take()
         if watcher.overrun:
             yield _line(b"ERROR", orjson.dumps(expired("too old resource version: changes are forgotten").status))
