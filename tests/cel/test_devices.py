@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_cel import (
     CompileError,
+    DerivedAttribute,
     EvaluationError,
     Reference,
     Selector,
     compile,
+    derived_attributes,
     device_selectors,
     prepare,
     selector_check,
@@ -153,3 +156,17 @@ def test_the_check_for_validation_reports_errors_and_costs() -> None:
     assert check("device.allowMultipleAllocations", False).error is not None
     assert check("device.allowMultipleAllocations", True).error is None
     assert check("device.attributes.all(d, device.attributes.all(e, d.matches(e)))", True).max_cost > 1000
+
+
+def test_a_device_that_cannot_be_read_fails_every_expression() -> None:
+    device = prepare(DRIVER, convert(Device, {"attributes": {"firmware": {"version": "one"}}}))
+    selector, derived = Selector("true", device_selectors()), DerivedAttribute("'x'", derived_attributes())
+    in_parts = selector.matches_in_parts(device)
+    asks: list[Callable[[], object]] = [
+        lambda: selector.matches(device),
+        lambda: next(in_parts),
+        lambda: derived.of(device),
+    ]
+    for ask in asks:
+        with pytest.raises(EvaluationError, match="attribute firmware: 'one' is not a semantic version"):
+            ask()

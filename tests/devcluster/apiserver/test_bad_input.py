@@ -146,6 +146,11 @@ async def test_strict_requests_may_not_say_things_twice(client: Client) -> None:
         ("GET", "/api/v1/namespaces/default/nodes", None, {}, 404),
         ("POST", CONFIG_MAPS, {"metadata": {"name": "a"}}, {"fieldManager": "x" * 200}, 422),
         ("GET", "/apis/apps/%2f/x", None, {}, 404),
+        ("GET", CONFIG_MAPS, None, {"labelSelector": "a in (b c)"}, 400),
+        ("GET", CONFIG_MAPS, None, {"labelSelector": "a b"}, 400),
+        ("GET", CONFIG_MAPS, None, {"fieldSelector": "metadata.name"}, 400),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "a", "annotations": {"x": "c" * (2**18 - 1)}}}, {}, 201),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "a", "annotations": {"x": "c" * 2**18}}}, {}, 422),
     ],
 )
 async def test_requests_that_make_no_sense(
@@ -153,7 +158,7 @@ async def test_requests_that_make_no_sense(
 ) -> None:
     answer = await client.call(method, path, body, **query)
     assert answer.code == code, answer.body
-    assert answer.json["kind"] == "Status"
+    assert answer.json["kind"] == ("Status" if code >= 400 else "ConfigMap")
 
 
 async def test_the_name_in_the_body_must_be_the_one_in_the_url(client: Client) -> None:

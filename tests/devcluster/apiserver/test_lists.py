@@ -7,9 +7,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from bare_client import CONFIG_MAPS, DRA, EVENTS, NODES, PODS, Client, config_map, names, pod
+from bare_client import CONFIG_MAPS, DRA, EVENTS, NODES, PODS, Client, Json, config_map, names, pod
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.endpoints.call import render_list
+from dra_devcluster.apiserver.selectors import selects
 from dra_devcluster.apiserver.store import Stored
 from dra_devcluster.apiserver.verbs.read import Page
 from dra_devcluster.apiserver.wire import wanted
@@ -296,6 +297,8 @@ async def test_a_list_has_no_other_page_if_all_fits_into_one(client: Client) -> 
     first = await client.get(CONFIG_MAPS, limit="2")
     token, revision = first["metadata"]["continue"], first["metadata"]["resourceVersion"]
     assert first["metadata"]["remainingItemCount"] == 1
+    chosen = (await client.get(CONFIG_MAPS, limit="1", labelSelector="!none"))["metadata"]
+    assert ("continue" in chosen, "remainingItemCount" in chosen) == (True, False)
     answer = await client.call("GET", CONFIG_MAPS, limit="2", resourceVersion=revision, **{"continue": token})
     assert (answer.code, "is not allowed when using continue" in answer.message) == (400, True)
     rest = await client.get(CONFIG_MAPS, limit="1", **{"continue": token})
@@ -305,3 +308,20 @@ async def test_a_list_has_no_other_page_if_all_fits_into_one(client: Client) -> 
     await client.post(CONFIG_MAPS, config_map("d"))
     answer = await client.call("GET", CONFIG_MAPS, **exact)
     assert (answer.code, answer.reason) == (410, "Expired")
+
+
+def test_a_term_that_says_nothing_chooses_no_node() -> None:
+    node: Json = {"metadata": {"name": "n", "labels": {"cores": "8"}}}
+    above, below = ({"key": "cores", "operator": operator, "values": ["8"]} for operator in ("Gt", "Lt"))
+    name: Json = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+    cases: list[tuple[list[Json], bool]] = [
+        ([], False),
+        ([{}], False),
+        ([{}, name], True),
+        ([{"matchExpressions": [above]}, {"matchExpressions": [below]}], False),
+        ([{"matchExpressions": [{**above, "values": ["7"]}]}], True),
+        ([{"matchExpressions": [{**below, "values": ["9"]}], **name}], True),
+        ([{"matchExpressions": [above], **name}], False),
+    ]
+    for terms, is_chosen in cases:
+        assert selects({"nodeSelectorTerms": terms}, node) is is_chosen, terms
