@@ -26,7 +26,7 @@ from dra_operator.sources.kind_table import OF_KUEUE, TABLE
 from rounds import LONG
 from waiting import until
 from zoo.asking import ASKING, Beast, Tenant, request, spec
-from zoo.cage import NEIGHBOUR, NODES, Cage, Gauges, cage, peak_memory, probing, visiting, weighing
+from zoo.cage import NODES, Cage, Gauges, cage, peak_memory, probing, weighing
 from zoo.commanding import COMMANDS, crowded, run
 from zoo.flapping import FLAPPERS, NOT_FLAPPING, Flapper, flapping, swept
 from zoo.flapping import GATES as FLAPPING_GATES
@@ -112,7 +112,7 @@ async def test_an_operator_starts_beside_a_hoard_and_its_neighbours_are_served(
             await tenant.each(hoard(tenant, kind, number) for kind in kinds for number in range(HOARDED))
             operator = await den.another_operator(stack)
         gauges = Gauges()
-        async with visiting(den.kubeconfig, NEIGHBOUR, gauges):
+        async with den.visitors.visiting(gauges):
             await asyncio.sleep(FULL or 8.0)
         assert gauges.delay < 2.0 * SLACK
         print(f"\n{kinds}: at most {peak_memory(operator.pid) >> 20} MiB, {gauges.line(' and '.join(kinds))}")
@@ -131,7 +131,7 @@ async def test_an_operator_starts_beside_very_many_objects_that_are_not_large(ki
             await tenant.each(crowd(tenant, kind, number) for number in range(CROWD // 3))
         operator = await den.another_operator(stack)
         gauges = Gauges()
-        async with visiting(den.kubeconfig, NEIGHBOUR, gauges):
+        async with den.visitors.visiting(gauges):
             await asyncio.sleep(FULL)
         print(f"\n{kind}: at most {peak_memory(operator.pid) >> 20} MiB, {gauges.line(kind)}")
         assert gauges.delay < 2.0 * SLACK
@@ -162,7 +162,7 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
         await tenant.moves_in()
         gauges = Gauges()
         parts = BULKY_SLICES // NODES
-        async with visiting(den.kubeconfig, NEIGHBOUR, gauges), weighing(den.operator.pid, gauges):
+        async with den.visitors.visiting(gauges), weighing(den.operator.pid, gauges):
             with probing(den.port, gauges):
                 for part in range(parts):
                     bodies = (bulky_slice(f"node-{it}", part, parts, labelled=labelled) for it in range(NODES))
@@ -175,7 +175,7 @@ async def test_the_largest_slices_of_one_driver_hold_up_no_other_driver(labelled
         later = Gauges()
         selected = {"cel": {"expression": f"device.driver == '{BULKY_DRIVER}'"}}
         await den.api.create(DEVICE_CLASSES, {"metadata": {"name": "bulky"}, "spec": {"selectors": [selected]}})
-        async with visiting(den.kubeconfig, NEIGHBOUR, later):
+        async with den.visitors.visiting(later):
             for number in range(4):
                 await tenant.pod_with(f"user-{number}", spec(request("req", kind="bulky", count=FULL_SLICE // 4)))
             await until("its own pods are bound", partial(_all_bound, den, tenant), 60)

@@ -164,24 +164,50 @@ def _status(process: int, name: str) -> int:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
-@asynccontextmanager
-async def visiting(kubeconfig: Path, namespace: str, gauges: Gauges) -> AsyncIterator[None]:
-    """A pod a second meanwhile, by a process of its own (``zoo.neighbour``): this one is busy with the beast."""
-    command = [sys.executable, "-m", "zoo.neighbour", str(kubeconfig), namespace, CONTROL]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, env=_environment(), stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline() == READY
-        yield
-        process.stdin.close()
-        gauges.waits, gauges.server = json.loads(await process.stdout.read())
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-        await process.wait()
+class Visitors:
+    """A pod a second in rounds, by a process of its own (``zoo.neighbour``): this one is busy with the beast.
+
+    The process serves all rounds of a cage: its start takes as much of a processor as a round.
+    """
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._command = [sys.executable, "-m", "zoo.neighbour", str(kubeconfig), namespace, CONTROL]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @asynccontextmanager
+    async def visiting(self, gauges: Gauges) -> AsyncIterator[None]:
+        """Pods come meanwhile."""
+        process = self._process
+        if process is None:
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(
+                *self._command, env=_environment(), stdin=pipe, stdout=pipe, limit=2**20
+            )
+        self._process = None  # unless the round goes well
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(b"\n")
+            assert await process.stdout.readline() == READY
+            yield
+            process.stdin.write(b"\n")
+            gauges.waits, gauges.server = json.loads(await process.stdout.readline())
+            self._process = process
+        finally:
+            if self._process is None:
+                await _killed(process)
+
+    async def end(self) -> None:
+        """No more rounds."""
+        if self._process is not None:
+            await _killed(self._process)
+
+
+async def _killed(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+    await process.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -214,6 +240,7 @@ class Cage:
     port: int
     seconds: float
     scale: float
+    visitors: Visitors
     folder: Path = field(default_factory=Path)
     gates: str = GATES
     controllers: str = "auto"
@@ -228,7 +255,7 @@ class Cage:
             stack.enter_context(probing(self.port, gauges))
             await stack.enter_async_context(watching_lease(self.api, *LEASE, gauges))
             await stack.enter_async_context(weighing(self.operator.pid, gauges))
-            await stack.enter_async_context(visiting(self.kubeconfig, NEIGHBOUR, gauges))
+            await stack.enter_async_context(self.visitors.visiting(gauges))
             end = time.monotonic() + self.seconds
             await beast.release(tenant)
             while (left := end - time.monotonic()) > 0:
@@ -305,7 +332,9 @@ async def cage(
         (port,) = envtest.free_ports(1)
         operator = await stack.enter_async_context(_operator(kubeconfig, folder, port, gates, controllers))
         await operator.becomes_ready()
-        yield Cage(kubeconfig, api, operator, port, seconds, scale, folder, gates, controllers)
+        visitors = Visitors(kubeconfig, NEIGHBOUR)
+        stack.push_async_callback(visitors.end)
+        yield Cage(kubeconfig, api, operator, port, seconds, scale, visitors, folder, gates, controllers)
 
 
 def _operator(

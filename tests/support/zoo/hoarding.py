@@ -28,13 +28,11 @@ from zoo.asking import STORAGE, Act, Beast, Tenant, many, request, spec
 from zoo.cage import (
     GATES,
     LEASE,
-    NEIGHBOUR,
     NODES,
     Gauges,
     cage,
     peak_memory,
     probing,
-    visiting,
     watching_lease,
     weighing,
 )
@@ -254,7 +252,7 @@ async def _measured(kind: str, objects: int, namespaces: int, seconds: float) ->
             started = time.monotonic() - began
             with probing(den.port, gauges):
                 async with watching_lease(den.api, *LEASE, gauges), weighing(operator.pid, gauges):
-                    async with visiting(den.kubeconfig, NEIGHBOUR, gauges):
+                    async with den.visitors.visiting(gauges):
                         await asyncio.sleep(seconds)
             memory, said = peak_memory(operator.pid) >> 20, operator.unexplained()
     line = gauges.line(f"{objects} {kind}")

@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests/support python -m zoo.neighbour kubeconfig tenant control
 
-It runs until its input ends; in the first namespace is a template ``one``. Then it prints JSON: two lists of the
-seconds that pods waited, from the first that was heard of each until the news of its node. Those of the first list the
-operator placed. Those of the second were placed at once by this process, with the writes that it takes and the news of
-them: so long the API server alone lets a pod wait. What has no node a minute after the end never got one.
+A line of its input begins a round, and the next line ends it; in the first namespace is a template ``one``. After a
+round it prints a line of JSON: two lists of the seconds that pods waited, from the first that was heard of each until
+the news of its node. Those of the first list the operator placed. Those of the second were placed at once by this
+process, with the writes that it takes and the news of them: so long the API server alone lets a pod wait. What has no
+node a minute after the end of a round never got one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from waiting import NotObserved, becomes
 from zoo.asking import request, spec
 
 READY: Final = b"ready\n"
-"""The line that says that it has begun."""
+"""The line that says that a round has begun."""
 CONTROL: Final = "control"
 """The namespace of the pods that the operator does not place, and the name of their scheduler."""
 
@@ -147,23 +148,28 @@ class Control(Neighbour):
 
 
 async def main(kubeconfig: Path, namespace: str, control: str) -> None:
-    """Come and go until the input ends."""
+    """Come and go in rounds until the input ends."""
     async with Api(connection(kubeconfig), timeout=150.0) as api:
-        both = (Neighbour(api, namespace), Control(api, control))
-        going = [asyncio.create_task(it) for it in (*(one.go() for one in both), both[1].hear())]
-        coming = [asyncio.create_task(it.come()) for it in both]
-        print(READY.decode(), end="", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        for task in coming:
-            task.cancel()
-        with suppress(NotObserved):
-            await becomes(lambda: not any(it.waiting for it in both))
-        for task in going:
-            task.cancel()
-        await asyncio.wait((*going, *coming))
-        print(json.dumps([[*it.waits, *[math.inf] * it.waiting] for it in both]))
-        for it in (namespace, control):
-            await api.delete_collection(PODS, it)
+        while await asyncio.to_thread(sys.stdin.readline):
+            await _round(api, namespace, control)
+
+
+async def _round(api: Api, namespace: str, control: str) -> None:
+    both = (Neighbour(api, namespace), Control(api, control))
+    going = [asyncio.create_task(it) for it in (*(one.go() for one in both), both[1].hear())]
+    coming = [asyncio.create_task(it.come()) for it in both]
+    print(READY.decode(), end="", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for task in coming:
+        task.cancel()
+    with suppress(NotObserved):
+        await becomes(lambda: not any(it.waiting for it in both))
+    for task in going:
+        task.cancel()
+    await asyncio.wait((*going, *coming))
+    for it in (namespace, control):
+        await api.delete_collection(PODS, it)
+    print(json.dumps([[*it.waits, *[math.inf] * it.waiting] for it in both]), flush=True)
 
 
 # --- The devices of the cage: some for a neighbour, and some of each kind that makes a search hard ---
