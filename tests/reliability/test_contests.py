@@ -92,8 +92,7 @@ class Rules:
 OLD: Final = Rules(remembers=False, parks=False, waits_for_quiet=False, takes_again=False, sees_first=False)
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Everything that decides what may happen next. ``unread``: writes that theirs has not read, oldest first."""
 
     ours: tuple[Claim, ...]
@@ -186,7 +185,7 @@ def _watches(state: State) -> Iterator[Step]:
 def _noted(state: State, device: int) -> State:
     """Ours sees that a claim of theirs has the device."""
     ours = tuple(_contested(it) if (it.state, it.device) == (WRITTEN, device) else it for it in state.ours)
-    return replace(state, ours=ours)
+    return state._replace(ours=ours)
 
 
 def _theirs(state: State, devices: int, at_once: int, late: bool) -> Iterator[Step]:
@@ -196,7 +195,7 @@ def _theirs(state: State, devices: int, at_once: int, late: bool) -> Iterator[St
     for number, claim in enumerate(state.theirs):
         if claim.state == FREE and (not ends or state.came < at_once):
             waiting = Claim(WAITING, is_hidden=late)
-            came = replace(_with(state, False, number, waiting), came=state.came + ends)
+            came = _with(state, False, number, waiting)._replace(came=state.came + ends)
             yield Step(f"pod {number} of theirs comes", came)
         if claim.state == WAITING:
             for device in sorted(set(range(devices)) - state.record - in_flight):
@@ -204,7 +203,7 @@ def _theirs(state: State, devices: int, at_once: int, late: bool) -> Iterator[St
                 yield Step(what, _with(state, False, number, claim._replace(state=DECIDED, device=device)))
         if claim.state == DECIDED:  # the answer to its own write puts the device into the record at once
             after = _with(state, False, number, claim._replace(state=BOUND))
-            after = replace(after, record=state.record | {claim.device})
+            after = after._replace(record=state.record | {claim.device})
             after = after if claim.is_hidden else _noted(after, claim.device)
             yield Step(f"theirs writes device {claim.device} for {number}, and binds", after)
         if claim.state == BOUND:
@@ -213,14 +212,14 @@ def _theirs(state: State, devices: int, at_once: int, late: bool) -> Iterator[St
             is_shared = any((it.state, it.device) == (WRITTEN, claim.device) for it in state.ours)
             was = claim.device if claim.is_hidden and is_shared else -1
             done = Claim(DONE, was, is_hidden=claim.is_hidden)
-            after = replace(_with(state, False, number, done), unread=(*state.unread, gives))
+            after = _with(state, False, number, done)._replace(unread=(*state.unread, gives))
             yield Step(f"pod {number} of theirs ends: device {claim.device}", after)
     if state.unread:
         event, *rest = state.unread
         record = state.record | {event.device} if event.takes else state.record - {event.device}
         who = "ours" if event.ours else "theirs"
         what = f"theirs reads that {event.number} of {who} {'takes' if event.takes else 'gives back'} {event.device}"
-        yield Step(what, replace(state, unread=tuple(rest), record=record))
+        yield Step(what, state._replace(unread=tuple(rest), record=record))
 
 
 def _is_given(state: State) -> bool:
@@ -242,7 +241,7 @@ def _ours(state: State, rules: Rules, devices: int) -> Iterator[Step]:
             may = state.is_settled and not state.theirs_hold(claim.device)
             if may and (state.is_quiet or not rules.waits_for_quiet):
                 what = f"ours sees that the contest of {number} may end"
-                yield Step(what, _with(replace(state, came=0), True, number, Claim(ENDING, claim.device)))
+                yield Step(what, _with(state._replace(came=0), True, number, Claim(ENDING, claim.device)))
         elif claim.state == ENDING:
             given = Claim(GIVEN_BACK, claim.device)
             yield Step(f"ours gives device {claim.device} of {number} back", _gives(state, number, claim, given))
@@ -284,13 +283,13 @@ def _restarts(state: State, at_once: int) -> Iterator[Step]:
     ours = tuple(Claim(PARKED, claim.device) if claim.state == ENDING else claim for claim in ours)
     ours = tuple(_contested(claim) if claim.state == WRITTEN else claim for claim in ours)
     if not ends or state.came < at_once:
-        came = replace(state, ours=ours, sees=False, restarts=once, came=state.came + ends)
+        came = state._replace(ours=ours, sees=False, restarts=once, came=state.came + ends)
         yield Step("a new leader of ours", came)
     held = [claim.device for claim in state.ours if claim.state in (WRITTEN, BOUND, PARKED, ENDING)]
     held += [claim.device for claim in state.theirs if claim.state == BOUND]
     again = [it._replace(state=WAITING, device=-1) if it.state == DECIDED else it for it in state.theirs]
     theirs = tuple(again)
-    anew = replace(state, theirs=theirs, unread=(), record=frozenset(held), restarts=once)
+    anew = state._replace(theirs=theirs, unread=(), record=frozenset(held), restarts=once)
     yield Step("theirs starts again", anew)
 
 
@@ -301,17 +300,17 @@ def _contested(claim: Claim) -> Claim:
 def _with(state: State, is_ours: bool, number: int, claim: Claim) -> State:
     before = state.ours if is_ours else state.theirs
     after = (*before[:number], claim, *before[number + 1 :])
-    return replace(state, ours=after) if is_ours else replace(state, theirs=after)
+    return state._replace(ours=after) if is_ours else state._replace(theirs=after)
 
 
 def _takes(state: State, number: int, claim: Claim) -> State:
     event = Event(True, number, True, claim.device)
-    return replace(_with(state, True, number, claim), unread=(*state.unread, event))
+    return _with(state, True, number, claim)._replace(unread=(*state.unread, event))
 
 
 def _gives(state: State, number: int, before: Claim, after: Claim) -> State:
     event = Event(True, number, False, before.device)
-    return replace(_with(state, True, number, after), unread=(*state.unread, event))
+    return _with(state, True, number, after)._replace(unread=(*state.unread, event))
 
 
 class Found(NamedTuple):
@@ -370,9 +369,9 @@ RULES = Rules()
     ("ours", "theirs", "devices"),
     [(1, 2, 1), (1, 3, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 3, 1), (2, 2, 2), (1, 3, 2)],
 )
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_no_order_of_events_gives_a_device_twice(ours: int, theirs: int, devices: int, restarts: int) -> None:
-    found = explore(RULES, ours=ours, theirs=theirs, devices=devices, restarts=restarts)
+def test_no_order_of_events_gives_a_device_twice(ours: int, theirs: int, devices: int) -> None:
+    """With a restart, and so without one: a state is looked at before anything starts again as well."""
+    found = explore(RULES, ours=ours, theirs=theirs, devices=devices, restarts=1)
     assert found.fault == "", found.story
     assert found.states > 50
 
@@ -409,7 +408,6 @@ def test_watches_that_hide_a_pod_of_theirs_for_longer_than_the_wait_are_too_late
     assert "ours 0 and theirs 0" in hides_holder.fault
     hides_former = explore(replace(RULES, looks_everywhere=True), ours=1, theirs=2, devices=1, late=True)
     assert "ours 0 and theirs 1" in hides_former.fault
-    for restarts in (0, 1):
-        awaits = replace(RULES, looks_everywhere=True, awaits_watches=True)
-        found = explore(awaits, ours=1, theirs=2, devices=1, restarts=restarts, late=True)
-        assert found.fault == "", found.story
+    awaits = replace(RULES, looks_everywhere=True, awaits_watches=True)
+    found = explore(awaits, ours=1, theirs=2, devices=1, restarts=1, late=True)
+    assert found.fault == "", found.story
