@@ -292,11 +292,13 @@ class Bench:
                 self._missed.add(COMPLETE)
             slices = await self.slices()
             found = [one["metadata"]["uid"] for one in slices]
+            pause = max(self.limits.tick, self.limits.settle / 4)
             if incomplete(slices) or found != seen:
-                seen, since = found, loop.time()
+                seen, since, pause = found, loop.time(), self.limits.tick
             elif loop.time() - since > self.limits.settle:
                 self._is_settled = True
-            await asyncio.sleep(self.limits.tick)
+                break
+            await asyncio.sleep(pause)
         self._is_known = True
 
     async def is_published_here(self) -> bool:
