@@ -485,6 +485,28 @@ OURS = "dra-operator-dra-scheduler"
             id="kube-scheduler",
         ),
         pytest.param([waits("volcano"), lease(OURS, "2029-12-31T23:59:55Z")], [], id="of-which-nothing-is-known"),
+        pytest.param(
+            [waits("volcano"), lease("kube-scheduler", "2029-12-31T23:58:00Z")],
+            ["default-scheduler has no leader: Lease kube-system/kube-scheduler of x was renewed 2m ago, and no pod"],
+            id="kube-scheduler-for-which-nobody-waits",
+        ),
+        pytest.param([waits("default-scheduler"), lease(OURS, "2029-12-31T23:59:55Z")], [], id="kube-scheduler-hidden"),
+        pytest.param(
+            [waits("default-scheduler"), lease("kube-scheduler", "2029-12-31T23:59:55Z")], [], id="kube-scheduler-led"
+        ),
+        pytest.param(
+            [waits("dra-scheduler"), waits("default-scheduler", SAID, **GATED)], [], id="one-of-two-was-looked-at"
+        ),
+        pytest.param(
+            [waits("b"), lease("dra-operator-b", "2029-12-31T23:58:00Z")],
+            ["scheduler b has no leader: Lease kube-system/dra-operator-b of x was renewed 2m ago, and 1 pod waits"],
+            id="of-another-name",
+        ),
+        pytest.param([lease("cert-manager", "2029-12-31T23:58:00Z")], [], id="a-lease-of-others"),
+        pytest.param(
+            [waits("dra-scheduler", schedulingGates=[{"name": "example.com/quota"}])], [], id="at-a-gate-of-others"
+        ),
+        pytest.param([waits("dra-scheduler", nodeName="n")], [], id="has-its-node"),
     ],
 )
 def test_a_scheduler_that_nobody_leads_is_a_trouble(objects: list[Any], found: list[str]) -> None:
