@@ -88,3 +88,31 @@ def test_what_is_no_port_is_refused_in_one_line(text: str, capsys: pytest.Captur
 def test_a_name_with_too_many_slashes_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", *words, "--from", str(CLUSTER)]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("fit -f cluster.yaml --count 0", 2, "'0' is not a whole number from 1 up"),
+        ("doctor --operator-account dra-operator", 2, "is not a service account as NAMESPACE/NAME"),
+        ("doctor --operator-account a/b/c", 2, "is not a service account as NAMESPACE/NAME"),
+        ("top drivers -l zone=a", 2, "use it with top nodes"),
+        ("devices -o custom-columns=A:.a]", 2, "cannot read ']'"),
+        ("devices -o jsonpath={.items[0", 2, "] is missing at the end"),
+        ("taint gpu.example.com --key x --feature-gates DRADeviceTaints=false", 1, "DRADeviceTaints is off"),
+        ("territory --class absent", 1, "there is no device class absent"),
+        ("territory --nodes zone=a --class gpu", 2, "name devices, or --class, or --nodes: one of them"),
+        ("territory --nodes zone=z --rules", 1, "no published device is meant"),
+        ("territory --nodes zone=a --scheduler-name a=b", 1, "has characters it cannot have"),
+        ("defrag --for gang/absent", 1, "there is no gang absent in namespace ml"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main([*words.split(), "--from", str(CLUSTER)])
+    except SystemExit as end:
+        found = int(str(end.code))
+    assert said in capsys.readouterr().err
+    assert found == code

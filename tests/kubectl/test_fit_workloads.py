@@ -368,6 +368,24 @@ def test_what_is_missing_or_contradicts_is_said_with_its_place() -> None:
     made["spec"]["podSets"] = "none"
     with pytest.raises(Problem, match=r"item 1: Workload it: .*podSets"):
         wanted(made, *FLAVORS)
+    del made["metadata"]["name"]
+    with pytest.raises(Problem, match=r"item 1: Workload: metadata\.name is missing"):
+        wanted(made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("v1 Pod", {"spec": {"nodeName": "n", "containers": []}}, "Pod ns/it names its node"),
+        ("apps/v1 Deployment", {"spec": {"replicas": 1}}, "spec.template with the spec of a pod is missing"),
+        ("batch/v1 Job", {"metadata": None, "spec": {"template": {"spec": {"containers": []}}}}, "metadata is missing"),
+        ("v1 Node", {}, "pass it as an added node"),
+    ],
+)
+def test_a_manifest_that_no_scheduler_can_place_is_refused(kind: str, fields: JSON, said: str) -> None:
+    version, name = kind.split()
+    with pytest.raises(Problem, match=said):
+        wanted({"apiVersion": version, "kind": name, "metadata": {"name": "it", "namespace": "ns"}, **fields})
 
 
 def test_a_workload_of_another_group_is_none_of_kueue() -> None:

@@ -632,3 +632,33 @@ def test_bad_objects_are_named(
     assert main(["simulate", "-f", str(path)]) == 2
     message = capsys.readouterr().err
     assert all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("x.json -f y.yaml", "give one of"),
+        ("", "give one of"),
+        ("x.json -o csv", "-o csv: only with --trace"),
+        ("x.json --node n", "--node: only for Kubernetes objects"),
+        ("x.json --sequential", "--sequential: only for Kubernetes objects"),
+        ("x.json --feature-gates DRADeviceTaints=false", "a case names its features itself"),
+        ("x.json --placement-mix 1", "--placement-mix: only for Kubernetes objects"),
+        ("x.json --device-order best-fit", "--placement-mix: only for Kubernetes objects"),
+        ("x.json --compare-strategies", "--compare-strategies: only for Kubernetes objects"),
+        ("-f y.yaml --compare-strategies --node n", "without --node and -o"),
+        ("-f y.yaml --compare-strategies -o json", "without --node and -o"),
+        ("x.json --repeat 0", "--repeat: expected at least 1, got 0"),
+        ("-f y.yaml --repeat 2", "--repeat: only for a file of cases"),
+        ("--trace t.csv -f y.yaml", "--trace: not together with"),
+        ("--trace t.csv x.json", "--trace: not together with"),
+        ("--trace t.csv --feature-gates DRADeviceTaints=false", "of a trace only with a snapshot"),
+        ("-f - --feature-gates Absent=true", "simulate: --feature-gates:"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    assert main(["simulate", *words.split()]) == 2
+    assert said in capsys.readouterr().err
