@@ -13,7 +13,7 @@ from controllers_world import World
 from dra_api.selectors import Requirement
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.controllers.scheduling.planning import InProgress
-from dra_operator.scheduling import Elapsed, Pause, Planning, plan
+from dra_operator.scheduling import Elapsed, Pause
 from objects import Make
 
 pytestmark = pytest.mark.real_time
@@ -135,30 +135,6 @@ async def test_others_have_their_turn_while_the_pods_that_a_hundred_rules_ask_ab
         turns.cancel()
     assert sum(passes) == 100
     assert max(passes) <= 5
-
-
-async def test_a_plan_for_a_node_that_others_have_filled_in_a_pause_is_not_carried_out(
-    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.furnish(nodes=1, devices=1)
-    add_pod(world, make, "slow", 1)
-    (node,) = world.api.of(NODES)
-
-    def with_a_pause(*args: Any, **more: Any) -> Planning:
-        decision = yield from plan(*args, **more)
-        world.api.change(NODES, node["metadata"]["name"], lambda it: it["status"]["allocatable"].update(pods="0"))
-        world.bring_events()
-        yield Pause.SEARCHING
-        return decision
-
-    monkeypatch.setattr("dra_operator.controllers.scheduling.cycle.plan", with_a_pause)
-    world.start()
-    async with world.running(), asyncio.timeout(60):
-        while not (conditions := world.api[PODS, "ns/slow"]["status"].get("conditions")):
-            world.bring_events()
-            await world.tick()
-    assert conditions[0].get("message") == "0/1 nodes are available: 1 too many pods on the node"
-    assert not world.api[PODS, "ns/slow"]["spec"].get("nodeName")
 
 
 async def test_what_other_processes_take_of_the_machine_is_not_charged_to_a_plan() -> None:
