@@ -21,7 +21,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
-from dra_operator.controllers.errors import BindingFailed, GenerationFailed
+from dra_operator.controllers.errors import BindingFailed, GenerationFailed, PlacementFailed
 from dra_operator.kube import PodGroupWriter
 from dra_operator.scheduling import Snapshot, WriteUnderWay, pre_filter
 from fake_api import Call
@@ -227,6 +227,29 @@ async def test_devices_in_the_wrong_place_stay_with_the_pods_of_the_group_that_r
     await world.settle()
     assert not world.api[PODS, "ns/a"]["spec"].get("nodeName")
     assert the_claim(world)["status"]["reservedFor"] == RESERVED
+
+
+@pytest.mark.rule("K37-WL-25")
+@pytest.mark.parametrize("release", [Release.V1_36, Release.V1_37])
+async def test_devices_in_the_wrong_place_stay_if_a_pod_of_the_group_got_a_node_meanwhile(release: Release) -> None:
+    world = World(features(release))
+    world.furnish()
+    world.api.add(POD_GROUPS, group(BY_NAME))
+    world.api.add(RESOURCE_CLAIMS, shared())
+    world.api.add(PODS, member("a", BY_NAME))
+
+    def goes(call: Call) -> None:
+        """Another pod, while this one is told that it waits."""
+        if call.plural == "pods" and (PODS, "ns", "running") not in world.api.objects:
+            world.api.add(PODS, member("running", BY_NAME, node="elsewhere"))
+            world.bring_events()
+
+    world.api.before = goes
+    world.start()
+    with pytest.raises(PlacementFailed, match="in use by another pod of PodGroup group by now"):
+        await world.attempt("ns/a")
+    assert the_claim(world)["status"]["reservedFor"] == RESERVED
+    assert the_claim(world)["status"]["allocation"]
 
 
 @pytest.mark.rule("K37-WL-21", "K37-WL-22")

@@ -18,6 +18,7 @@ from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source, check
 from dra_operator.controllers import BackoffSettings
 from dra_operator.controllers.claims import release
+from dra_operator.controllers.errors import PlacementFailed
 from dra_operator.controllers.scheduling import binding
 from dra_operator.sources import audit
 from dra_operator.sources.audit import LastLook
@@ -946,3 +947,25 @@ async def test_a_device_that_a_new_pod_of_theirs_takes_as_it_comes_free_is_not_l
                 await world.tick()
         await ours_follows_theirs(world)
         assert world.node_of("ours") == "node-0"
+
+
+async def test_of_two_claims_of_ours_with_one_device_one_gets_another_device(world: World, make: type[Make]) -> None:
+    """Two operators led for a moment. None but ours waits for the claims, so the device is given back at once."""
+    world.furnish(devices=2)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    for claim, users in (("alone", ["one"]), ("shared", ["two", "three"])):
+        pods = [world.api.add(PODS, make.pod(name, claims=[make.use(claim)])) for name in users]
+        reserved = [{"resource": "pods", "name": it["metadata"]["name"], "uid": it["metadata"]["uid"]} for it in pods]
+        status = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": reserved}
+        world.api.add(RESOURCE_CLAIMS, make.claim(claim, finalizers=[FINALIZER]) | {"status": status})
+    world.start()
+    with pytest.raises(PlacementFailed, match=r"keeps .*/dev-0, .* until its other pods release it"):
+        await world.attempt("ns/two")
+    with pytest.raises(PlacementFailed, match=r"claim ns/shared released .*/dev-0"):
+        await world.attempt("ns/three")
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+    async with world.running():
+        await world.quiet()
+    assert world.bound() == ["one", "three", "two"]
+    assert {device_of(world, "alone"), device_of(world, "shared")} == {"dev-0", "dev-1"}
+    nothing_is_remembered(world)
