@@ -149,7 +149,7 @@ def observed(cluster: Cluster) -> Iterator[tuple[str, object]]:
         yield name, {key: index.values_of(key) for key in index}
 
 
-@settings(max_examples=fewer(300), deadline=None)
+@settings(max_examples=fewer(150), deadline=None)
 @given(deliveries())
 def test_all_sources_together_tell_what_one_list_tells(
     told: tuple[list[tuple[Source, Version]], list[Version]],
