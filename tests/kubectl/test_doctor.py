@@ -17,10 +17,10 @@ import pytest
 import yaml
 from command import ROOT, kubectl_for
 from dra_api.codec import convert
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 from dra_api.leases import SETTINGS, Lease
 from dra_api.releases import BUILT, NEWEST
-from dra_api.resource import FINALIZER, ResourceClaim
+from dra_api.resource import FINALIZER, ResourceClaim, ResourceSlice
 from dra_devcluster.apiserver import DevApiServer
 from dra_devcluster.apiserver.rbac import Attributes, User
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Forbidden, NotFound, connection
@@ -513,3 +513,21 @@ def test_a_scheduler_that_nobody_leads_is_a_trouble(objects: list[Any], found: l
     troubles = [f"{it.trouble.object} {it.trouble.message}" for it in diagnose(Observed(objects, NOW, is_whole=True))]
     assert len(troubles) == len(found)
     assert all(words in text for words, text in zip(found, troubles, strict=True))
+
+
+async def test_devices_of_a_claim_that_somebody_else_keeps_are_not_taken_from_it() -> None:
+    claim = await unused(FakeApi(), "kept", finalizers=[FINALIZER, "example.com/keep"])
+    (found,) = (one for one in diagnose(long_ago(claim)) if one.trouble.kind == "unused")
+    assert found.trouble.remedy.endswith("To free them now, delete the claim; example.com/keep keeps it")
+    assert not found.trouble.command
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("Node", True), ("DaemonSet", False)])
+def test_a_slice_of_an_earlier_node_is_known_by_its_owner(kind: str, is_told: bool) -> None:
+    node = convert(Node, {"metadata": {"name": "n", "uid": "new"}})
+    owners = [{"apiVersion": "v1", "kind": kind, "name": "n", "uid": "old"}]
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d", "nodeName": "n", "pool": pool, "devices": [{"name": "a"}]}
+    slice_ = convert(ResourceSlice, {"metadata": {"name": "s", "ownerReferences": owners}, "spec": spec})
+    found = [one.trouble.message for one in diagnose(Observed([node, slice_], NOW))]
+    assert found == (["belongs to an earlier node of the name n (UID old)"] if is_told else [])
