@@ -41,18 +41,19 @@ def test_a_memo_forgets_what_it_has_known_longest() -> None:
 
 
 def test_parts_of_slices_are_shared_until_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capacity(text: str) -> object:
-        (raw,) = pool(device("a", capacity={"memory": text}))
+    def parts(text: str) -> tuple[object, ...]:
+        (raw,) = pool(device("a", model=text, capacity={"memory": text}))
         (made,) = interner.slice(convert(ResourceSlice, raw)).spec.devices or ()
-        return made.capacity
+        return made.capacity, *(made.attributes or {}).values()
 
-    monkeypatch.setattr(Interner, "_LIMIT", 1)
+    monkeypatch.setattr(Interner, "_LIMIT", 2)
     interner = Interner()
-    first = capacity("1Gi")
-    assert capacity("1Gi") is first
-    capacity("2Gi")
-    assert capacity("1Gi") == first, "the limit is passed"
-    assert capacity("1Gi") is not first
+    first = parts("1Gi")
+    assert all(one is other for one, other in zip(parts("1Gi"), first, strict=True))
+    parts("2Gi")
+    again = parts("1Gi")
+    assert again == first, "the limit is passed"
+    assert not any(one is other for one, other in zip(again, first, strict=True))
 
 
 def test_an_index_that_forgets_queries_still_answers_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -488,6 +488,19 @@ def test_answers_are_worked_out_anew_where_more_has_changed_than_is_noted(monkey
     assert states(ledger) == {"gpu-4": "free", "gpu-5": "free"}
 
 
+def test_one_device_is_answered_as_it_is_now_also_if_only_a_claim_names_it() -> None:
+    def state(name: str, pool: str = "n1") -> str | None:
+        found = ledger.device(DRIVER, pool, name)
+        return found.state if found is not None else None
+
+    ledger = Ledger.of(GPUS)
+    assert (state("gpu-0"), state("gpu-9"), state("gpu-0", "n2")) == ("free", None, None)
+    ledger.feed(slice_({"name": "gpu-9"}))
+    assert (state("gpu-0"), state("gpu-9")) == (None, "free")
+    ledger = Ledger.of(HELD)
+    assert (state("gpu-0"), state("gpu-1")) == ("gone", None)
+
+
 def test_a_claim_with_another_uid_takes_the_place_of_the_one_with_its_name() -> None:
     ledger = Ledger.of(GPUS, HELD)
     again = claim("train", {"device": "gpu-1"})
