@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from dra_api.codec import convert, to_dict
-from dra_api.resource import AllocationResult
+from dra_api.core import Pod
+from dra_api.resource import AllocationResult, ResourceClaim
 from dra_ledger import usage as freed_devices
 from dra_ledger.cel_language import CelSelectors
-from dra_ledger.usage import AllocatedDevices, FreedDevices
+from dra_ledger.usage import AllocatedDevices, DeviceTaken, FreedDevices
 from dra_operator.allocator import Features, Inventory
 
 
@@ -93,3 +94,14 @@ def test_claims_that_are_loaded_after_others_are_known_count_once_and_come_free_
     for uid, left in (("second", "bcd"), ("new", "bcd"), ("known", "cd"), ("other", "")):
         devices.stored(uid, None)
         assert {device.device for device in devices.usage.devices()} == set(left)
+
+
+def test_admin_access_is_assumed_beside_a_claim_that_has_the_device() -> None:
+    features = Features()
+    devices = AllocatedDevices(Inventory(features, language=CelSelectors(features)))
+    devices.stored("claim", allocation("a"))
+    wanted = convert(ResourceClaim, {"metadata": {"name": "look", "uid": "look"}})
+    with pytest.raises(DeviceTaken):
+        devices.assume(wanted, allocation("a"), Pod())
+    devices.assume(wanted, allocation("a", adminAccess=True), Pod())
+    assert devices.assumed("look") is not None
