@@ -20,7 +20,18 @@ from bare_client import client_of
 from dra_api.meta import Condition
 from dra_api.resource import ResourceClaim
 from dra_devcluster.apiserver import DevApiServer
-from dra_kube import LEASES, NAMESPACES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
+from dra_kube import (
+    LEASES,
+    NAMESPACES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    Election,
+    KubeError,
+    LeaseLock,
+    Timing,
+    connection,
+)
 from dra_kubeletplugin import (
     ClaimError,
     ClaimRef,
@@ -32,7 +43,7 @@ from dra_kubeletplugin import (
     report_devices,
     results_for,
 )
-from dra_kubeletplugin.controller import lead
+from dra_kubeletplugin.controller import LeadershipLost, lead
 from rbac_cases import ACCOUNTS, token_of
 from waiting import becomes, until
 
@@ -239,6 +250,47 @@ async def test_one_process_leads_and_the_next_takes_over(api: Api, tmp_path: Pat
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
+
+
+async def test_a_leader_outlives_failed_requests_and_ends_when_another_one_has_the_lease(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for calls of the driver then, and leaves the Lease to its new holder."""
+    results = iter([KubeError("away"), None, KubeError("away")])
+    attempts = 0
+
+    class Shaky(LeaseLock):
+        async def attempt(self) -> bool:
+            nonlocal attempts
+            attempts += 1
+            if error := next(results, None):
+                raise error
+            return await super().attempt()
+
+    class Stuck(Switch):
+        async def attach(self, claim: ResourceClaim) -> Iterable[DeviceStatus]:
+            await super().attach(claim)
+            await asyncio.Event().wait()
+            return []
+
+    monkeypatch.setattr("dra_kubeletplugin.controller.LeaseLock", Shaky)
+    monkeypatch.setattr("dra_kubeletplugin.controller.Election", partial(Election, timing=Timing(60, 40, 0.05)))
+    monkeypatch.setattr("dra_kubeletplugin.controller._LAST_CALLS_SECONDS", 60)
+    switch = Stuck()
+    await make(api, "first", "port-0")
+    leading = asyncio.create_task(lead(switch, NAME, POOLS, kubeconfig=str(tmp_path / "kubeconfig")))
+    try:
+        await becomes(lambda: switch.calls == ["started with 1", "attach first: port-0"] and attempts > 4)
+        assert not leading.done()
+        (lease,) = (await api.list(LEASES))[0]
+        name, spec = lease["metadata"]["name"], {**lease["spec"], "holderIdentity": "another one"}
+        await api.patch(LEASES, name, {"spec": spec}, "default")
+        with pytest.raises(LeadershipLost, match="another one holds it now"):
+            await asyncio.wait_for(leading, 20)
+    finally:
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+    assert (await api.get(LEASES, name, "default"))["spec"]["holderIdentity"] == "another one"
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -6,11 +6,16 @@ import asyncio
 import base64
 import datetime
 import ipaddress
+import json
+import os
+import signal
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from http.client import HTTPSConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -26,6 +31,7 @@ from cryptography.x509.oid import NameOID
 from dra_kube import RESOURCE_CLAIMS, Api, ApiError, connection
 from dra_kube.door import REQUESTS
 from dra_kubeletplugin import ParametersWebhook, SettingsError, serve_webhook, webhook
+from dra_kubeletplugin.webhook import run_webhook
 
 NAME = "paint.example.com"
 
@@ -52,13 +58,16 @@ def claim(configs: Any) -> dict[str, Any]:
     return {"spec": {"devices": {"config": configs}}}
 
 
-def asked(kind: str, obj: Any, old: Any = None) -> dict[str, Any]:
-    question = {
+def question(kind: str, obj: Any, old: Any = None) -> dict[str, Any]:
+    return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {"uid": "u", "kind": {"kind": kind}, "object": obj, "oldObject": old},
     }
-    answer: dict[str, Any] = WEBHOOK.review(question)["response"]
+
+
+def asked(kind: str, obj: Any, old: Any = None) -> dict[str, Any]:
+    answer: dict[str, Any] = WEBHOOK.review(question(kind, obj, old))["response"]
     assert answer["uid"] == "u"
     return answer
 
@@ -279,6 +288,58 @@ async def test_what_cannot_be_served_is_an_error_with_a_remedy(tmp_path: Path, u
     with pytest.raises(SettingsError, match="mount the Secret of the webhook"):
         async with serving(tmp_path, unused_tcp_port):
             pass
+
+
+# --- as a program ---
+
+
+def test_the_program_serves_until_it_is_told_to_end(tmp_path: Path, unused_tcp_port: int) -> None:
+    cert, key = certificate(tmp_path)
+    body = json.dumps(question("ResourceClaim", claim(config({"coats": 4}))))
+    answers: list[Any] = []
+
+    def ask() -> Any:
+        trusted = ssl.create_default_context(cafile=str(cert))
+        with closing(HTTPSConnection("127.0.0.1", unused_tcp_port, timeout=10, context=trusted)) as connection:
+            connection.request("POST", "/validate", body)
+            return json.load(connection.getresponse())["response"]["status"]["message"]
+
+    def ask_and_end() -> None:
+        ends = time.monotonic() + 10
+        try:
+            while not answers and time.monotonic() < ends:
+                try:
+                    answers.append(ask())
+                except OSError:
+                    time.sleep(0.01)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask_and_end)
+    asking.start()
+    endpoint = f"127.0.0.1:{unused_tcp_port}"
+    run_webhook(NAME, Paint, ["--endpoint", endpoint, "--tls-cert", str(cert), "--tls-key", str(key)], check=few)
+    asking.join()
+    (text,) = answers
+    assert "use at most 3" in text
+
+
+def test_a_program_without_its_certificate_ends_with_one_line(
+    tmp_path: Path, unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, key = certificate(tmp_path)
+    arguments = [
+        "--endpoint",
+        f"127.0.0.1:{unused_tcp_port}",
+        "--tls-cert",
+        str(tmp_path / "no"),
+        "--tls-key",
+        str(key),
+    ]
+    with pytest.raises(SystemExit, match="2"):
+        run_webhook(NAME, Paint, arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{NAME}: error: cannot use the certificate {tmp_path / 'no'}")
 
 
 # --- a real API server ---
