@@ -40,6 +40,10 @@ GENERATED: Final = "proto/dra_proto"
 TEST_SHARE: Final = 0.2
 """Of the time for a fault; a test that takes longer is stuck by the fault."""
 NO_END: Final = "a test that does not end"
+STARTED_BY: Final = {
+    "devcluster/dra_devcluster/agent/processes/sandbox_entry.py": "devcluster/dra_devcluster/agent/processes/process.py"
+}
+"""Files that Python runs without its environment (``-I``), so that they note nothing; and the file that names them."""
 FIRST: Final = 6
 """Files of tests that are asked before all others."""
 
@@ -70,7 +74,7 @@ class Worker:
     def judge(self, number: int, fault: Fault) -> Verdict:
         """Ask the tests that run the fault's lines."""
         began = time.monotonic()
-        tests = self._reach.of(fault.path, statement_lines(fault.source, fault.line))
+        tests = reaching(self._reach, fault)
         if not tests:
             return Verdict(number, fault, "", 0.0, is_bare=True)
         by = self.found_by(fault, tests)
@@ -124,6 +128,15 @@ class Worker:
         if done.returncode in (0, 5):  # 5: there is no such test
             return None
         return self._noted.read_text().splitlines()[0] if self._noted.exists() else NO_END
+
+
+def reaching(reach: Reach, fault: Fault) -> list[str]:
+    """Return the tests that run the fault's lines, or that start its file if that notes nothing."""
+    starter = STARTED_BY.get(str(fault.path))
+    if starter is None:
+        return reach.of(fault.path, statement_lines(fault.source, fault.line))
+    lines = (ROOT / starter).read_text().splitlines()
+    return reach.of(Path(starter), [at for at, line in enumerate(lines, 1) if f"{fault.path.stem}.__file__" in line])
 
 
 def noted(root: Path, jobs: int) -> Reach:
@@ -243,7 +256,7 @@ def _tell(verdict: Verdict) -> None:
 
 def _tell_bare(reach: Reach, under: str) -> None:
     for (path, line), faults in sorted(every_fault().items()):
-        if str(path).startswith(under) and not reach.of(path, statement_lines(faults[0].source, line)):
+        if str(path).startswith(under) and not reaching(reach, faults[0]):
             print(f"{path}:{line} ({'.'.join(faults[0].names)}): no test runs it")
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 import pytest
-from reached import kept, read
+from reached import Reach, kept, read
 from small_faults import Fault, faults_of, statement_lines
 
 ROOT = Path(__file__).parents[2]
@@ -77,16 +77,38 @@ def test_the_tests_that_run_a_line_are_known(tmp_path: Path) -> None:
         assert it.of(Path("x/y.py"), [7]) == it.of(Path("x/z.py"), [1]) == []
 
 
-ANYWAY, BY_CHANCE, RIGHT = "a.py::test_anyway", "b.py::test_by_chance", "b.py::test_right"
-
-
-def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) -> None:
-    """What fails without the fault is not run again for the next one."""
+def mutation_run() -> Any:
     spec = spec_from_file_location("mutation_run", ROOT / "tests" / "mutation" / "__main__.py")
     assert spec is not None
     assert spec.loader is not None
     run: Any = module_from_spec(spec)
     spec.loader.exec_module(run)
+    return run
+
+
+def test_a_file_that_notes_nothing_is_asked_of_the_tests_that_start_it() -> None:
+    run = mutation_run()
+    ((alone, starter),) = run.STARTED_BY.items()
+    asked: list[tuple[Path, str]] = []
+
+    class Asked(Reach):
+        def of(self, path: Path, lines: Iterable[int]) -> list[str]:
+            asked.extend((path, (ROOT / path).read_text().splitlines()[line - 1].strip()) for line in lines)
+            return []
+
+    for path in (alone, starter):
+        run.reaching(Asked([], [], {}), faults_of(Path(path), (ROOT / path).read_bytes())[0])
+    (started, _) = asked
+    assert started[0] == Path(starter)
+    assert started[1].startswith('return [sys.executable, "-I"')
+
+
+ANYWAY, BY_CHANCE, RIGHT = "a.py::test_anyway", "b.py::test_by_chance", "b.py::test_right"
+
+
+def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) -> None:
+    """What fails without the fault is not run again for the next one."""
+    run: Any = mutation_run()
     (tmp_path / "file.py").write_text("x = 1")
     asked: list[tuple[str, ...]] = []
 
