@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from dra_devcluster.agent import agent
+from dra_devcluster.agent.pods import Pods
 from dra_kube import Api, Change, Gone, KubeError, Resource, ServerError, Unreachable
 from fake_plugin import FakePlugin
 from one_node import OneNode
@@ -58,6 +60,32 @@ class Faults:
 @pytest.fixture
 def faults(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return Faults(node.api, monkeypatch)
+
+
+async def test_a_node_is_registered_as_soon_as_the_server_answers(node: OneNode, faults: Faults) -> None:
+    await node.stop()
+    faults.next_calls("create", 2, Unreachable("injected"))
+    await node.start()
+    assert faults.left == 0
+
+
+async def test_a_task_that_crashes_is_started_again(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.stop()
+    monkeypatch.setattr(agent, "_REVIVAL_SECONDS", 0.01)
+    run, crashes = Pods.run, iter([RuntimeError("injected")])
+
+    async def crash_first(pods: Pods) -> None:
+        if error := next(crashes, None):
+            raise error
+        await run(pods)
+
+    monkeypatch.setattr(Pods, "run", crash_first)
+    await node.start()
+    await node.pod("pod-a", "exit 0")
+    await node.phase("pod-a", "Succeeded")
+    assert "node node-1: the task for pods has crashed and is restarted" in caplog.text
 
 
 async def test_a_status_that_cannot_be_written_is_written_later(node: OneNode, faults: Faults) -> None:

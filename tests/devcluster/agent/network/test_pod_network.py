@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from dra_devcluster.agent.containers import runtime
@@ -166,8 +168,21 @@ async def test_a_network_whose_pause_process_was_killed_refuses_connections() ->
 async def test_a_network_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     forbidden = [sys.executable, "-c", "import sys; sys.exit('unshare: Operation not permitted')"]
     monkeypatch.setattr("dra_devcluster.agent.pod_network.own_network", lambda control: forbidden)
+    before = sorted(os.listdir("/proc/self/fd"))
     with pytest.raises(NetworkError, match="Operation not permitted"):
         await PodNetwork.open("127.0.0.1", 6443)
+    monkeypatch.setattr("subprocess.Popen", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no more processes")))
+    with pytest.raises(NetworkError, match="no more processes"):
+        await PodNetwork.open("127.0.0.1", 6443)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@needs_networks
+async def test_a_network_for_a_server_with_an_address_that_it_lacks_says_so() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(NetworkError, match="Cannot assign requested address"):
+        await PodNetwork.open("203.0.113.1", 6443)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(("host", "possible"), [("127.0.0.1", True), ("10.0.0.1", False), ("localhost", False)])

@@ -227,6 +227,7 @@ async def test_a_container_gets_exactly_the_environment_that_the_pod_asks_for(no
         {"name": "FROM_MAP", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "B"}}},
         {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "K"}}},
         {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "B", "optional": True}}},
+        {"name": "NO_KEY", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "Z", "optional": True}}},
     ]
     one = {"name": "c", "image": "busybox", "command": ["env"], "env": env}
     one["envFrom"] = [{"prefix": "MAP_", "configMapRef": {"name": "settings"}}]
@@ -257,6 +258,16 @@ CANNOT_START: dict[str, tuple[Json, str, str]] = {
         "CreateContainerConfigError",
         'configmap "none" not found',
     ),
+    "a key is missing": (
+        {"command": ["env"], "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "none"}}}]},
+        "CreateContainerConfigError",
+        "couldn't find key none in Secret keys",
+    ),
+    "a key does not contain text": (
+        {"command": ["env"], "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "K"}}}]},
+        "CreateContainerConfigError",
+        "key K does not contain text",
+    ),
     "the program does not exist": (
         {"command": ["no-such-program"]},
         "RunContainerError",
@@ -273,6 +284,7 @@ CANNOT_START: dict[str, tuple[Json, str, str]] = {
 @pytest.mark.parametrize("case", CANNOT_START)
 async def test_a_container_that_cannot_start_says_why_and_keeps_trying(case: str, node: OneNode) -> None:
     fields, reason, message = CANNOT_START[case]
+    await node.api.create(SECRETS, {"metadata": {"name": "keys", "namespace": "default"}, "data": {"K": "/w=="}})
     await node.pod("pod-a", containers=[{"name": "c", "image": "busybox"} | fields])
 
     async def waiting() -> Json | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def test_amounts_of_a_container(case: str) -> None:
 
 def test_a_limit_that_is_not_set_is_what_the_machine_has() -> None:
     container = (POD.spec.containers or ())[0]
-    assert int(resource_field(POD, container, ResourceFieldRef(resource="limits.cpu"))) >= 1
+    assert int(resource_field(POD, container, ResourceFieldRef(resource="limits.cpu"))) == os.cpu_count()
+    assert resource_field(POD, container, ResourceFieldRef(resource="limits.ephemeral-storage")) == "0"
 
 
 @pytest.mark.parametrize("reference", [{"containerName": "none", "resource": "limits.cpu"}, {"resource": "spec.cpu"}])

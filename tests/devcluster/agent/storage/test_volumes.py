@@ -224,6 +224,11 @@ FAULTS: dict[str, tuple[Json, str]] = {
         {"hostPath": {"path": "/nowhere", "type": "Socket"}},
         'MountVolume.SetUp failed for volume "v" : hostPath type check failed: /nowhere is not a socket file',
     ),
+    "a source of an unsupported kind": (
+        {"projected": {"sources": [{"clusterTrustBundle": {"name": "x", "path": "x"}}]}},
+        'MountVolume.SetUp failed for volume "v" : '
+        "a source of a projected volume is of a kind that is not supported here",
+    ),
 }
 
 
@@ -270,9 +275,18 @@ async def test_a_volume_of_an_unsupported_kind_is_left_out_and_an_event_says_so(
 
 
 @needs_mounts
-async def test_a_part_outside_of_its_volume_is_refused(node: OneNode) -> None:
+@pytest.mark.parametrize(
+    ("makes", "message"),
+    [
+        ("ln -s / /v/out", "subPath 'out/etc' leads out of volume v"),
+        ("touch /v/out", "subPath 'out/etc' of volume v: [Errno 20] Not a directory"),
+    ],
+)
+async def test_a_part_that_is_outside_of_its_volume_or_no_folder_is_refused(
+    node: OneNode, makes: str, message: str
+) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
-    link = container("ln -s / /v/out", mount("v", "/v"), name="init")
+    link = container(makes, mount("v", "/v"), name="init")
     main = container("true", mount("v", "/w", subPath="out/etc"))
     await node.pod("pod-a", containers=[main], initContainers=[link], volumes=volumes)
-    await node.event("pod-a", "Failed", "subPath 'out/etc' leads out of volume v")
+    await node.event("pod-a", "Failed", message)
