@@ -239,7 +239,6 @@ def run_webhook(
         )
         end = asyncio.create_task(stopped.wait())
         await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
-        end.cancel()
         if work.done():
             work.result()
         work.cancel()

@@ -41,6 +41,18 @@ def test_counters_say_which_devices_fit(slices: list[Json]) -> None:
     assert {one.name for one in pair} == {"whole", "half-0"}
 
 
+def test_a_device_whose_counter_is_malformed_takes_nothing_from_others() -> None:
+    devices = devices_of([slice_of(sharedCounters=BOARD, devices=[PARTS[0], drawing("odd", "much")])], NODE)
+    assert sorted(one.name for one in side_by_side(devices)) == ["odd", "whole"]
+
+
+def test_a_result_has_the_conditions_that_the_device_is_bound_by() -> None:
+    conditions = {"bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+    (bound,) = devices_of([slice_of(devices=[{"name": "a", **conditions}])], NODE)
+    assert bound.result("req", {}).items() >= conditions.items()
+    assert bound.result("req", {"bindingConditions": []})["bindingConditions"] == []
+
+
 def test_tainted_devices_are_left_out_unless_the_taint_has_no_effect() -> None:
     effects = ["NoSchedule", "NoExecute", "None"]
     found = [{"name": effect.lower(), "taints": [{"key": "bad", "effect": effect}]} for effect in effects]

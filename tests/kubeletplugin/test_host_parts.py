@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,7 +39,7 @@ from dra_kubeletplugin.files.folders import HostParts
 from dra_kubeletplugin.testing import FakeKubelet, allocated_claim
 from dra_kubeletplugin.testing.api import PluginApi
 from fake_host import FakeHost
-from node_world import MakeClaim
+from node_world import Disk, MakeClaim
 from rounds import fewer, fresh
 from waiting import becomes
 
@@ -233,6 +234,30 @@ async def test_a_full_disk_keeps_no_prepared_claim_from_its_answer(
         assert two.given() == {}
     assert await one.claims.restore()
     assert "claim default/a" in await two.prepare("b", "d")
+
+
+async def test_a_note_that_cannot_be_removed_or_read_gives_nothing_away(
+    one: Side, two: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that has become read-only, and in a process without descriptors."""
+    assert await one.prepare("a", "d") == ""
+    with Disk(one.root / ".owned", 1, errno.EROFS, lasts=True).failing(monkeypatch):
+        answer = await one.claims.unprepare(ClaimRef("default", "a", "uid-of-a"))
+    assert re.search(r"cannot remove .*\.owned.*Read-only", str(answer))
+    listdir = os.listdir
+
+    def scarce(path: Any) -> list[str]:
+        if Path(path).name == ".owned":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return listdir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", scarce)
+        assert "cannot read which parts of the host other drivers gave away" in await two.prepare("b", "d")
+    assert two.given() == {}
+    assert "claim default/a" in await two.prepare("b", "d")
+    await one.unprepare("a")
+    assert await two.prepare("b", "d") == ""
 
 
 async def test_a_claim_that_is_refused_is_never_seen_to_have_anything(

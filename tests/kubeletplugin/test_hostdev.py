@@ -27,7 +27,7 @@ from dra_kubeletplugin import (
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.drivers.hostdev.config import Found, GoneConfig, HostdevConfig, read_config
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of, owned
-from dra_kubeletplugin.drivers.hostdev.facts import FACTS, HostTree
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS, HostTree, Number
 from dra_kubeletplugin.drivers.hostdev.hotplug import MOST_WITHDRAWN_DEVICES, Hotplug, Inventory, Looking
 from dra_kubeletplugin.drivers.hostdev.interfaces import InPods
 from dra_kubeletplugin.drivers.hostdev.scan import scan
@@ -716,6 +716,18 @@ def test_nodes_that_would_be_one_in_the_container_are_refused(host: FakeHost, re
     text = "devices: [{name: c, paths: ['/dev/video*'], groupBy: '{usbPort}', container: {path: '/dev/cam/{serial}'}}]"
     (problem,) = scan(read(text), host).problems
     assert "its nodes /dev/video0 and /dev/video1 are both /dev/cam/C1 in containers: write {node}" in problem
+
+
+def test_what_is_not_on_the_host_leads_nowhere(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("c 1:3")
+    for path in ("/nowhere", "/loop", "/nul\0"):
+        assert tree.resolved(path) is None
+    for path in ("/nowhere", "/loop"):
+        assert (tree.number(path), tree.identity(path)) == (None, ())
+    assert tree.number("/file") is None
+    assert HostTree().number("/dev/null") == Number("c", 1, 3)
 
 
 def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import (
@@ -158,6 +159,17 @@ async def test_after_a_reboot_a_claim_is_prepared_again(node: NodeWorld, reboot:
     assert await prepared(node, allocated("a", "p/gpu-0")) == first
     assert node.driver.calls == ["prepare a: p/gpu-0"]
     assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0"]
+
+
+async def test_files_of_a_claim_that_was_being_withdrawn_go_when_the_next_process_starts(node: NodeWorld) -> None:
+    """The one before was killed between the record and the files, or by a full disk."""
+    await prepared(node, allocated("a", "p/gpu-0"))
+    record = node.records.read("uid-of-a")
+    assert record is not None
+    node.records.write(msgspec.structs.replace(record, phase="preparing"), durable=False)
+    node.start()
+    await node.prepared.tidy(sweep=False)
+    assert node.cdi_files() == []
 
 
 async def test_after_a_reboot_files_of_a_claim_whose_record_is_damaged_go_as_well(
