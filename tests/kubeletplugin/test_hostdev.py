@@ -739,8 +739,8 @@ def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:
 
 
 def test_the_health_of_what_is_gone_for_good_is_forgotten_one_day(host: FakeHost, read: Read) -> None:
-    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
-    inventory = Inventory(DRIVER, GoneConfig(withdraw_after_seconds=1.0))
+    config = read("gone: {withdrawAfterSeconds: 0}\ndevices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
+    inventory = Inventory(DRIVER, config.gone)
     for number in range(MOST_WITHDRAWN_DEVICES + 20):
         host.serial_adapter("ttyUSB0", serial=f"A{number}")
         inventory.update(scan(config, host).devices, 10.0 * number)

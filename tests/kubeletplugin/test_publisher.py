@@ -655,6 +655,30 @@ async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
     assert not errors
 
 
+async def test_what_has_taken_the_name_of_a_malformed_slice_is_not_deleted_for_it(
+    api: PluginApi, errors: Errors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A malformed slice has no version to compare."""
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+    (good,) = api.slices()
+    old = {**good["metadata"], "uid": "old"}
+    await api.put(RESOURCE_SLICES, {**good, "metadata": old, "spec": {**good["spec"], "devices": 7}})
+    delete, makes_anew = api.delete, iter([good])
+
+    async def after_another_one(resource: Resource, name: str, **conditions: Any) -> None:
+        if made := next(makes_anew, None):
+            await api.put(RESOURCE_SLICES, made)
+        await delete(resource, name, **conditions)
+
+    monkeypatch.setattr(api, "delete", after_another_one)
+    async with publishing(api, errors) as publisher:
+        publisher.publish({})
+        await becomes(lambda: not api.slices())
+    assert [type(error) for error in errors] == [SyncFailed]
+
+
 async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors, sync_delay=60.0) as publisher:  # each desired pool is looked at once
         publisher.publish({"p": pool("a"), "q": pool("x")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ async def test_several_agents_live_in_one_process_and_run_only_their_own_pods(no
             assert await node.log(name) == f"{name}\n"
         assert len(list((node.root / "pods").iterdir())) == 1
         assert len(list((short_path / "2" / "pods").iterdir())) == 1
+
+
+async def test_a_container_that_has_ended_leaves_no_descriptor_open(node: OneNode) -> None:
+    def opened() -> list[str]:
+        return sorted(os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
+
+    async with LocalRuntime(node.root / "apart") as runtime:
+        before = [it for it in opened() if "pidfd" in it]
+        for name in ("a", "b"):
+            runtime.start("uid", name, ["true"], {"PATH": node.settings.search_path})
+            await runtime.wait("uid", name)
+        assert [it for it in opened() if "pidfd" in it] == before
 
 
 async def test_what_is_kept_of_pods_that_are_gone_is_removed_at_the_start(node: OneNode) -> None:
