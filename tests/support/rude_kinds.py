@@ -19,10 +19,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 HELD: Final = 150
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@cache  # to make one takes longer than a handshake: a dozen clients would come in place of hundreds
+def _trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 @dataclass
@@ -43,10 +51,7 @@ class Target:
     @asynccontextmanager
     async def open(self, *, plain: bool = False) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """A connection, which is aborted at the end of the block."""
-        context = None
-        if self.is_tls and not plain:
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context = _trusting() if self.is_tls and not plain else None
         reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context, limit=4096)
         try:
             yield reader, writer
