@@ -440,7 +440,8 @@ async def test_a_conflict_is_overcome_although_no_watch_reports_the_other_write(
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
-        api.slices()[0]["metadata"]["resourceVersion"] = "999"
+        _, newer = await api.list(RESOURCE_SLICES)
+        api.slices()[0]["metadata"]["resourceVersion"] = newer
         publisher.publish({"p": pool("b")})
         await asyncio.wait_for(settled(publisher), 30)
     assert devices(api) == [["b"]]
