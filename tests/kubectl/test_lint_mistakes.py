@@ -439,6 +439,25 @@ WRONG: dict[str, list[JSON]] = {
     "field that no device has": [selecting('device.nodeName == "n1"')],
     "pod in lower case": [{**asking(), "kind": "pod"}],
     "pod of another version": [{**asking(), "apiVersion": "v1beta1"}],
+    "expression that costs too much on some devices only": [
+        selecting(
+            "device.attributes.all(a, device.attributes.all(b, device.attributes.all(c, "
+            + " || ".join([f'device.driver == "{GPU}"', *(f'"{it}" in device.attributes' for it in "abcdef")])
+            + ")))"
+        )
+    ],
+    "replicas in words": [
+        template(),
+        changed([workload("Deployment", "apps/v1", "spec.template")], "spec.replicas", "two")[0],
+    ],
+    "class of one of two mistyped drivers": [
+        class_(
+            "mine", GPU, selectors=[{"cel": {"expression": 'device.driver in ["gpu.exmaple.com", "b.example.com"]'}}]
+        )
+    ],
+    "old form with a list for its devices": [
+        {**claim(), "apiVersion": "resource.k8s.io/v1beta1", "spec": {"devices": [{"name": "gpu"}]}}
+    ],
     "toleration without an effect of a taint that evicts": [
         claim(tolerations=[{"key": "example.com/broken", "operator": "Exists"}]),
         rule(driver=GPU),
@@ -514,6 +533,13 @@ def test_a_right_manifest_is_left_alone(name: str, linted: Linted) -> None:
         ("template with the spec of a claim", "spec.spec of the template"),
         ("template named as a claim", "write resourceClaimTemplateName"),
         ("toleration without an effect of a taint that evicts", "write effect: NoExecute"),
+        (
+            "expression that costs too much on some devices only",
+            "on some devices it may cost more than the 1000000 units at which it is stopped",
+        ),
+        ("replicas in words", "spec.replicas: expected a number, 0 or more, got 'two'"),
+        ("class of one of two mistyped drivers", "did you mean gpu.example.com?"),
+        ("old form with a list for its devices", "spec.devices"),
     ],
 )
 def test_a_finding_says_what_to_write(name: str, says: str, linted: Linted) -> None:
@@ -649,3 +675,22 @@ def test_devices_of_the_files_are_not_said_to_be_unchecked(
     said = capsys.readouterr()
     assert ("which devices match" not in said.out + said.err) == has_devices
     assert ("1 device matches" in said.out) == has_devices
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("ResourceSlice", "not checked: which devices match, since no ResourceSlice is published"),
+        ("DeviceClass", "the cluster has no DeviceClass"),
+    ],
+)
+def test_what_a_cluster_lacks_to_check_by_is_told(
+    absent: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, cluster = tmp_path / "manifests.yaml", tmp_path / "cluster.json"
+    file.write_text(yaml.safe_dump_all([claim()]))
+    for items in ([it for it in CLUSTER if it["kind"] != absent], CLUSTER):
+        cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        main(["lint", "-f", str(file), "--from", str(cluster), "-n", "ml"])
+        told = capsys.readouterr()
+        assert (said in told.out + told.err) == (items is not CLUSTER)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import socket
 import ssl
 import threading
 import time
@@ -130,23 +131,65 @@ async def test_errors_say_what_is_wrong(http: ClientSession) -> None:
 
 
 async def test_others_than_this_machine_need_the_token(http: ClientSession, tmp_path: Path) -> None:
-    file = tmp_path / "token"
+    file, shortest = tmp_path / "token", "t" * server.SHORTEST_TOKEN_LETTERS
     for words, why in [
         (["--serve", "0.0.0.0:0"], "--serve 0.0.0.0: others can reach this address"),
         (["--serve", "0.0.0.0:0", "--token-file", str(file)], f"--token-file {file}: "),
         (["--serve", "8484"], "--serve 8484: expected HOST:PORT"),
+        (["--serve", "127.0.0.1:65536"], "--serve 127.0.0.1:65536: expected HOST:PORT"),
+        (["--serve", "gpu-1.example.com:0"], "--serve gpu-1.example.com: others can reach this address"),
+        (["--serve", "0.0.0.0:0", "--token-file", str(tmp_path / "absent")], "No such file"),
     ]:
-        file.write_text("short")
-        with pytest.raises(Problem, match=why):
-            async with running(options(*words, "--from", str(FLEET))):
-                pass
-    file.write_text(f"{TOKEN}\n")
+        for text in (shortest[1:], "é" * 40, "two\tparts" * 9):
+            file.write_text(text)
+            with pytest.raises(Problem, match=why):
+                async with running(options(*words, "--from", str(FLEET))):
+                    pass
+    file.write_text(f"{shortest}\n")
     question = {"manifests": manifests("pod.yaml")}
     async with serving("--token-file", str(file)) as address:
         assert (await asked(http, address, question))[0] == 401
         assert (await asked(http, address, question, Authorization="Bearer other"))[0] == 401
-        assert (await asked(http, address, question, Authorization=f"Bearer {TOKEN}"))[0] == 200
+        assert (await asked(http, address, question, Authorization=f"Bearer {shortest}"))[0] == 200
+    assert address_of("127.0.0.1:65535") == ("127.0.0.1", 65_535)
     assert address_of("[::1]:80") == ("::1", 80)
+
+
+async def test_an_address_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for option in ("--serve", "--serve-grpc"):
+            with pytest.raises(Problem, match=f"cannot listen on {address}: .+; choose another address"):
+                async with running(options(option, address, "--from", str(FLEET))):
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "again"),
+    [(AnswerTookTooLong, 504, None), (clerk.Busy, 503, "1"), (newest.Crowded, 503, "1")],
+    ids=["too long", "busy", "crowded"],
+)
+async def test_why_there_is_no_answer_now_has_its_status(
+    reason: type[Exception], status: int, again: str | None, http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(*_: object) -> Reply:
+        raise reason("for a reason")
+
+    monkeypatch.setattr(clerk.Clerk, "answer", answer)
+    async with serving() as address, http.post(f"{address}{FIT}", json={"manifests": []}) as got:
+        assert (got.status, await got.json()) == (status, {"error": "for a reason"})
+        assert got.headers.get("Retry-After") == again
+
+
+async def test_a_question_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.05)
+    async with serving() as address, asyncio.timeout(30):
+        host, port = address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {FIT} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n".encode())
+        writer.write(b"Content-Type: application/json\r\n\r\n{")
+        assert b" 408 " in await reader.readline()
+        writer.close()
 
 
 def test_an_answer_that_takes_too_long_ends_and_leaves_nothing_behind() -> None:
@@ -380,8 +423,17 @@ async def test_it_says_where_a_token_crosses_the_network_unencrypted(
 
 async def test_a_renewed_certificate_is_taken_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(server, "RENEWAL_LOOK_SECONDS", 0.02)
+    looks, changes = list[list[float]](), server.Certificate._changes
+
+    def looked(it: server.Certificate) -> list[float]:
+        looks.append(changes(it))
+        return looks[-1]
+
+    monkeypatch.setattr(server.Certificate, "_changes", looked)
     certificate, key = Authority.make("first").files(tmp_path, "127.0.0.1")
     async with serving("--tls-cert", str(certificate), "--tls-key", str(key)) as address:
+        certificate.unlink()  # a moment without the file changes nothing
+        await becomes(lambda: looks[-2:] == [[], []])
         second = Authority.make("second")
         second.files(tmp_path, "127.0.0.1")
         os.utime(key, (1, 1))

@@ -23,6 +23,7 @@ from dra_operator.kubectl.serve import desk as clerk
 from dra_operator.kubectl.serve import grpc_door
 from dra_operator.kubectl.serve.desk import Desk, Question, Reply
 from dra_operator.kubectl.serve.server import FIT, running
+from dra_operator.kubectl.serving import Crowded
 from dra_operator.kubectl.whatif.drain import BudgetFact, Displaced, Draining, TornGroup
 from dra_operator.kubectl.whatif.fitting import Fitting
 from dra_operator.kubectl.whatif.overlay import LeftFact, PodFact
@@ -126,6 +127,25 @@ async def test_each_refusal_has_its_code(monkeypatch: pytest.MonkeyPatch) -> Non
             assert (found[0], found[1][: len(text)]) == (code, text)
         monkeypatch.setattr(clerk, "MOST_WAITING_QUESTIONS", 0)
         assert (await code_of(client, messages.Question(manifests=pod)))[0] == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (clerk.AnswerTookTooLong, "DEADLINE_EXCEEDED"),
+        (clerk.Busy, "UNAVAILABLE"),
+        (Crowded, "RESOURCE_EXHAUSTED"),
+    ],
+)
+async def test_why_there_is_no_answer_now_has_its_code(
+    reason: type[Exception], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(*_: object) -> Reply:
+        raise reason("for a reason")
+
+    monkeypatch.setattr(clerk.Clerk, "answer", answer)
+    async with serving() as (_, client):
+        assert await code_of(client, messages.Question()) == (code, "for a reason")
 
 
 async def test_the_token_is_asked_for(tmp_path: Path) -> None:
