@@ -86,6 +86,14 @@ def test_a_gang_is_placed_whole_or_not_at_all(policy: str) -> None:
     assert refused > 0
 
 
+def test_a_gang_that_finds_room_for_some_of_its_pods_only_gives_it_back() -> None:
+    node = TraceNode("n", 100_000, 10**6, 3, "A")
+    four, three = (TracePod(f"of-{size}", 10, Shape(100, 1000, size, "")) for size in (4, 3))
+    run = Run(stand_in(2, 0)._replace(arrivals=[four, three], nodes=[node], has_gangs=True), POLICIES["emptiest"])
+    assert [it.node for it in run.placements()] == [NO_NODE_NUMBER] * 4 + [0] * 3
+    assert run.placed == 3
+
+
 @pytest.mark.parametrize("policy", ["best-fit", "emptiest"])
 def test_moves_allocate_more_and_no_node_has_more_than_there_is(policy: str) -> None:
     run = Run(stand_in(1), POLICIES[policy])

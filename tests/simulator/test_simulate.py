@@ -550,6 +550,11 @@ def test_fields_that_the_api_server_refuses_are_told_and_the_answer_is_not_trust
     assert "document 3: ResourceClaim " in twice
     assert 'Duplicate value: "r"' in twice
     assert left_out == "left out: Deployment; kubectl dra fit -f places the pods of workloads"
+    many = [{**wanted, "metadata": {"name": f"c{number}"}} for number in range(11)]  # with two faults each
+    for written, more in ((many[:10], []), (many, ["and 2 more faults: kubectl dra lint -f tells them all"])):
+        path.write_text(yaml.safe_dump_all([CLASS, *SLICES, *written]))
+        assert main(["simulate", "-f", str(path), "-o", "json"]) == 1
+        assert json.loads(capsys.readouterr().out)["notes"][20:] == more
     of_server = {**wanted, "metadata": {**wanted["metadata"], "uid": "u", "resourceVersion": "1"}}
     path.write_text(yaml.safe_dump_all([CLASS, *SLICES, of_server]))
     assert main(["simulate", "-f", str(path)]) == 0
@@ -652,6 +657,9 @@ def test_bad_objects_are_named(
         ("-f y.yaml --repeat 2", "--repeat: only for a file of cases"),
         ("--trace t.csv -f y.yaml", "--trace: not together with"),
         ("--trace t.csv x.json", "--trace: not together with"),
+        ("--trace t.csv --node n", "--trace: not together with"),
+        ("--trace t.csv --sequential", "--trace: not together with"),
+        ("x.json --placement-strategy best-fit", "--placement-mix: only for Kubernetes objects"),
         ("--trace t.csv --feature-gates DRADeviceTaints=false", "of a trace only with a snapshot"),
         ("-f - --feature-gates Absent=true", "simulate: --feature-gates:"),
     ],

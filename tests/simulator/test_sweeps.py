@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import runpy
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -60,6 +65,51 @@ def test_a_worker_of_another_version_is_refused(
     monkeypatch.setattr(runs, "versions", versions)
     with pytest.raises(BadInput, match=f"has numpy 1, this process {own['numpy']}: install the same"):
         trace_frame(*trace, executor=f"dask://{scheduler}")
+
+
+def test_what_a_cluster_lacks_is_told(trace: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(address: str, **_: object) -> MagicMock:
+        if address == "tcp://absent:1":
+            raise OSError("refused")
+        client = MagicMock()
+        client.__enter__.return_value = client
+        client.run.return_value = {}
+        return client
+
+    library = SimpleNamespace(Client=connected, as_completed=None)
+    for found, host, said in [
+        (None, "any", r"Dask is not installed: pip install 'kopf-dra\[dask\]'"),
+        (library, "absent", "no Dask scheduler at absent:1: refused"),
+        (library, "empty", "the scheduler at empty:1 has no workers: start some with `dask worker`"),
+    ]:
+        monkeypatch.setitem(sys.modules, "distributed", found)
+        with pytest.raises(BadInput, match=said):
+            trace_frame(*trace, executor=f"dask://{host}:1")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_who_waits_at_a_terminal_sees_how_many_runs_are_done(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(said, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", said)
+    assert list(runs.results(str, range(10), runs.Executor(1), "runs")) == [str(it) for it in range(10)]
+    lines = [f"{number:2} of 10 runs" for number in range(1, 11)]
+    assert said.getvalue().split("\r\033[K")[1:] == ([*lines, ""] if is_terminal else [])
+
+
+def test_a_library_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a worker without it would not be told from one that has it."""
+
+    def version(name: str) -> str:
+        if name == "scipy":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    found = runs.versions()
+    assert (found["numpy"], found["scipy"]) == ("1", "none")
 
 
 @pytest.mark.parametrize(
