@@ -27,7 +27,9 @@ from dra_kube import (
     RESOURCE_SLICES,
     WORKLOADS,
     Invalid,
+    NotFound,
 )
+from dra_operator.admission import api as admission_api
 from dra_operator.admission import controller
 from dra_operator.admission.rounds import KnownWait, Resting
 from dra_operator.admission.workloads import (
@@ -394,6 +396,38 @@ async def test_the_active_condition_says_who_answers(world: AdmissionWorld) -> N
     async with world.running():
         await world.until("two conditions", lambda: active("devices") and active("with"))
     assert (active("devices"), active("with"), active("others")) == (["True"], ["False"], [])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(ERRORS["conflict"](), False), (NotFound(404, "NotFound", "gone"), False), (ERRORS["forbidden"](), True)],
+    ids=["conflict", "not found", "forbidden"],
+)
+async def test_an_active_condition_that_could_not_be_written_is_written_later(
+    error: Exception,
+    is_told: bool,
+    world: AdmissionWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(admission_api, "CHECK_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(admission_api, "PROMISE_LOOK_SECONDS", 0.1)
+    refused: list[Call] = []
+
+    def refuses(call: Call) -> Exception | None:
+        if refused or (call.verb, call.plural) != ("patch", "admissionchecks"):
+            return None
+        refused.append(call)
+        return error
+
+    world.api.before = refuses
+    world.api.add(WORKLOADS, workload("train", 3))
+    world.start()
+    async with world.running():
+        await world.until("it is active", lambda: is_true(world.api[ADMISSION_CHECKS, CHECK], "Active"))
+    assert refused
+    assert (f"admission check {CHECK}: cannot be written" in caplog.text) == is_told
+    assert "a look at all Workloads failed" not in caplog.text
 
 
 async def test_an_end_of_a_back_off_that_could_not_be_written_is_written_again(world: AdmissionWorld) -> None:

@@ -122,6 +122,20 @@ def test_an_answer_that_arrives_after_the_deletion_does_not_bring_the_object_bac
     assert cluster.allocated_devices.usage.is_free(DeviceId(DRIVER, "pool", "dev-0"))
 
 
+def test_what_was_only_supposed_may_come_again_and_what_was_deleted_may_not() -> None:
+    cluster = make_cluster()
+    for _ in range(2):
+        cluster.apply(claim("c", 1))
+        cluster.retract(ResourceClaim, "ns/c")
+        assert cluster.claims.get("ns/c") is None
+    cluster.retract(ResourceClaim, "ns/c")  # nor does one that is not there harm
+    cluster.apply(claim("c", 1))
+    assert cluster.claims.get("ns/c") is not None
+    cluster.delete(ResourceClaim, "ns/c")
+    cluster.apply(claim("c", 2))
+    assert cluster.claims.get("ns/c") is None
+
+
 def test_a_late_deletion_spares_the_successor_of_the_same_name() -> None:
     cluster = make_cluster()
     cluster.apply(claim("c", 1, uid="old"))

@@ -27,6 +27,13 @@ TLS = sys.modules["dra_kube.access.credentials"]
 CREDENTIALS = sys.modules["dra_kube.access.credentials"]
 
 
+WITH_CONTEXT = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
+CLUSTER_OF_HALF_A_LETTER = (
+    "clusters: [{name: c, cluster: {server: 'https://a:1', certificate-authority-data: abcde}}]\n"
+)
+WITH_A_PLUGIN = "users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: 'true'}}}]\n"
+
+
 def write(folder: Path, server: str = "https://127.0.0.1:1234/", proxy: str = "", **user: object) -> Path:
     file = folder / "config"
     cluster = {"server": server} | ({"proxy-url": proxy} if proxy else {})
@@ -87,8 +94,10 @@ def test_a_proxy_of_the_environment_counts_where_go_uses_it(
         ("", "empty"),
         ("contexts: [", "cannot read"),
         ("kind: Config", "current-context"),
+        (WITH_CONTEXT + CLUSTER_OF_HALF_A_LETTER, "certificate-authority-data is not base64"),
+        (WITH_CONTEXT + CLUSTER_OF_HALF_A_LETTER + WITH_A_PLUGIN, "cannot read the kubeconfig .*; fix it, or pass"),
     ],
-    ids=["missing", "empty", "no-yaml", "no-context"],
+    ids=["missing", "empty", "no-yaml", "no-context", "no-base64", "no-base64-beside-a-plugin"],
 )
 def test_an_unusable_kubeconfig_is_named_with_the_remedy(tmp_path: Path, content: str | None, says: str) -> None:
     file = tmp_path / "config"
@@ -229,9 +238,6 @@ def test_a_wrong_kubeconfig_is_told_without_its_secrets(tmp_path: Path, wrong: s
     path.write_text(f"{WITH_CONTEXT}clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n{wrong}")
     for read in (connection, contexts):
         assert secret_in(_complaint(read, path)) is None
-
-
-WITH_CONTEXT = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
 
 
 @pytest.mark.parametrize(
@@ -382,6 +388,11 @@ def test_credentials_that_the_server_refuses_are_loaded_anew(
     now = 30.0
     assert found.authorization() == "Bearer three"
     found.refused("Bearer three")
+    if source is from_a_token_file:
+        write(tmp_path, **from_a_plugin(token))
+        now = 45.0
+        assert found.authorization() == "Bearer three"
+        assert "names a plugin now: start again" in caplog.text
     file.unlink()
     now = 60.0
     assert found.authorization() == "Bearer three"

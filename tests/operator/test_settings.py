@@ -282,6 +282,15 @@ def test_wrong_flags_are_named_with_what_is_allowed(
             "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or",
         ),
         (["--preemption-patience=50"], "--preemption-patience has no effect without --preemption"),
+        (["--preempt-other-schedulers"], "--preempt-other-schedulers has no effect without --preemption"),
+        (
+            ["--admission-promise=60"],
+            "--admission-promise and --admission-backoff have no effect without --controllers",
+        ),
+        (
+            ["--admission-backoff=20"],
+            "--admission-promise and --admission-backoff have no effect without --controllers",
+        ),
         (["--retry-first=50", "--retry-longest=20"], "--retry-first 50 is longer than --retry-longest 20"),
         (["--controllers="], "--controllers: '' from flag --controllers is wrong (no controller is named)"),
         (
