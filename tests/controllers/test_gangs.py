@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -32,13 +33,14 @@ from dra_operator.allocator import Features
 from dra_operator.cache import Cluster, Key, check
 from dra_operator.cache.index import Index
 from dra_operator.controllers import OwnControllers
+from dra_operator.controllers.errors import PlacementFailed
 from dra_operator.controllers.scheduling import cycle, gangs
 from dra_operator.controllers.scheduling import gang as gang_chapter
 from dra_operator.controllers.scheduling.gang import GangAttempt, GangTask
 from dra_operator.controllers.settings import BackoffSettings
 from dra_operator.controllers.workers import Decided, Postponed
 from dra_operator.kube import PodWriter
-from dra_operator.scheduling import CycleState
+from dra_operator.scheduling import CycleState, NoPlace
 from dra_operator.scheduling.gang import joint_plan
 from dra_operator.scheduling.state import Gang
 from fake_api import Call
@@ -589,6 +591,56 @@ async def test_after_an_error_in_the_plan_of_a_gang_it_is_tried_again(
     monkeypatch.setattr(gang_chapter, "joint_plan", broken)
     await world.settle()
     assert world.bound() == ["g-0", "g-1"]
+
+
+async def test_a_gang_whose_plan_fails_says_so_and_is_tried_again_after_a_back_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(world, 2, 1)
+    add(world, "g", 2, range(2))
+    await world.stop_before_bindings()
+    answer = NoPlace("selector of device class gpu: no such key", is_error=True)
+    monkeypatch.setattr(gang_chapter, "joint_plan", lambda *_: answered(answer))
+    world.start()
+    with pytest.raises(PlacementFailed, match="no such key"):
+        await world.attempt("ns/g-0")
+    assert said(world, "g-0") == "gang g: selector of device class gpu: no such key"
+    assert not world.holders()
+
+
+def answered(answer: NoPlace) -> Generator[Any, Any, NoPlace]:
+    """A plan without a pause."""
+    yield from ()
+    return answer
+
+
+async def test_a_pod_of_a_gang_that_gives_up_may_have_lost_its_claim_already(world: World) -> None:
+    furnish(world, 2, 1)
+    add(world, "g", 2, range(2))
+    await world.stop_before_bindings()
+    assert len(world.holders()) == 2
+    world.start()
+    gone = world.api[PODS, "ns/g-0"]["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+    world.api.drop(RESOURCE_CLAIMS, f"ns/{gone}")
+    assert await world.control.placer._gangs._unreserve.give_up_held(world.cluster.pods, "a test")
+    assert not world.holders()
+
+
+async def test_a_gang_says_for_which_other_pod_it_waits_when_one_has_its_claim(world: World) -> None:
+    furnish(world, 3, 1)
+    world.controllers = OwnControllers.of({"placement", "release"})
+    add(world, "g", 3, range(3))
+    record_claim(world, "g-0")
+    world.start()
+    async with world.running():
+        await world.busy()
+        await asyncio.sleep(world.times.unmade_gang_claims)
+        await world.busy()
+        for other in (1, 2):
+            assert said(world, "g-0").startswith(f"waits for pod g-{other} of its gang")
+            record_claim(world, f"g-{other}")
+            await world.busy()
+    assert world.bound() == ["g-0", "g-1", "g-2"]
 
 
 async def test_if_one_claim_cannot_be_written_all_members_give_theirs_back(world: World) -> None:

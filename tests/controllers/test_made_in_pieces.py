@@ -21,6 +21,7 @@ from dra_operator.controllers.scheduling import gang as gang_chapter
 from dra_operator.scheduling import Elapsed, Pause, plan
 from dra_operator.scheduling.gang import joint_plan
 from dra_operator.scheduling.state import Nomination
+from fake_api import Call
 from objects import Make, Obj, devices_of, on_node
 from volume_lab import bind_volumes, on_nodes, storage_class, store, uses, volume, volume_claim
 
@@ -267,6 +268,28 @@ async def test_a_gang_whose_plan_was_put_aside_is_planned_anew(
     await world.attempt("ns/a")
     assert len(planned) == 2
     assert len(world.bound()) == number
+
+
+async def test_a_gang_whose_leader_goes_while_its_plan_is_written_is_led_until_that_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish_for_a_gang(world)
+    interrupted(world, lambda *_: None, monkeypatch, gang=True)
+    led = list[bool]()
+
+    def goes(call: Call) -> None:
+        if call.sub == "status" and (PODS, "ns", "a") in world.api.objects:
+            world.api.drop(PODS, "ns/a")
+            world.bring_events()
+            world.control.placer._gangs.leave("ns/a")
+            led.extend(it.is_led for it in world.control.placer._gangs._gangs.values())
+
+    world.api.before = goes
+    world.start()
+    async with world.running():
+        await world.quiet()
+    assert led == [True]
+    assert world.bound() == ["b", "c"]
 
 
 async def test_another_pod_leads_when_the_leader_goes_whose_plan_was_put_aside(

@@ -22,6 +22,7 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.controllers import OwnControllers
 from dra_operator.controllers.errors import BindingFailed, GenerationFailed, PlacementFailed
+from dra_operator.controllers.workers import Decided
 from dra_operator.kube import PodGroupWriter
 from dra_operator.scheduling import Snapshot, WriteUnderWay, pre_filter
 from fake_api import Call
@@ -250,6 +251,23 @@ async def test_devices_in_the_wrong_place_stay_if_a_pod_of_the_group_got_a_node_
         await world.attempt("ns/a")
     assert the_claim(world)["status"]["reservedFor"] == RESERVED
     assert the_claim(world)["status"]["allocation"]
+
+
+async def test_no_claim_is_reserved_for_a_pod_whose_group_is_gone_by_then() -> None:
+    """It would be for the pod alone, and the kubelet asks for the group's."""
+    world = World(features())
+    world.furnish()
+    world.api.add(POD_GROUPS, group(BY_NAME))
+    world.api.add(RESOURCE_CLAIMS, Make.claim("shared"))
+    world.api.add(PODS, member("a", BY_NAME))
+    decided = await world.start().placer.decide("ns/a")
+    assert isinstance(decided, Decided)
+    assert decided.follow_up is not None
+    world.api.drop(POD_GROUPS, "ns/group")
+    world.bring_events()
+    with pytest.raises(BindingFailed, match="PodGroup group is gone"):
+        await decided.follow_up()
+    assert not the_claim(world).get("status")
 
 
 @pytest.mark.rule("K37-WL-21", "K37-WL-22")

@@ -762,6 +762,54 @@ def test_a_victim_that_was_replaced_meanwhile_stays() -> None:
     assert nodes(world)["high"] == "node-0"
 
 
+@pytest.mark.parametrize("request_", [("get", "pods", None, "low"), ("patch", "pods", "status", "low")])
+def test_a_victim_that_goes_by_itself_meanwhile_is_not_said_to_be_preempted(request_: Call) -> None:
+    async def story(world: World) -> None:
+        await full(world, pod("low"), pod("other", 1))
+        world.api.add(PODS, pod("high", 10))
+
+        def goes(call: Call) -> None:
+            if call == request_ and (PODS, "ns", "low") in world.api.objects:
+                ends(world, "low")
+
+        world.api.before = goes
+        await works(world, REST, 2)
+
+    world = played(story)
+    assert events(world, "Preempted") == []
+    assert nodes(world) == {"high": "node-0", "other": "node-1"}
+    assert not [it for _, it in events(world, "FailedScheduling") if "retrying" in it or "unexpectedly" in it]
+
+
+@pytest.mark.parametrize("size", [1, 2], ids=["a pod", "a gang"])
+def test_a_nomination_that_is_out_of_date_ends_nobody_and_is_made_anew_soon(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others were placed while the search paused."""
+    name = "proven" if size == 1 else "is_proven"
+    proofs, original, ended_then = 0, getattr(preemption, name), list[str]()
+
+    async def story(world: World) -> None:
+        def outdated(*args: Any) -> Any:
+            nonlocal proofs
+            proofs += 1
+            ended_then.extend(deleted(world))
+            return original(*args) if proofs > 1 else None
+
+        await full(world, pod("low"), pod("other", 1))
+        monkeypatch.setattr(preemption, name, outdated)
+        if size == 1:
+            world.api.add(PODS, pod("g-0", 10))
+        else:
+            add_gang(world)
+        await works(world, REST * 3)
+
+    world = played(story)
+    assert proofs == 2
+    assert not ended_then
+    assert sorted(it for it in nodes(world) if it.startswith("g-") and nodes(world)[it]) == ["g-0", "g-1"][:size]
+
+
 # --- who ends ---
 
 

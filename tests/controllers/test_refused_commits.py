@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from controllers_world import World
@@ -18,6 +19,9 @@ from dra_kube import (
     Resource,
     TooManyRequests,
 )
+from dra_operator.controllers.errors import BindingFailed
+from dra_operator.controllers.scheduling.planning import BIND_ATTEMPTS, RemoveGate
+from dra_operator.controllers.workers import Decided
 from fake_api import Call
 from objects import Make, Obj
 
@@ -214,6 +218,85 @@ async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(worl
     assert not status.get("reservedFor")
     assert world.messages("Scheduled") == []
     assert world.cluster.loads.used("node-0") == {}
+
+
+async def test_a_pod_that_has_its_node_by_then_counts_as_bound(world: World, make: type[Make]) -> None:
+    """A proxy sent the binding twice, and the second answer came back."""
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+
+    def bind(call: Call) -> None:
+        if call.sub == "binding":
+            world.api.change(PODS, "ns/pod", lambda obj: obj["spec"].update(nodeName="node-0"))
+
+    world.api.before = bind
+    world.start()
+    await world.attempt("ns/pod")
+    assert sum(call.sub == "binding" for call in world.api.calls) == 1
+    assert world.api[RESOURCE_CLAIMS, "ns/claim"]["status"]["allocation"]
+
+
+async def test_a_pod_that_others_write_again_and_again_is_bound_later(world: World, make: type[Make]) -> None:
+    """Each version is another one than that which was to be bound."""
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+
+    def change(call: Call) -> Exception | None:
+        if call.sub != "binding":
+            return None
+        world.api.change(PODS, "ns/pod", lambda obj: obj["metadata"].update(labels={"n": str(len(world.api.calls))}))
+        return Conflict(409, "Conflict", "the object has been modified")
+
+    world.api.before = change
+    world.start()
+    with pytest.raises(BindingFailed, match="cannot bind the pod to node node-0: the object has been modified"):
+        await world.attempt("ns/pod")
+    assert sum(call.sub == "binding" for call in world.api.calls) == BIND_ATTEMPTS
+    assert not world.cluster.loads.node_of(world.api[PODS, "ns/pod"]["metadata"]["uid"])
+    world.api.before = lambda call: None
+    async with world.running():
+        await world.quiet()
+    assert world.node_of() == "node-0"
+
+
+async def test_a_gate_is_not_opened_for_a_node_that_is_gone(world: World, make: type[Make]) -> None:
+    """Its scheduler would be told to choose any node, and the devices are not there."""
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(**CLAIM, **GATES))
+    context = world.start().placer._context
+    await world.attempt("ns/pod")
+    world.api.drop(NODES, "node-0")
+    world.bring_events()
+    (pod,), (claim,) = context.cluster.pods, context.cluster.claims
+    assert claim.status.allocation is not None
+    with pytest.raises(BindingFailed, match="node node-0 no longer reaches the devices of pod ns/pod"):
+        await RemoveGate(context.cluster, context.pods).write(pod, "node-0", [claim])
+    assert world.api[PODS, "ns/pod"]["spec"]["schedulingGates"] == GATES["schedulingGates"]
+
+
+async def test_a_pod_that_is_gone_by_then_is_not_told_that_its_attempt_failed(world: World, make: type[Make]) -> None:
+    furnish(world, make, devices=1)
+    world.times = replace(world.times, silence=0.0)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    placer, bug = world.start().placer, ZeroDivisionError("a bug")
+
+    def broken(*_: object) -> None:
+        raise bug
+
+    placer._snapshot = broken  # type: ignore[method-assign,assignment]
+    decided = await placer.decide("ns/pod")
+    assert isinstance(decided, Decided)
+    assert decided.follow_up is not None
+    world.api.drop(PODS, "ns/pod")
+    world.bring_events()
+    with pytest.raises(ZeroDivisionError) as raised:
+        await decided.follow_up()
+    assert raised.value is bug
+    assert world.api.writes == []
 
 
 async def test_a_shared_claim_whose_last_pod_cannot_be_bound_gives_its_device_back(

@@ -18,8 +18,9 @@ from dra_operator.allocator import Features
 from dra_operator.cache import InvariantViolated, Source, check
 from dra_operator.controllers import BackoffSettings
 from dra_operator.controllers.claims import release
-from dra_operator.controllers.errors import PlacementFailed
+from dra_operator.controllers.errors import PlacementFailed, PodVanished
 from dra_operator.controllers.scheduling import binding
+from dra_operator.scheduling import NoPlace
 from dra_operator.sources import audit
 from dra_operator.sources.audit import LastLook
 from fake_api import ERRORS, Call, copied
@@ -947,6 +948,60 @@ async def test_a_device_that_a_new_pod_of_theirs_takes_as_it_comes_free_is_not_l
                 await world.tick()
         await ours_follows_theirs(world)
         assert world.node_of("ours") == "node-0"
+
+
+@pytest.mark.parametrize(("kind", "refusal"), [("resourceclaims", "forbidden"), ("pods", None)])
+async def test_a_new_claim_in_place_of_a_parked_one_that_cannot_be_made(
+    kind: str, refusal: str | None, world: World, make: type[Make]
+) -> None:
+    """It is refused, which the pod says; or the pod goes before it is recorded, and there is nothing to say."""
+    world.furnish(devices=2)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = make.pod("ours", claims=[make.FROM_TEMPLATE])
+    pod["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": "made"}]
+    owner = world.api.add(PODS, pod)["metadata"]
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    contest = {"apiGroup": "dra.kopf.dev", "resource": "contests", "name": "one", "uid": "one"}
+    status = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": [contest]}
+    world.api.add(RESOURCE_CLAIMS, make.claim("made", owner=owner, finalizers=[FINALIZER]) | {"status": status})
+    placer = world.start().placer
+
+    def fails(call: Call) -> Exception | None:
+        if call.plural != kind:
+            return None
+        if refusal is not None:
+            return ERRORS[refusal]()
+        if (PODS, "ns", "ours") in world.api.objects:
+            world.api.drop(PODS, "ns/ours")
+        return None
+
+    world.api.before = fails
+    (waiting,) = world.cluster.pods
+    with pytest.raises(PodVanished if refusal is None else PlacementFailed):
+        await placer._unreserve.without_parked(waiting, NoPlace("its claim is parked"))
+    if refusal is not None:
+        (condition,) = world.api[PODS, "ns/ours"]["status"]["conditions"]
+        assert condition["message"].startswith("its claim is parked; ")
+        assert condition["message"].endswith("; retrying with back-off")
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "replaced"])
+async def test_a_claim_that_is_gone_needs_not_give_way(is_replaced: bool, world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    for claim in ("one", "two"):
+        uid = world.api.add(PODS, make.pod(claim, claims=[make.use(claim)]))["metadata"]["uid"]
+        users = [{"resource": "pods", "name": claim, "uid": uid}]
+        status = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+        world.api.add(RESOURCE_CLAIMS, make.claim(claim, finalizers=[FINALIZER]) | {"status": status})
+    world.start()
+    world.api.drop(RESOURCE_CLAIMS, "ns/two")
+    if is_replaced:
+        world.api.add(RESOURCE_CLAIMS, make.claim("two"))
+    with pytest.raises(PlacementFailed, match="two"):
+        await world.attempt("ns/two")
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 0
+    nothing_is_remembered(world)
 
 
 async def test_of_two_claims_of_ours_with_one_device_one_gets_another_device(world: World, make: type[Make]) -> None:

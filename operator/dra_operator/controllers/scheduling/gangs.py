@@ -145,7 +145,7 @@ class Gangs:
         progress.attempt = None
         # Size or topology may have been changed meanwhile: the plan is for another gang then.
         is_same = self._cluster.gang_of(attempt.leader) == attempt.gang
-        if is_same and attempt.is_of(self._cluster) and self._cluster.pods.get(key) is attempt.leader:
+        if is_same and attempt.is_of(self._cluster):
             return attempt
         self._over(progress)
         return None
