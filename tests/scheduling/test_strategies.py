@@ -335,6 +335,15 @@ def test_fragmentation_is_scored_as_the_study_does_it() -> None:
         assert BY_NAME["fgd"].score(candidate) == expected
 
 
+@pytest.mark.parametrize(("taken", "is_useless"), [(900, False), (901, True), (1100, True)])
+def test_a_device_is_lost_when_a_pod_takes_the_cpu_beside_it(taken: int, is_useless: bool) -> None:
+    """A usual pod asks for 100 millicores, and 1000 are free."""
+    asked = cluster({})[0].compile([share(1000)]).stages[0].alternatives[0]
+    mix, idle = Mix((MixClass(asked, WEIGHT_OF_ALL, 100),)), Totals(1000, (1000,), (0,), (0,), served=(1,))
+    score = BY_NAME["fgd"].score(Candidate(mix, idle, idle, 1000, taken))
+    assert score == (26 if is_useless else 50)
+
+
 @pytest.mark.parametrize("strategy", BY_NAME)
 def test_nodes_that_are_alike_have_the_score_that_each_has_by_itself(strategy: str) -> None:
     """What is kept of one node for others changes no score."""
