@@ -463,12 +463,12 @@ async def test_a_template_that_is_of_no_use_is_named_with_its_fault(
         await world.until("it runs", lambda: len(world.pods("train")) == 2, 5)
 
 
-def ask_why(world: AdmissionWorld, dump: Path) -> None:
-    """Print why the Workload waits, by a dump of the cluster."""
+def ask_why(world: AdmissionWorld, dump: Path, **snapshot: Obj) -> int:
+    """Print why the Workload waits, by a dump of the cluster; return the exit code."""
     kinds = ((resource, obj) for (resource, _, _), obj in world.api.objects.items())
     items = [{"apiVersion": resource.api_version(), "kind": resource.kind, **obj} for resource, obj in kinds]
-    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items} | snapshot))
+    return main(["why", "workload/train", "-n", "ns", "--from", str(dump)])
 
 
 @pytest.mark.parametrize(
@@ -534,6 +534,111 @@ async def test_why_asks_no_node_of_this_cluster_about_pods_of_another(
     said = capsys.readouterr().out
     assert words in said
     assert ("do not fit now" in said) is (cluster is None)
+
+
+def with_quota(job: Obj, *conditions: str) -> Obj:
+    """The Workload with quota, an answered check and these conditions."""
+    since = "2026-01-01T00:00:00Z"
+    said = [{"type": it, "status": "True", "lastTransitionTime": since} for it in ("QuotaReserved", *conditions)]
+    assigned = {"name": "main", "count": job["spec"]["podSets"][0]["count"]}
+    checks = [{"name": CHECK, "state": "Ready", "message": "", "lastTransitionTime": since}]
+    admission = {"clusterQueue": "team", "podSetAssignments": [assigned]}
+    return {**job, "status": {"conditions": said, "admission": admission, "admissionChecks": checks}}
+
+
+def admitted(*names: str, pods: int = 1) -> list[Obj]:
+    return [with_quota(workload(name, pods), "Admitted") for name in names]
+
+
+def stopped() -> Obj:
+    job = workload("train")
+    job["spec"]["active"] = False
+    return job
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words", "code"),
+    [
+        ([workload("train")], "\n  all of its pods fit now, on node-0\n", 3),
+        ([with_quota(workload("train"))], "\n  all of its pods fit now, on node-0\n", 0),
+        (admitted("train"), "\n  all of its pods fit now, on node-0\n", 0),
+        (
+            [*admitted("early"), with_quota(workload("train"))],
+            "1 other workload that Kueue has admitted and that has not started comes first: ns/early\n  all of",
+            0,
+        ),
+        (
+            [*admitted("early", "second"), workload("train")],
+            "2 other workloads that Kueue has admitted and that have not started come first: ns/early, ns/second\n",
+            3,
+        ),
+        ([stopped()], "ns/train is not active (spec.active)\n", 3),
+        ([with_quota(workload("train"), "Admitted", "PodsReady")], "is admitted, and its pods are ready\n", 0),
+    ],
+    ids=["no quota", "quota", "admitted", "one before it", "two before it", "stopped", "ready"],
+)
+async def test_why_says_whether_the_pods_of_a_workload_fit_now(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: list[Obj], words: str, code: int
+) -> None:
+    """The exit code says whether something is in its way: without quota it waits, even if its pods fit."""
+    for job in jobs:
+        world.api.add(WORKLOADS, job)
+    found = ask_why(world, tmp_path / "dump.json", snapshot={"taken": world.now})
+    said = capsys.readouterr().out
+    assert words in said
+    assert ("fit now" in said) is ("spec.active" not in words and "are ready" not in words)
+    assert ("not started come" in said) is (len(jobs) > 1)
+    assert found == code
+
+
+async def test_why_counts_what_was_promised_to_others_in_what_would_help(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job in (*admitted("early", pods=2), workload("train", 3)):
+        world.api.add(WORKLOADS, job)
+    assert ask_why(world, tmp_path / "dump.json", snapshot={"taken": world.now}) == 3
+    said = capsys.readouterr().out
+    assert "1 other workload that Kueue has admitted and that has not started comes first: ns/early\n" in said
+    assert "\n  pod ns/train-main-2 would fit 0 of 2 nodes\n" in said
+
+
+async def test_why_finds_no_node_for_pods_of_a_workload_that_have_nodes(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [job] = admitted("train")
+    world.api.add(WORKLOADS, job)
+    meta = {"name": "train-0", "namespace": "ns", "uid": "train-0"} | {
+        "ownerReferences": job["metadata"]["ownerReferences"]
+    }
+    world.api.add(PODS, {"metadata": meta, "spec": {"nodeName": "node-0", "containers": []}})
+    assert ask_why(world, tmp_path / "dump.json") == 0
+    assert "\n  all of its pods have nodes\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("unseen", "words"),
+    [
+        ({}, "there is no workload train in namespace ns\n"),
+        ({"workloads.kueue.x-k8s.io": "read only in namespace other"}, "there is no workload train in namespace ns\n"),
+        ({"workloads.kueue.x-k8s.io": "404 page not found"}, "kubectl dra: 404 page not found\n"),
+        ({"workloads.kueue.x-k8s.io": "it is forbidden"}, "it is forbidden; the ClusterRole dra-viewer-admission"),
+    ],
+)
+async def test_why_says_why_it_sees_no_workload(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], unseen: dict[str, str], words: str
+) -> None:
+    assert ask_why(world, tmp_path / "dump.json", snapshot={"taken": world.now, "unseen": unseen}) == 1
+    assert words in capsys.readouterr().err
+
+
+async def test_why_does_not_guess_whether_pods_fit_on_nodes_that_it_may_not_see(
+    world: AdmissionWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.api.add(WORKLOADS, with_quota(workload("train")))
+    assert ask_why(world, tmp_path / "dump.json", snapshot={"taken": world.now, "unseen": {"nodes": "forbidden"}}) == 3
+    said = capsys.readouterr().out
+    assert "whether its pods fit now is not known without nodes\n" in said
+    assert "all of its pods" not in said
 
 
 async def test_a_check_that_somebody_else_writes_as_well_is_not_written_all_the_time(world: AdmissionWorld) -> None:

@@ -692,6 +692,72 @@ def test_why_a_volume_does_not_do_is_told(spec: Json | None, said: str) -> None:
     assert said in found.text
 
 
+AT_ONCE = "pod has unbound immediate PersistentVolumeClaim"
+
+
+@pytest.mark.parametrize(
+    ("notes", "spec", "volume", "said"),
+    [
+        ({"pv.kubernetes.io/bind-completed": "yes"}, {"volumeName": "pv"}, {"nodeAffinity": {"required": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}}},
+            ["has PersistentVolume pv, for nodes with zone In b"]),
+        ({"pv.kubernetes.io/bind-completed": "yes"}, {"volumeName": "pv", "accessModes": ["ReadWriteOncePod"]}, {},
+            ["PersistentVolumeClaim ns/v is used by pod ns/user"]),
+        ({}, {"storageClassName": "locla"}, None,
+            [AT_ONCE, "names StorageClass locla, which does not exist; there is local"]),
+        ({}, {"storageClassName": ""}, None, [AT_ONCE, "ns/v has no StorageClass, and no PersistentVolume is bound"]),
+        ({"volume.kubernetes.io/selected-node": "gpu-1"}, {"storageClassName": "made"}, None,
+            ["waits for PersistentVolumeClaim ns/v to get a new volume on node gpu-1"]),
+        ({}, {}, {}, ["waits for PersistentVolumeClaim ns/v to be bound to PersistentVolume pv"]),
+    ],
+    ids=["elsewhere", "in use", "mistyped class", "no class", "being made", "being bound"],
+)  # fmt: skip
+def test_what_is_known_of_the_volume_claim_of_a_waiting_pod_is_told(
+    notes: Json, spec: Json, volume: Json | None, said: list[str]
+) -> None:
+    late = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "volumeBindingMode": "WaitForFirstConsumer"}
+    local = late | {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner"}
+    made = late | {"metadata": {"name": "made"}, "provisioner": "csi.example.com"}
+    size = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local"}
+    asked: Json = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    asked |= {"metadata": {"name": "v", "namespace": "ns", "annotations": notes}}
+    asked |= {"spec": size | {"resources": {"requests": {"storage": "2Gi"}}} | spec}
+    there: Json = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}}
+    there |= {"status": {"phase": "Bound" if notes else "Available"}}
+    there["spec"] = size | {"capacity": {"storage": "4Gi"}, "claimRef": {"namespace": "ns", "name": "v"}}
+    there["spec"] |= volume or {}
+    user = pod("user", nodeName="gpu-1", uses="v")
+    done = pod("done", nodeName="gpu-1", uses="v") | {"status": {"phase": "Succeeded"}}
+    others = [user, done, pod("waiting", uses="v")]
+    objects = [local, made, asked, *others, *([there] if volume is not None else [])]
+    found = told(cluster(node("gpu-1", zone="a"), slice_("gpu-1"), *objects, claims=(claim(),), uses="v"))
+    assert [it for it in said if it not in found.text] == []
+    assert not {"ns/done", "ns/waiting"}.intersection(found.text.split())
+
+
+def of_condition(status: str) -> Json:
+    made = node("gpu-1")
+    made["status"]["conditions"] = [{"type": "Ready", "status": status}]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("objects", "entry", "said"),
+    [
+        ([unreachable("gpu-1")], {"resourceClaimName": "c"}, "node gpu-1 is unreachable"),
+        ([of_condition("False")], {"resourceClaimName": "c"}, "gpu-1 is not ready (its condition Ready is False)"),
+        ([node("gpu-1")], {"resourceClaimName": "c"}, "claim c is not reserved for the pod"),
+        ([node("gpu-1"), template("t", asks())], {"resourceClaimTemplateName": "t"}, "ResourceClaimTemplate ns/t"),
+    ],
+    ids=["unreachable", "not ready", "not reserved", "not made"],
+)
+def test_a_pod_that_has_its_node_and_does_not_start_is_explained(objects: list[Json], entry: Json, said: str) -> None:
+    held = claim(held=["gpu-1/gpu-0"])
+    started = pod("waits", nodeName="gpu-1", resourceClaims=[{"name": "c"} | entry])
+    found = told([*objects, slice_("gpu-1"), held, device_class(), started])
+    assert said in found.text
+
+
 @pytest.mark.parametrize(
     ("key", "asked", "meant"),
     [
