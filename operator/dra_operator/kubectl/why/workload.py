@@ -161,9 +161,9 @@ def _say_fit(report: Report, seen: Observed, settings: Settings, workload: Workl
         return
     if promised:
         others = counted(len(promised), "other workload")
-        have = "has" if len(promised) == 1 else "have"
+        have, come = ("has", "comes") if len(promised) == 1 else ("have", "come")
         names = listed(it.workload.key for it in promised)
-        report.say(f"{others} that Kueue has admitted and that {have} not started come first: {names}", indent=2)
+        report.say(f"{others} that Kueue has admitted and that {have} not started {come} first: {names}", indent=2)
     if outcome.fits:
         nodes = listed(dict.fromkeys(seat.node for seat in outcome.seats), SHOWN_WORKLOAD_NODES)
         report.say(f"all of its pods fit now{f', on {nodes}' if nodes else ''}", indent=2)
