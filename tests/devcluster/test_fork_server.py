@@ -54,6 +54,17 @@ async def test_a_process_lives_until_it_is_stopped(home: Path) -> None:
         assert list((home / "a" / "registry").glob("*.sock")) == []
 
 
+async def test_a_process_that_does_not_react_is_killed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_devcluster.processes._FORKED_GRACE_SECONDS", 0.01)
+    async with ForkServer(PLUGIN, home / "server.log") as server:
+        others = children(os.getpid())
+        forked = server.start("a", configuration(home, "a"), home / "a.log")
+        await becomes(lambda: list((home / "a" / "registry").glob("*.sock")))
+        (number,) = children(os.getpid()) - others
+        os.kill(number, signal.SIGSTOP)
+        assert await asyncio.wait_for(forked.stop(), 60) == -signal.SIGKILL
+
+
 async def test_all_end_with_the_server_and_with_its_parent(home: Path) -> None:
     async with ForkServer(PLUGIN, home / "server.log") as server:
         others = children(os.getpid())
@@ -92,3 +103,5 @@ async def test_a_server_that_cannot_start_the_program_says_why(home: Path) -> No
         with pytest.raises(ProcessFailed, match=r"no-such-program, beside \S+, is not installed"):
             forked.check()
         await asyncio.wait_for(forked.stop(), 60)
+        later = server.start("b", [], home / "b.log")
+        assert later.has_ended, "nobody would tell of its end"

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from dra_driver_test.cli import main
 from dra_driver_test.command import as_json, as_junit, line, summary
+from dra_driver_test.errors import BenchError
+from dra_driver_test.harness.driver import CommandLauncher
+from dra_driver_test.harness.waiting import Limits
 from dra_driver_test.kit import Check, Level, Result, Verdict, all_checks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,12 +167,29 @@ def test_a_list_whose_reader_has_ended_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_parameters_that_are_no_object_are_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--parameters", "{", "is not JSON"),
+        ("--parameters", "[]", "'[]' is not a JSON object"),
+        ("-j", "0", "'0' is not a number from 1 to 16"),
+        ("-j", "17", "'17' is not a number from 1 to 16"),
+        ("-j", "two", "'two' is not a number from 1 to 16"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_wrong_usage(
+    option: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--parameters", text, "--", "driver"])
+        main([option, text, "--", "driver"])
     assert ended.value.code == 2
-    assert "JSON" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", " ", []])
+def test_an_empty_command_is_refused_before_anything_starts(command: str | list[str], tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="the command is empty: pass the command line"):
+        CommandLauncher(command, tmp_path / "log", Limits())
 
 
 def test_the_list_explains_every_check(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dra_cdi import ContainerEdits, DeviceNode, Mount
+from dra_driver_test.checks.configuration import _changed
 from dra_driver_test.errors import Finding
 from dra_driver_test.harness.content import Content, Known, content_of, shown
 from dra_driver_test.harness.devices import Device
@@ -52,3 +53,10 @@ def test_contents_are_shown_once() -> None:
     mount = Mount(host_path="/scratch/0", container_path="/scratch")
     assert shown(content_of(ContainerEdits(env=("A=gpu-0",), mounts=(mount,)))) == "A=gpu-0, mount /scratch/0 /scratch"
     assert shown(frozenset()) == "nothing"
+
+
+def test_other_parameters_differ_in_one_value_of_the_same_type() -> None:
+    good = {"apiVersion": "v1", "kind": "Gpu", "mode": {"color": "red", "is-fast": True}, "size": 2}
+    others = [{**good, "mode": {"color": color, "is-fast": True}} for color in ("red2", "blue")]
+    others += [{**good, "mode": {"color": "red", "is-fast": False}}, {**good, "size": 3}, {**good, "size": 1}]
+    assert list(_changed(good, ["red", "blue"])) == others

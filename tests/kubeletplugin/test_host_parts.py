@@ -33,6 +33,7 @@ from dra_kubeletplugin.claims.prepared import PreparedClaims
 from dra_kubeletplugin.drivers.hostdev.config import HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug, Looking, replugged
+from dra_kubeletplugin.errors import ClaimError
 from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id
 from dra_kubeletplugin.files.claim_files import ClaimFiles, MetadataFiles
 from dra_kubeletplugin.files.folders import HostParts
@@ -216,6 +217,30 @@ async def test_a_note_of_an_earlier_boot_does_not_count(one: Side, two: Side, mo
         monkeypatch.setattr(f"dra_kubeletplugin.{module}.boot_id", lambda: "after-the-reboot")
     assert await two.prepare("b", "d") == ""
     assert "claim default/b" in await one.prepare("a", "d")
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "said", "attempts"),
+    [
+        ("tempfile.mkstemp", errno.ENOENT, r"cannot write \S+/uid-of-a\.json: ", 3),
+        ("os.replace", errno.ENOENT, r"cannot write \S+/uid-of-a\.json: ", 3),
+        ("os.replace", errno.EROFS, r"cannot write \S+/uid-of-a\.json, for other drivers of this node: ", 1),
+    ],
+)
+def test_a_note_that_cannot_be_written_is_tried_again_if_its_folder_was_removed_and_leaves_no_file(
+    one: Side, monkeypatch: pytest.MonkeyPatch, call: str, number: int, said: str, attempts: int
+) -> None:
+    made = []
+
+    def fail(*arguments: object, **_: object) -> None:
+        made.append(arguments)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch, pytest.raises(ClaimError, match=said):
+        patch.setattr(f"dra_kubeletplugin.files.folders.{call}", fail)
+        one.parts._replace(one.root / ".owned" / ONE / "uid-of-a.json", b"{}")
+    assert len(made) == attempts
+    assert [path for path in (one.root / ".owned").rglob("*") if path.is_file()] == []
 
 
 async def test_a_full_disk_keeps_no_prepared_claim_from_its_answer(

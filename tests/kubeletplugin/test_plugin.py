@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from dra_kubeletplugin import (
 from dra_kubeletplugin.claims import calls
 from dra_kubeletplugin.claims.calls import LEGACY, V1, V1BETA1, WireVersion
 from dra_kubeletplugin.claims.device_status import fetch_claim
-from dra_kubeletplugin.kubelet import Interceptor, LoggingInterceptor, SocketServer
+from dra_kubeletplugin.kubelet import Interceptor, LoggingInterceptor, SocketServer, is_newest
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_kubeletplugin.testing.api import PluginApi
@@ -607,9 +607,74 @@ async def test_a_plugin_stops_on_a_disk_that_is_read_only(
             patch.setattr("pathlib.Path.unlink", refuse)
             await plugin._stack.aclose()
         assert settings.plugin_path.exists()
+    server = _server(settings.plugin_path)
+    with monkeypatch.context() as patch, pytest.raises(StartError, match="cannot remove stale sockets in"):
+        patch.setattr("pathlib.Path.unlink", refuse)
+        await server.start()
     async with KubeletPlugin(driver, settings, api.client):
         pass
     assert not settings.plugin_path.exists()
+
+
+def _server(path: Path, died: Callable[[ServerDied], None] = lambda died: pytest.fail(str(died))) -> SocketServer:
+    register = partial(health_grpc.add_DRAResourceHealthServicer_to_server, Health())
+    return SocketServer("gpu.example.com", path, re.compile(r"\w+\.sock"), register, [], died)
+
+
+async def test_a_socket_without_hard_links_is_renamed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    server = _server(short_path / "a.sock")
+    with monkeypatch.context() as patch:
+        patch.setattr("dra_kubeletplugin.kubelet.os.link", refuse)
+        await server.start()
+    assert os.listdir(short_path) == ["a.sock"]
+    with pytest.raises(StartError, match="another process serves"):
+        server.check()
+    await server.stop()
+    assert os.listdir(short_path) == []
+
+
+async def test_of_two_processes_that_start_at_once_one_leaves_the_socket_to_the_other(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _server(short_path / "a.sock")
+    monkeypatch.setattr(server, "_remove_abandoned", lambda: server.path.write_text("of the other"))
+    with pytest.raises(StartError, match=r"cannot serve on the socket \S+/a\.sock: .*File exists"):
+        await server.start()
+    assert server.path.read_text() == "of the other"
+
+
+async def test_a_server_that_ends_by_itself_is_fatal(short_path: Path) -> None:
+    errors: list[ServerDied] = []
+    server = _server(short_path / "a.sock", errors.append)
+    await server.start()
+    assert server._server
+    await server._server.stop(None)
+    await becomes(lambda: errors)
+    assert "ended unexpectedly: restart the plugin" in str(errors[0])
+    await server.stop()
+
+
+async def test_sockets_that_go_while_they_are_looked_at_hinder_nobody(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, server = short_path / "b.sock", _server(short_path / "a.sock")
+
+    def gone(path: Path) -> NoReturn:
+        other.unlink(missing_ok=True)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dra_kubeletplugin.kubelet._is_listened_on", gone)
+        _stale_socket(other)
+        await server.start()
+        _stale_socket(other)
+        assert is_newest(server.path, re.compile(r"\w+\.sock"))
+        patch.setattr("pathlib.Path.iterdir", gone)
+        assert is_newest(server.path, re.compile(r"\w+\.sock")), "the folder cannot be read"
+    await server.stop()
 
 
 DEAD, LIVE = "0f1e2d3c-0000-4000-8000-00000000000a", "0f1e2d3c-0000-4000-8000-00000000000b"

@@ -40,14 +40,14 @@ from dra_kubeletplugin import (
     device,
 )
 from dra_kubeletplugin.claims.conflicts import fingerprint
-from dra_kubeletplugin.files.checkpoint import ClaimRecords
+from dra_kubeletplugin.files.checkpoint import ClaimRecords, boot_id, boot_time
 from dra_kubeletplugin.files.claim_record import FORMAT_VERSION, ClaimRecord
 from dra_kubeletplugin.slices import PoolCounters
 from dra_kubeletplugin.slices.pool_sync import DesiredPool
 from fake_host import open_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from node_world import DRIVER, NodeWorld, allocated, ref
+from node_world import DRIVER, NodeWorld, allocated, prepared_claim, ref
 
 
 async def prepared(node: NodeWorld, claim: ResourceClaim) -> Prepared:
@@ -1232,6 +1232,44 @@ async def test_a_call_that_is_cancelled_is_cancelled(node: NodeWorld, monkeypatc
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = ClaimRecords(tmp_path / "claims")
+    records.create()
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ClaimError, match=r"cannot read the checkpoints in \S+/claims: "),
+    ):
+        patch.setattr("dra_kubeletplugin.files.checkpoint.os.scandir", fail)
+        records.all()
+
+
+def test_a_claim_is_forgotten_with_the_folder_of_its_record(tmp_path: Path) -> None:
+    records = ClaimRecords(tmp_path / "claims")
+    records.create()
+    (tmp_path / "claims").rmdir()
+    records.remove("a")
+
+
+def test_a_record_of_a_text_that_is_no_utf_8_is_the_error_of_its_claim(tmp_path: Path) -> None:
+    records = ClaimRecords(tmp_path / "claims")
+    records.create()
+    _, record = prepared_claim(DRIVER, "p", "gpu-0", "a")
+    device = replace(record.devices[0], edits=ContainerEdits(env=("A=\udc80",)))
+    with pytest.raises(ClaimError, match="a text that the driver returned for claim default/a is no UTF-8"):
+        records.write(msgspec.structs.replace(record, devices=(device,)), durable=False)
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_a_system_that_tells_no_boot_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BOOT_ID", "PROC_STAT"):
+        monkeypatch.setattr(f"dra_kubeletplugin.files.checkpoint.{name}", tmp_path / "missing")
+    assert (boot_id(), boot_time()) == ("", None)
 
 
 def test_records_are_for_their_owner_only(tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
+import aiohttp
 import pytest
-from bare_client import CLAIMS, CONFIG_MAPS, DRA, NODES, PATCH, PODS, Client, Json, config_map, pod
+from aiohttp import test_utils, web
+from bare_client import CLAIMS, CONFIG_MAPS, DRA, NODES, PATCH, PODS, Client, Json, client_of, config_map, pod
+from dra_devcluster.apiserver import DevApiServer
+from dra_devcluster.apiserver.registry import NodeServerAddress
 
 NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
@@ -208,3 +213,40 @@ async def test_an_apply_takes_two_writings_of_a_quantity_for_two_values(client: 
     body["status"] = {"capacity": {"cpu": "1"}}
     answer = await client.call("PATCH", f"{NODES}/n/status?fieldManager=two", body, kind=PATCH["apply"])
     assert answer.code == 200
+
+
+# --- the node's own server ---
+
+
+async def test_sessions_pass_words_on_and_what_is_wrong_with_the_node_is_told(server: DevApiServer) -> None:
+    async def echo(request: web.BaseRequest) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data.upper())
+        return socket
+
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=server.ca.decode()))
+    headers = {"Authorization": f"Bearer {server.token}"}
+    async with client_of(server) as client, aiohttp.ClientSession(connector=connector, headers=headers) as session:
+        await client.post(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+        await client.post(PODS, pod("p", nodeName="n"))
+        path = f"{server.url}{PODS}/p/exec?command=sh"
+        assert "no node agent has registered it" in (await client.call("GET", f"{PODS}/p/log")).message
+        async with test_utils.RawTestServer(echo) as node:
+            server.registry.node_servers["n"] = NodeServerAddress(f"{node.host}:{node.port}", "key")
+            for asked in ("", "v3.channel.k8s.io"):
+                upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Protocol": asked}
+                async with session.get(path, headers=upgrade) as answer:
+                    said = (await answer.json())["message"]
+                assert said.startswith("exec needs one of the sub-protocols v5.")
+                assert said.endswith(f"not {asked or 'none'}")
+            async with session.ws_connect(path, protocols=["v4.channel.k8s.io"]) as socket:
+                await socket.send_str("words")
+                assert await socket.receive_str() == "WORDS"
+        for what in (f"{PODS}/p/log", f"{NODES}/n/proxy/metrics"):
+            answered = await client.call("GET", what)
+            assert (answered.code, "the node does not answer" in answered.message) == (500, True), what
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await session.ws_connect(path, protocols=["v4.channel.k8s.io"])
+        assert refused.value.status == 500

@@ -188,6 +188,27 @@ async def test_a_finished_job_goes_after_its_time_to_live_with_its_pods(client: 
     await client.gone(f"{PODS}/{pod['metadata']['name']}")
 
 
+async def test_a_finished_job_stays_for_its_time_to_live(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = iter([59.95])
+    monkeypatch.setattr(jobs, "age", lambda since: next(ages, 60.0))
+    await client.post(JOBS, job(ttlSecondsAfterFinished=60))
+    (pod,) = await pods(client, 1)
+    await end(client, pod)
+    await client.gone(f"{JOBS}/j")
+
+
+async def test_an_index_whose_pod_still_ends_gets_no_second_one_where_pods_are_replaced_late(client: Client) -> None:
+    spec: Json = {"completions": 2, "parallelism": 1, "completionMode": "Indexed", "podReplacementPolicy": "Failed"}
+    await client.post(JOBS, job(**spec))
+    (first,) = await pods(client, 1)
+    path = f"{PODS}/{first['metadata']['name']}"
+    await client.patch(path, {"metadata": {"finalizers": [*first["metadata"]["finalizers"], "example.com/x"]}})
+    await client.delete(path)
+    await client.patch(f"{JOBS}/j", {"spec": {"parallelism": 2}})
+    (second,) = await pods(client, 1)
+    assert (first["metadata"]["annotations"][INDEX], second["metadata"]["annotations"][INDEX]) == ("0", "1")
+
+
 async def test_a_suspended_job_has_no_pods_until_it_resumes(client: Client) -> None:
     await client.post(JOBS, job(suspend=True, completions=2, parallelism=2))
     suspended = await status(client, is_true("Suspended"))

@@ -17,6 +17,7 @@ from dra_devcluster.agent.pod_network import Network
 from dra_devcluster.agent.port_forward import (
     DICTIONARY,
     MOST_CONNECTIONS,
+    PING_CODE,
     RST_STREAM_CODE,
     SYN_REPLY_CODE,
     Frame,
@@ -225,6 +226,18 @@ def opened(writer: FrameWriter, port: int, request: int) -> bytes:
 def reset(stream: int) -> bytes:
     """The client does not want the stream any more."""
     return struct.pack(">HHIII", 0x8003, RST_STREAM_CODE, 8, stream, 5)
+
+
+async def test_pings_are_answered_and_the_place_of_an_error_stream_that_is_not_wanted_is_free_again() -> None:
+    writer = FrameWriter()
+    errors = [writer.open(4 * number + 1, {"streamtype": "error", "requestid": str(number)}) for number in range(258)]
+    ping = struct.pack(">HHII", 0x8003, PING_CODE, 4, 7)
+    client = Offered(*errors[:256], reset(1), *errors[256:], ping)
+    async with session(client):
+        while Frame(PING_CODE, 7, False, b"") not in [frame._replace(body=b"") for frame in client.got]:
+            client.told.clear()
+            await asyncio.wait_for(client.told.wait(), 20)
+        assert client.refused() == {4 * 257 + 1}
 
 
 @asynccontextmanager
