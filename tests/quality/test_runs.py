@@ -107,6 +107,17 @@ def test_moves_allocate_more_and_no_node_has_more_than_there_is(policy: str) -> 
     assert found.capacity - sum(sum(it.gpus) for it in left) == found.after
 
 
+def test_the_smallest_share_whose_place_suffices_is_moved() -> None:
+    """300 and 500 have one GPU: the other one, with 300 left, takes no more than the smaller of them."""
+    nodes = [TraceNode(f"n{number}", 100_000, 10**6, 1, "A") for number in range(2)]
+    arrivals = [
+        TracePod(f"p{number}", 10, Shape(100, milli, 1, "")) for number, milli in enumerate((500, 300, 700, 500))
+    ]
+    run = Run(stand_in(2, 0)._replace(arrivals=arrivals, nodes=nodes), POLICIES["best-fit"])
+    found = moved(run, 50)
+    assert (found.before, found.after, found.moved) == (1500, 2000, 1)
+
+
 class Left:
     """What is left of a node."""
 
