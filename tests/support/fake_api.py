@@ -331,6 +331,7 @@ class FakeApi(FakeStore):
         field_manager: str | None = None,
         force: bool = False,
     ) -> Obj:
+        assert force or kind != "apply", "a server refuses what another field manager has set otherwise"
         call, patch = Call("patch", resource.plural, subresource, name), copied(patch)
         return await self.request(
             call, lambda: self._patched(resource, name, namespace, patch, kind, subresource, field_manager)
