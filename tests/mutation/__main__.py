@@ -69,6 +69,7 @@ class Worker:
     def __init__(self, root: Path, limit: float, seed: int, reach: Reach) -> None:
         self.root, self._limit, self._seed, self._reach = root, limit, seed, reach
         self._fails_anyway: dict[str, bool] = {}
+        self._texts: dict[str, str] = {}
         self._noted = root.with_name("failed")
 
     def judge(self, number: int, fault: Fault) -> Verdict:
@@ -79,6 +80,14 @@ class Worker:
             return Verdict(number, fault, "", 0.0, is_bare=True)
         by = self.found_by(fault, tests)
         return Verdict(number, fault, by or "", time.monotonic() - began, is_late=by is None)
+
+    def has(self, test: str) -> bool:
+        """Whether the checkout has the test: others are of a former commit, or of a pytest that a test has started."""
+        path, _, name = test.partition("::")
+        if path not in self._texts:
+            file = self.root / path
+            self._texts[path] = file.read_text() if file.is_file() else ""
+        return f"def {name.rpartition('::')[2]}(" in self._texts[path]
 
     def found_by(self, fault: Fault, tests: Sequence[str]) -> str | None:
         """The test that fails twice with the fault, and not without it. Empty if there is none, None: out of time."""
