@@ -96,6 +96,21 @@ async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch:
     assert int(bookmark["metadata"]["resourceVersion"]) > 0
 
 
+async def test_no_bookmark_goes_before_a_change_that_comes_as_its_time_is_over(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has lost the watch in between went on after the change, and never saw it."""
+
+    async def too_late(watcher: store.Watcher) -> None:
+        await watcher._wake.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(store.Watcher, "wait", too_late)
+    async with client.watch(CONFIG_MAPS, allowWatchBookmarks="true") as watch:
+        await client.post(CONFIG_MAPS, config_map("a"))
+        assert await watch.names(1) == [("ADDED", "a")]
+
+
 async def test_what_is_forgotten_cannot_be_watched(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LOGGED_CHANGES", 2)
     since = await revision(client)

@@ -17,6 +17,7 @@ import binascii
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import dropwhile
 
@@ -274,12 +275,9 @@ async def _changes(
     loop = asyncio.get_running_loop()
     end = loop.time() + query.timeout
     while (left := end - loop.time()) > 0:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
                 await watcher.wait()
-        except TimeoutError:
-            if query.bookmarks:
-                yield _bookmark(resource, registry.store.revision, {})
         changes = watcher.take()
         if watcher.overrun:
             yield _line(b"ERROR", orjson.dumps(expired("too old resource version: changes are forgotten").status))
@@ -289,6 +287,9 @@ async def _changes(
                 yield chunk
         if watcher.ended:
             return
+        # A change may come as the time is over, and a bookmark says that all changes before it were sent.
+        if query.bookmarks and not changes:
+            yield _bookmark(resource, registry.store.revision, {})
 
 
 def _event(change: Change, query: WatchQuery, encode: Encode) -> bytes:
