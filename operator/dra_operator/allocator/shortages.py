@@ -170,8 +170,7 @@ def _key(taint: DeviceTaint) -> Taint:
 def _tolerate(problem: NodeProblem, domains: Sequence[Domain], devices: int) -> str:
     """The tolerations that make all these devices usable, for the first domain that they match."""
     # A device that was lost matches some domain.
-    domain = next(it for it in domains if devices & problem.matching(it))
-    own = devices & problem.matching(domain)
+    domain, own = next((it, own) for it in domains if (own := devices & problem.matching(it)))
     found = (taint for device in each(own) for taint in taints_of(problem, domain, device))
     return tolerate(domain, dict.fromkeys(found))
 
