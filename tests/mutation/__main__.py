@@ -51,7 +51,7 @@ FIRST: Final = 6
 class Verdict(NamedTuple):
     """``by``: the test that failed; empty if none did. ``note``: why the fault does not count.
 
-    ``is_late``: the time was over before all tests had run, as on a busy machine.
+    ``is_late``: not all tests were played: the time was over, or they do not end without the fault either.
     """
 
     number: int
@@ -75,7 +75,8 @@ class Worker:
     def judge(self, number: int, fault: Fault) -> Verdict:
         """Ask the tests that run the fault's lines."""
         began = time.monotonic()
-        tests = reaching(self._reach, fault)
+        # pytest plays none of them if one is not there.
+        tests = [it for it in reaching(self._reach, fault) if self.has(it)]
         if not tests:
             return Verdict(number, fault, "", 0.0, is_bare=True)
         by = self.found_by(fault, tests)
@@ -90,8 +91,11 @@ class Worker:
         return f"def {name.rpartition('::')[2]}(" in self._texts[path]
 
     def found_by(self, fault: Fault, tests: Sequence[str]) -> str | None:
-        """The test that fails twice with the fault, and not without it. Empty if there is none, None: out of time."""
-        place, deadline = self.root / fault.path, time.monotonic() + self._limit
+        """The test that fails twice with the fault, and not without it. Empty if there is none.
+
+        None if not all were played: the time was over, or a group does not end without the fault either.
+        """
+        place, deadline, are_played = self.root / fault.path, time.monotonic() + self._limit, True
         # The cheapest first: pytest needs seconds to read a file of tests.
         few = next(
             (it for it in range(1, len(tests)) if len({t.partition("::")[0] for t in tests[: it + 1]}) > FIRST), 0
@@ -109,9 +113,10 @@ class Worker:
                 if fails_again and not self._fails_without(alone, spared):
                     return failed
                 if failed == NO_END:
+                    are_played = False
                     break
                 spared.append(failed)
-        return "" if time.monotonic() < deadline else None
+        return "" if are_played and time.monotonic() < deadline else None
 
     def _fails_without(self, tests: Sequence[str], spared: Sequence[str]) -> bool:
         key = " ".join(tests)
@@ -255,7 +260,7 @@ def _judge(workers: SimpleQueue[Worker], number: int, fault: Fault, known: dict[
 
 def _tell(verdict: Verdict) -> None:
     said = verdict.note and f"equivalent: {verdict.note}"
-    alive = "NO TEST RUNS IT" if verdict.is_bare else "NOT FOUND IN TIME" if verdict.is_late else "SURVIVES"
+    alive = "NO TEST RUNS IT" if verdict.is_bare else "NOT FOUND, NOT ALL PLAYED" if verdict.is_late else "SURVIVES"
     said = said or (f"found by {verdict.by}" if verdict.by else alive)
     fault = verdict.fault
     print(f"{verdict.number} {fault.name}, {fault.kind}: {said} ({verdict.seconds:.0f} s)", flush=True)
@@ -312,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_out = len(verdicts) - len(counting)
     late = sum(it.is_late for it in counting)
     print(
-        f"{found} of {len(counting)} found ({share:.1%}; {late} others were out of time, raise --limit), "
+        f"{found} of {len(counting)} found ({share:.1%}; of {late} others not all tests were played, raise --limit), "
         f"{left_out} equivalent, in {time.monotonic() - began:.0f} s; "
         f"again: --seed {given.seed} --count {given.count}" + (f" --under {given.under}" if given.under else "")
     )

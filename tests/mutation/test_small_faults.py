@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -132,3 +133,35 @@ def test_a_test_that_fails_by_chance_or_anyway_finds_no_fault(tmp_path: Path) ->
     asked.clear()
     assert worker.found_by(Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "3", ("decide",)), every) == ""
     assert asked == [tuple(every)]
+
+
+def test_a_fault_whose_tests_do_not_end_without_it_either_is_not_said_to_survive(tmp_path: Path) -> None:
+    """As where pytest itself breaks: it has played none of them, or some."""
+    run: Any = mutation_run()
+    (tmp_path / "file.py").write_text("x = 1")
+
+    class Broken(run.Worker):  # type: ignore[misc]
+        def _failed(self, tests: Sequence[str], seconds: float, spared: Sequence[str]) -> str:
+            return str(run.NO_END)
+
+    worker = Broken(tmp_path, 60.0, 0, Reach([], [], {}))
+    fault = Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",))
+    assert worker.found_by(fault, ["a.py::test_a"]) is None
+
+
+def test_tests_that_are_gone_are_not_asked(tmp_path: Path) -> None:
+    """Nor those of a pytest that a test has started: pytest plays none of its tests if one is not there."""
+    run: Any = mutation_run()
+    (tmp_path / "file.py").write_text("x = 1")
+    (tmp_path / "a.py").write_text("def test_there() -> None: ...\n")
+    asked: list[tuple[str, ...]] = []
+
+    class Recording(run.Worker):  # type: ignore[misc]
+        def found_by(self, fault: Fault, tests: Sequence[str]) -> str:
+            asked.append(tuple(tests))
+            return ""
+
+    every = ["a.py::test_gone", "a.py::test_there", "inner.py::test"]
+    reach = Reach(every, [1.0] * 3, {"file.py": {1: array("H", [0, 1, 2])}})
+    Recording(tmp_path, 60.0, 0, reach).judge(0, Fault(b"x = 1", Path("file.py"), 1, "", 4, 5, "2", ("decide",)))
+    assert asked == [("a.py::test_there",)]
