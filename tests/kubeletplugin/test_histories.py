@@ -73,7 +73,7 @@ SOME_STEPS: Final = 20
 
 @LONG
 def test_a_history_is_told_in_a_few_steps() -> None:
-    """Of a history that is not long: one of 60 steps is played a hundred times until the three that matter are left."""
+    """Of a history that is not long: each step of it that does not matter costs plays until it is left out."""
     seeds = sorted(range(1000), key=lambda seed: abs(len(script_of(seed).steps) - SOME_STEPS))
     with mock.patch.object(Conflicts, "refuse_owned", return_value=None):
         found = (seed for seed in seeds if play(seed).findings)
